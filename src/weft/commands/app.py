@@ -1,0 +1,75 @@
+"""What all commands share: the Typer app, how errors end them, how they print.
+
+Exit codes: 0 done, 1 the work failed, 2 wrong use or bad input, 130 interrupted. With --json one
+document goes to stdout; everything else always goes to stderr.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import typer
+from rich.console import Console, RenderableType
+from typer.core import TyperGroup
+
+from weft.errors import InputError, WeftError
+
+if TYPE_CHECKING:
+    from typer import Context
+
+INTERRUPTED = 130  # as shells count: 128 + SIGINT
+
+
+class Commands(TyperGroup):
+    """Ends a command that failed with one line on stderr and the documented exit code."""
+
+    def invoke(self, ctx: Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except WeftError as error:
+            say(f"error: {error}")
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            say("interrupted")
+            raise typer.Exit(INTERRUPTED) from None
+
+
+app = typer.Typer(
+    name="weft",
+    cls=Commands,
+    help="Weave one neural network through many devices: plan, price, run.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def say(text: str) -> None:
+    """A line for people, never in the way of a document on stdout."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def show(renderable: RenderableType) -> None:
+    """A table on stdout, as wide as the terminal; a hundred columns where there is none."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=100)
+    console.print(renderable)
+
+
+def show_json(document: object) -> None:
+    print(msgspec.json.format(msgspec.json.encode(document), indent=1).decode())
+
+
+@contextmanager
+def writing(what: str, path: Path) -> Iterator[None]:
+    """Turns a file that cannot be written into an error with its path."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{what} {path}: {error.strerror or error}") from None

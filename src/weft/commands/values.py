@@ -1,0 +1,43 @@
+"""Option values as people type them, read with errors that say what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.errors import InputError
+
+
+def shape(text: str | None) -> tuple[int, ...] | None:
+    """`1x28x28` as (1, 28, 28)."""
+    if text is None:
+        return None
+    parts = text.lower().split("x")
+    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
+        raise InputError(
+            f"--input-shape {text!r} is not a shape; write one sample's sizes, such as 1x28x28"
+        )
+    return tuple(map(int, parts))
+
+
+def settings(texts: Sequence[str]) -> dict[str, str]:
+    """`--set key=value` several times."""
+    found: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        key, value = key.strip(), value.strip()
+        if not (equals and key and value):
+            raise InputError(f"--set {text!r} is not allowed; write key=value, such as route=min")
+        if key in found:
+            raise InputError(f"--set {key} is given twice: {found[key]!r} and {value!r}")
+        found[key] = value
+    return found
+
+
+def names(text: str) -> list[str] | None:
+    """`a,b,c`; None for `all`."""
+    if text.strip() == "all":
+        return None
+    found = [name.strip() for name in text.split(",")]
+    if not all(found):
+        raise InputError(f"--strategies {text!r} is not a list; write a,b,c or all")
+    return found

@@ -1,0 +1,142 @@
+"""The machines: devices, the links between them, and shared media. Plain data, written in TOML.
+
+fleet = Fleet.load("fleet.toml")
+fleet.device("pi").gflops
+fleet.route("pi", "cloud")      # the hops a message takes
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from msgspec import Struct, field
+
+from weft.errors import InputError
+
+Tier = Literal["device", "edge", "cloud"]
+Route = Literal["min", "store_and_forward"]
+
+
+class Device(Struct, frozen=True, omit_defaults=True):
+    name: str
+    tier: Tier = "device"
+    gflops: float | None = None  # effective; used where no measured profile is given
+    memory_mb: float | None = None  # None: unlimited
+    data: bool = False  # the training data lives here
+
+
+class Link(Struct, frozen=True, omit_defaults=True):
+    """A point-to-point link. `up` is first to second, `down` second to first."""
+
+    between: tuple[str, str]
+    up_mbps: float
+    down_mbps: float
+    latency_ms: float = 0.0
+    loss: float = 0.0
+
+
+class Medium(Struct, frozen=True, omit_defaults=True):
+    """A shared medium such as a gateway's Wi-Fi: one queue for all members, both ways."""
+
+    name: str
+    gateway: str
+    members: tuple[str, ...]
+    mbps: float
+    latency_ms: float = 0.0
+    loss: float = 0.0
+
+
+class Hop(Struct, frozen=True):
+    """One crossing of a channel. Hops on one channel share its time, first come first served."""
+
+    channel: str  # "pi>nuc" for a link's direction, the medium's name for a medium
+    source: str
+    dest: str
+    bytes_per_s: float  # after loss: a reliable message is sent 1/(1-loss) times on average
+    latency_s: float
+    loss: float = 0.0
+
+
+class Fleet(Struct, frozen=True, dict=True):
+    """All machines and channels. In files its fields are called as the TOML tables are."""
+
+    devices: tuple[Device, ...] = field(name="device")
+    link: tuple[Link, ...] = ()
+    medium: tuple[Medium, ...] = ()
+
+    @staticmethod
+    def load(path: str | Path) -> Fleet:
+        from weft.fleet.parse import load_fleet
+
+        return load_fleet(Path(path))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(device.name for device in self.devices)
+
+    def device(self, name: str) -> Device:
+        for device in self.devices:
+            if device.name == name:
+                return device
+        known = ", ".join(self.names) or "none"
+        raise InputError(f"the fleet has no device {name!r}; its devices are: {known}")
+
+    def data_device(self) -> str:
+        """Where the data lives: who says so, else the first of tier device, else the first."""
+        for device in self.devices:
+            if device.data:
+                return device.name
+        for device in self.devices:
+            if device.tier == "device":
+                return device.name
+        return self.devices[0].name
+
+    def hops(self) -> tuple[Hop, ...]:
+        """Every direct hop: both directions of each link, each member to and from its gateway."""
+        return self._hops
+
+    def route(self, source: str, dest: str) -> tuple[Hop, ...]:
+        """The hops from source to dest: the fewest, among those the highest slowest bandwidth.
+
+        Empty when both are the same device; a WeftError when there is no way.
+        """
+        from weft.fleet.routes import find_route
+
+        found = self._routes.get((source, dest))
+        if found is None:
+            found = self._routes[source, dest] = find_route(self, source, dest)
+        return found
+
+    def connected(self, source: str, dest: str) -> bool:
+        """Whether there is a route at all."""
+        from weft.fleet.routes import reachable
+
+        return dest in reachable(self, source)
+
+    def path_rate(self, source: str, dest: str, route: Route = "min") -> float:
+        """Bytes per second from source to dest as the papers' cost models see it; inf to itself.
+
+        `min` takes the slowest hop (cut-through), `store_and_forward` adds up the hops' times.
+        """
+        rates = [hop.bytes_per_s for hop in self.route(source, dest)]
+        if not rates:
+            return math.inf
+        return min(rates) if route == "min" else 1 / sum(1 / rate for rate in rates)
+
+    def path_latency(self, source: str, dest: str) -> float:
+        """Seconds that an empty message takes from source to dest."""
+        return sum(hop.latency_s for hop in self.route(source, dest))
+
+    @cached_property
+    def _hops(self) -> tuple[Hop, ...]:
+        from weft.fleet.routes import direct_hops
+
+        return direct_hops(self)
+
+    @cached_property
+    def _routes(self) -> dict[tuple[str, str], tuple[Hop, ...]]:
+        """Routes found so far. A fleet never changes, so they stay right."""
+        return {}

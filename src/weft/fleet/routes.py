@@ -1,0 +1,71 @@
+"""Which hops a message takes: the fewest, and among equally many the widest.
+
+pi ──5──► nuc ──3──► cloud        one road: pi>nuc, nuc>cloud
+rpi1 ──wifi──► gw ──wifi──► rpi2  members of a medium meet at its gateway: one channel, twice
+"""
+
+from __future__ import annotations
+
+import math
+
+from weft.errors import WeftError
+from weft.fleet.fleet import Fleet, Hop
+
+
+def direct_hops(fleet: Fleet) -> tuple[Hop, ...]:
+    """All hops between direct neighbours, in the order of the fleet file."""
+    hops: list[Hop] = []
+    for link in fleet.link:
+        first, second = link.between
+        for source, dest, mbps in ((first, second, link.up_mbps), (second, first, link.down_mbps)):
+            hops.append(_hop(f"{source}>{dest}", source, dest, mbps, link.latency_ms, link.loss))
+    for medium in fleet.medium:
+        for member in medium.members:
+            for source, dest in ((member, medium.gateway), (medium.gateway, member)):
+                hops.append(
+                    _hop(medium.name, source, dest, medium.mbps, medium.latency_ms, medium.loss)
+                )
+    return tuple(hops)
+
+
+def _hop(channel: str, source: str, dest: str, mbps: float, latency_ms: float, loss: float) -> Hop:
+    # A lost packet is sent again, so only the share (1 - loss) of the bandwidth carries news.
+    rate = mbps * 1e6 / 8 * (1 - loss)
+    return Hop(channel, source, dest, rate, latency_ms / 1e3, loss)
+
+
+def find_route(fleet: Fleet, source: str, dest: str) -> tuple[Hop, ...]:
+    """Breadth first: one hop further each round, keeping the widest way to each device."""
+    for name in (source, dest):
+        fleet.device(name)  # an unknown name is an error of its own
+    reached: dict[str, tuple[Hop, ...]] = {source: ()}
+    frontier = {source: math.inf}  # slowest hop so far, by device
+    while frontier and dest not in reached:
+        widest: dict[str, float] = {}
+        ways: dict[str, tuple[Hop, ...]] = {}
+        for hop in fleet.hops():
+            if hop.source not in frontier or hop.dest in reached:
+                continue
+            width = min(frontier[hop.source], hop.bytes_per_s)
+            if width > widest.get(hop.dest, 0.0):
+                widest[hop.dest] = width
+                ways[hop.dest] = (*reached[hop.source], hop)
+        reached.update(ways)
+        frontier = widest
+    if dest not in reached:
+        raise WeftError(
+            f"there is no route from {source!r} to {dest!r}: {source!r} reaches only "
+            f"{', '.join(reached)}; add a [[link]] or [[medium]] to the fleet file"
+        )
+    return reached[dest]
+
+
+def reachable(fleet: Fleet, source: str) -> frozenset[str]:
+    """Every device with a way from source, itself included."""
+    found = {source}
+    grown = True
+    while grown:
+        more = {hop.dest for hop in fleet.hops() if hop.source in found} - found
+        grown = bool(more)
+        found |= more
+    return frozenset(found)

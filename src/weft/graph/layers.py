@@ -1,0 +1,183 @@
+"""Where a network may be cut: from a list of nodes to a list of layers.
+
+The weighted depth of a node is the largest number of weighted operators on a path to it. Nodes of
+equal depth form a layer; this gives the papers' counts (AlexNet 8, VGG-16 16, GoogLeNet 22,
+ResNet-34 34). Two neighbouring layers are joined where a cut between them would be wrong: it would part
+two uses of one parameter, or carry a tensor whose samples cannot be told apart.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from weft.graph.costs import forward_flops, saved_bytes
+from weft.graph.network import Arg, Atom, Layer, Node, Ref, State, Value, refs
+from weft.graph.operators import VIEWS, WEIGHTED
+
+
+def split_layers(
+    nodes: list[Node],
+    inputs: list[str],
+    output: str,
+    values: dict[str, Value],
+    state: Mapping[str, State],
+    modules: Mapping[str, str],
+) -> list[Layer]:
+    """Groups nodes into layers; constants are computed anew in every layer that reads them."""
+    constants, depth = _depths(nodes, inputs, state)
+    _sink_views(nodes, depth, output, values)
+    groups: dict[int, list[Node]] = defaultdict(list)
+    for node in nodes:
+        if node.name not in constants:
+            groups[max(depth[node.name], 1)].append(node)
+    ordered = [groups[d] for d in sorted(groups)]
+    ordered = _join(ordered, inputs, output, values, state)
+    layers = []
+    for index, group in enumerate(ordered):
+        body = _with_constants(group, constants, index, values)
+        layers.append(_layer(body, index, values, state, modules, _owned(ordered, index, state)))
+    return layers
+
+
+def _depths(
+    nodes: list[Node], inputs: list[str], state: Mapping[str, State]
+) -> tuple[dict[str, Node], dict[str, int]]:
+    """(constants: nodes that depend on neither input nor weights, depth of every other node)."""
+    constants: dict[str, Node] = {}
+    floating: list[Node] = []  # read weights but no input (an expanded class token): placed by use
+    depth: dict[str, int] = dict.fromkeys(inputs, 0)
+    for node in nodes:
+        read = refs(node)
+        if node.op == "buffer.add_":
+            floating.append(node)
+        elif any(name in depth for name in read):
+            weighted = node.op in WEIGHTED and any(name in state for name in read)
+            depth[node.name] = max(depth.get(name, 0) for name in read) + weighted
+        elif any(name in state and state[name].trainable for name in read) or any(
+            name == f.name for f in floating for name in read
+        ):
+            floating.append(node)
+        else:
+            constants[node.name] = node
+    by_use = _first_use(nodes, depth)
+    for node in reversed(floating):
+        counted = next((r for r in refs(node) if r in state), "")
+        near = [depth[n.name] for n in nodes if n.name in depth and _beside(counted, refs(n))]
+        users = [depth[u] for u in by_use.get(node.name, []) if u in depth]
+        depth[node.name] = min(users or near or [1])
+    return constants, depth
+
+
+def _sink_views(
+    nodes: list[Node], depth: dict[str, int], output: str, values: Mapping[str, Value]
+) -> None:
+    """A view goes to the layer that first reads it, so that a cut never carries a tensor twice."""
+    users = _first_use(nodes, depth)
+    for node in reversed(nodes):
+        read = refs(node)
+        if node.op not in VIEWS or node.name not in depth or node.name == output:
+            continue
+        if node.name not in values or len(read) != 1 or read[0] not in values:
+            continue
+        readers = [depth[u] for u in users.get(node.name, []) if u in depth]
+        if readers and values[node.name].bytes == values[read[0]].bytes:
+            depth[node.name] = max(depth[node.name], min(readers))
+
+
+def _beside(counter: str, read: list[str]) -> bool:
+    """Whether a node reads state of the same module as a batch counter (b1.num_batches_tracked)."""
+    prefix = counter.rpartition(".")[0]
+    return bool(counter) and any(name.rpartition(".")[0] == prefix for name in read if "." in name)
+
+
+def _first_use(nodes: list[Node], depth: Mapping[str, int]) -> dict[str, list[str]]:
+    users: dict[str, list[str]] = defaultdict(list)
+    for node in nodes:
+        for name in refs(node):
+            users[name].append(node.name)
+    return users
+
+
+def _join(
+    groups: list[list[Node]],
+    inputs: list[str],
+    output: str,
+    values: Mapping[str, Value],
+    state: Mapping[str, State],
+) -> list[list[Node]]:
+    made = dict.fromkeys(inputs, -1)
+    last: dict[str, int] = {output: len(groups)}
+    first_read: dict[str, int] = {}
+    for i, group in enumerate(groups):
+        for node in group:
+            made[node.name] = i
+            for name in refs(node):
+                last[name] = max(last.get(name, i), i)
+                first_read.setdefault(name, i)
+    forbidden = set()  # a cut after group i
+    for name, birth in made.items():
+        value = values.get(name)
+        if value is None or value.batch_dim is None:
+            forbidden |= set(range(max(birth, 0), last.get(name, birth)))
+    for name in state:
+        if name in first_read:
+            forbidden |= set(range(first_read[name], last[name]))
+    joined: list[list[Node]] = []
+    for i, group in enumerate(groups):
+        if i and i - 1 in forbidden:
+            joined[-1].extend(group)
+        else:
+            joined.append(list(group))
+    return joined
+
+
+def _owned(groups: list[list[Node]], index: int, state: Mapping[str, State]) -> list[str]:
+    read = (name for node in groups[index] for name in refs(node))
+    return list(dict.fromkeys(name for name in read if name in state))
+
+
+def _with_constants(
+    group: list[Node], constants: Mapping[str, Node], index: int, values: dict[str, Value]
+) -> list[Node]:
+    """The group with copies of the constants it reads, under names of its own."""
+    added: dict[str, Node] = {}
+
+    def renamed(node: Node) -> Node:
+        def atom(a: Atom) -> Atom:
+            if not (isinstance(a, Ref) and a.name in constants):
+                return a
+            name = f"{a.name}@{index}"
+            if name not in added:
+                copy = renamed(constants[a.name])
+                added[name] = Node(name, copy.op, copy.args, copy.kwargs)
+                if a.name in values:
+                    values[name] = values[a.name]
+            return Ref(name)
+
+        args: list[Arg] = [
+            [atom(a) for a in g] if isinstance(g, list) else atom(g) for g in node.args
+        ]
+        return Node(node.name, node.op, args, node.kwargs)
+
+    body = [renamed(node) for node in group]
+    return [*added.values(), *body]
+
+
+def _layer(
+    nodes: list[Node],
+    index: int,
+    values: Mapping[str, Value],
+    state: Mapping[str, State],
+    modules: Mapping[str, str],
+    owned: list[str],
+) -> Layer:
+    weighted = next((n for n in nodes if n.op in WEIGHTED and modules.get(n.name)), None)
+    constants_state = [n for node in nodes for n in refs(node) if n in state]
+    return Layer(
+        name=modules[weighted.name] if weighted else f"layer{index}",
+        nodes=nodes,
+        state=list(dict.fromkeys([*owned, *constants_state])),
+        forward_flops=sum(forward_flops(node, values, state) for node in nodes),
+        saved_bytes=sum(saved_bytes(node, values) for node in nodes),
+    )

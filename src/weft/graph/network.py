@@ -1,0 +1,215 @@
+"""The network as plain data: an ordered list of layers between which it may be cut.
+
+    graph = capture(model, torch.zeros(2, 1, 28, 28))
+    graph.cut(2)            # names of the tensors that cross a cut after the second layer
+    text = encode(graph)    # JSON; `decode(text)` on another machine gives the same graph
+
+A layer is everything at the same *weighted depth*: pooling, activations and normalisation belong to
+the weighted operator before them, and parallel branches of equal depth to one layer. A cut carries
+every tensor that is produced on its left and used on its right, so skip connections are ordinary.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+DTYPE_BYTES = {
+    "float32": 4, "float64": 8, "float16": 2, "bfloat16": 2,
+    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
+}  # fmt: skip
+
+
+class Ref(Struct, frozen=True, tag="ref"):
+    """An argument that is another node's result, a parameter or an input, by name."""
+
+    name: str
+
+
+class Batch(Struct, frozen=True, tag="batch"):
+    """An integer argument that depends on the batch size B: times * B + plus."""
+
+    times: int
+    plus: int = 0
+
+
+class DType(Struct, frozen=True, tag="dtype"):
+    name: str
+
+
+class Infinite(Struct, frozen=True, tag="infinite"):
+    """A float that JSON cannot write: +inf, -inf or nan."""
+
+    name: str
+
+
+Atom = bool | int | float | str | Ref | Batch | DType | Infinite | None
+Arg = Atom | list[Atom]
+
+
+class Value(Struct, frozen=True):
+    """A tensor's shape for one sample (batch size 1), and where its samples lie."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    batch_dim: int | None = 0  # the dimension that counts samples; None: not exactly one does
+    scales: bool = True  # whether its size grows with the batch at all
+
+    @property
+    def bytes(self) -> int:
+        """Bytes per sample (in all, where it does not scale)."""
+        size = DTYPE_BYTES[self.dtype]
+        for n in self.shape:
+            size *= n
+        return size
+
+    @property
+    def differentiable(self) -> bool:
+        return self.dtype.startswith(("float", "bfloat"))
+
+
+class Node(Struct, frozen=True):
+    """One operator call: `name = op(*args, **kwargs)`; op is a key of `operators.OPERATORS`."""
+
+    name: str
+    op: str
+    args: list[Arg]
+    kwargs: dict[str, Arg] = {}
+
+
+class State(Struct, frozen=True):
+    """A parameter (trainable) or buffer of the network."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    trainable: bool = True
+
+    @property
+    def bytes(self) -> int:
+        size = DTYPE_BYTES[self.dtype]
+        for n in self.shape:
+            size *= n
+        return size
+
+
+class Layer(Struct, frozen=True):
+    """What lies between two neighbouring cuts."""
+
+    name: str
+    nodes: list[Node]
+    state: list[str]  # parameters and buffers, by their name in the module
+    forward_flops: float  # per sample
+    saved_bytes: int  # activations kept for the backward pass, per sample
+
+
+class Loss(Struct, frozen=True):
+    """The loss, captured like a layer: reads the network's output and the target."""
+
+    nodes: list[Node]
+    inputs: tuple[str, str]  # names of (output, target)
+    output: str
+    target: Value
+    reduction: Literal["mean", "sum"]
+    state: list[str] = []  # class weights and the like, kept with the network's own state
+
+
+class Graph(Struct, frozen=True, dict=True):
+    """A captured network. Weights are apart (a state dict); the graph is data that JSON can carry."""
+
+    name: str
+    inputs: list[str]
+    output: str
+    layers: list[Layer]
+    values: dict[str, Value]
+    state: dict[str, State]
+    loss: Loss | None = None
+
+    @cached_property
+    def cuts(self) -> list[tuple[str, ...]]:
+        """`cuts[m]`: names of the values that cross a cut after the first m layers."""
+        made: dict[str, int] = dict.fromkeys(self.inputs, 0)
+        last: dict[str, int] = {}
+        for depth, layer in enumerate(self.layers, start=1):
+            for node in layer.nodes:
+                made[node.name] = depth
+                for name in refs(node):
+                    last[name] = depth
+        last[self.output] = len(self.layers) + 1
+        crossing: list[list[str]] = [[] for _ in range(len(self.layers) + 1)]
+        for name, birth in made.items():
+            for m in range(birth, min(last.get(name, 0), len(self.layers) + 1)):
+                crossing[m].append(name)
+        return [tuple(names) for names in crossing]
+
+    def cut(self, m: int) -> tuple[str, ...]:
+        return self.cuts[m]
+
+    def cut_bytes(self, m: int) -> int:
+        """Bytes per sample over a cut after the first m layers (0: the input, N: the output)."""
+        return sum(self.values[name].bytes for name in self.cuts[m])
+
+    def layer_state(self, first: int, last: int) -> list[str]:
+        """State names of layers first..last (0-based, both included)."""
+        return [name for layer in self.layers[first : last + 1] for name in layer.state]
+
+    def param_bytes(self, layer: int) -> int:
+        return sum(self.state[n].bytes for n in self.layers[layer].state if self.state[n].trainable)
+
+    @property
+    def parameters(self) -> int:
+        return sum(
+            s.bytes // DTYPE_BYTES[s.dtype] for s in self.state.values() if s.trainable
+        )
+
+    @property
+    def forward_flops(self) -> float:
+        return sum(layer.forward_flops for layer in self.layers)
+
+    def segment(self, first: int, last: int, with_loss: bool = False) -> Segment:
+        """Layers first..last (0-based, both included) as a unit that can be shipped and run."""
+        inputs, outputs = self.cuts[first], self.cuts[last + 1]
+        state = self.layer_state(first, last)
+        if with_loss and self.loss:
+            state = [*state, *self.loss.state]
+        return Segment(
+            first=first,
+            last=last,
+            nodes=[node for layer in self.layers[first : last + 1] for node in layer.nodes],
+            inputs={name: self.values[name] for name in inputs},
+            outputs={name: self.values[name] for name in outputs},
+            state={name: self.state[name] for name in state},
+            loss=self.loss if with_loss else None,
+        )
+
+
+class Segment(Struct, frozen=True):
+    """A run of layers with what crosses its two ends: all that a device needs to know of a network."""
+
+    first: int
+    last: int
+    nodes: list[Node]
+    inputs: dict[str, Value]
+    outputs: dict[str, Value]
+    state: dict[str, State]
+    loss: Loss | None = None
+
+
+def refs(node: Node) -> list[str]:
+    """Names that a node reads."""
+    found: list[str] = []
+    for arg in [*node.args, *node.kwargs.values()]:
+        for atom in arg if isinstance(arg, list) else [arg]:
+            if isinstance(atom, Ref):
+                found.append(atom.name)
+    return found
+
+
+def encode(graph: Graph) -> bytes:
+    return msgspec.json.encode(graph)
+
+
+def decode(data: bytes) -> Graph:
+    return msgspec.json.decode(data, type=Graph)

@@ -1,0 +1,103 @@
+"""The decision: which device holds which shard. Plain data, JSON both ways, printable, drawable.
+
+    plan = strategies.plan("chain", task)
+    print(plan)                      # a table
+    Plan.load("plan.json").save("again.json")
+
+A plan carries the fleet and the profile it was made for, so that it alone can be priced again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from weft.errors import InputError
+from weft.fleet.fleet import Fleet
+from weft.plan.profile import Profile
+
+Mode = Literal["train", "infer"]
+Codec = Literal["none", "fp16", "int8"]
+
+
+class Part(Struct, frozen=True, omit_defaults=True):
+    """Which part of its layers a shard computes; empty: all of it."""
+
+    samples: int | None = None  # how many of the batch
+    offset: int = 0  # the first of them
+    rows: tuple[int, int] | None = None
+    units: tuple[int, ...] | None = None
+    classes: tuple[int, ...] | None = None
+
+
+class Shard(Struct, frozen=True):
+    device: str
+    layers: tuple[int, int]  # first and last, 0-based, both included
+    part: Part = Part()
+
+
+class Predicted(Struct, frozen=True, omit_defaults=True):
+    """What the simulator says of a plan. Training plans have step_s, inference plans latency_s."""
+
+    compute_s: dict[str, float]
+    transfer_bytes: dict[str, int]  # by channel
+    memory_bytes: dict[str, int]
+    step_s: float | None = None
+    latency_s: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        value = self.step_s if self.step_s is not None else self.latency_s
+        assert value is not None
+        return value
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    strategy: str
+    model: str
+    batch: int
+    mode: Mode
+    shards: tuple[Shard, ...]
+    source: str  # the device that holds the data (training) or asks (inference)
+    fleet: Fleet
+    profile: Profile
+    micro_batches: int = 1  # pieces that a minibatch is cut into
+    in_flight: int = 1  # how many of them may be under way at once
+    codec: Codec = "none"  # for what crosses links
+    route: Literal["min", "store_and_forward"] = "min"
+    optimizer: str = "sgd"  # its state counts in memory
+    decisions: dict[str, Any] = {}
+    predicted: Predicted | None = None
+    planning_s: float = 0.0
+    version: int = 0  # counts the plans of one run; messages carry it
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Every device with work, the source first."""
+        return tuple(dict.fromkeys([self.source, *(s.device for s in self.shards)]))
+
+    def save(self, path: str | Path) -> None:
+        Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1))
+
+    @staticmethod
+    def load(path: str | Path) -> Plan:
+        try:
+            return msgspec.json.decode(Path(path).read_bytes(), type=Plan)
+        except OSError as error:
+            raise InputError(f"plan file {path}: {error.strerror or error}") from None
+        except msgspec.MsgspecError as error:
+            raise InputError(f"plan file {path} is not a plan: {error}") from None
+
+    def draw(self, path: str | Path) -> None:
+        """A picture of who holds what (PNG, SVG or PDF by the file's ending)."""
+        from weft.report.pictures import draw_plan
+
+        draw_plan(self, Path(path))
+
+    def __str__(self) -> str:
+        from weft.report.tables import plan_table, render
+
+        return render(plan_table(self))

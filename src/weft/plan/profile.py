@@ -1,0 +1,67 @@
+"""What each layer costs on each device: the only thing a planner of layers and samples needs.
+
+Sizes are bytes, times seconds. A layer's time for n samples is `call + n * per_sample`; the file may
+leave the call part out. This is INTERFACE.md's profile file.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class LayerCost(Struct, frozen=True, omit_defaults=True):
+    name: str
+    param_bytes: int
+    output_bytes: int  # per sample: all that crosses a cut after this layer
+    forward_flops: float = 0.0  # per sample
+    saved_bytes: int = 0  # activations kept for the backward pass, per sample
+    backward_bytes: int | None = None  # gradients over that cut, where not all of it is differentiable
+
+
+class DeviceTimes(Struct, frozen=True, omit_defaults=True):
+    """One device's seconds per layer: per sample, and (optional) per call whatever its size."""
+
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
+    update_s: tuple[float, ...]
+    forward_call_s: tuple[float, ...] = ()
+    backward_call_s: tuple[float, ...] = ()
+
+    def forward(self, first: int, last: int, samples: int) -> float:
+        """Seconds for layers first..last (0-based, both included)."""
+        per = sum(self.forward_s[first : last + 1])
+        return per * samples + sum(self.forward_call_s[first : last + 1])
+
+    def backward(self, first: int, last: int, samples: int) -> float:
+        per = sum(self.backward_s[first : last + 1])
+        return per * samples + sum(self.backward_call_s[first : last + 1])
+
+    def update(self, first: int, last: int) -> float:
+        return sum(self.update_s[first : last + 1])
+
+    def scaled(self, factor: float) -> DeviceTimes:
+        """The same network on a device that takes `factor` times as long."""
+        return DeviceTimes(
+            *(tuple(t * factor for t in times) for times in (
+                self.forward_s, self.backward_s, self.update_s,
+                self.forward_call_s, self.backward_call_s))
+        )  # fmt: skip
+
+
+class Profile(Struct, frozen=True, omit_defaults=True):
+    model: str
+    input_bytes: int
+    layers: tuple[LayerCost, ...]
+    devices: dict[str, DeviceTimes]
+    target_bytes: int = 8  # one label
+
+    def cut_bytes(self, m: int) -> int:
+        """Bytes per sample over a cut after the first m layers; 0 is the input."""
+        return self.input_bytes if m == 0 else self.layers[m - 1].output_bytes
+
+    def gradient_bytes(self, m: int) -> int:
+        """Bytes per sample of the gradients that come back over the same cut."""
+        if m == 0:
+            return 0
+        layer = self.layers[m - 1]
+        return layer.output_bytes if layer.backward_bytes is None else layer.backward_bytes

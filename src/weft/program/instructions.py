@@ -1,0 +1,111 @@
+"""The schedule as data: one short list of instructions per device for one minibatch.
+
+The list is the body of a software-pipelined loop: at tick n an instruction works on minibatch
+n - lag, and is skipped where there is no such minibatch. With lag 0 everywhere a tick is a step.
+
+    phone   forward; send a; recv g [lag 1]; backward [lag 1]; update [lag 1]      two in flight
+
+Messages are named by what they are, the cut they cross, and the micro-batch; plan version and
+minibatch are added when they travel, so that a stale, doubled or foreign one is recognised.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from weft.plan.plan import Codec, Plan
+
+Kind = Literal["act", "grad", "target"]
+
+
+class Tensor(Struct, frozen=True, array_like=True):
+    """All values of one kind that cross one cut for one micro-batch."""
+
+    kind: (
+        Kind  # act: forward over cut `at` (0: the samples); grad: back over it; target: the labels
+    )
+    at: int
+    micro: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.kind}{self.at}.{self.micro}"
+
+
+class Load(Struct, frozen=True, tag="load", omit_defaults=True):
+    """Feed samples first..last-1 of the minibatch, as act 0 and target."""
+
+    micro: int
+    samples: tuple[int, int]
+    lag: int = 0
+
+
+class Recv(Struct, frozen=True, tag="recv", omit_defaults=True):
+    tensor: Tensor
+    source: str
+    lag: int = 0
+
+
+class Send(Struct, frozen=True, tag="send", omit_defaults=True):
+    """Asynchronous: the device goes on computing while the message waits for and crosses its links."""
+
+    tensor: Tensor
+    dest: str
+    bytes: int  # on the wire, as planned
+    codec: Codec = "none"
+    lag: int = 0
+
+
+class Forward(Struct, frozen=True, tag="forward", omit_defaults=True):
+    """Layers first..last on one micro-batch: act `first` in, act `last + 1` out."""
+
+    layers: tuple[int, int]
+    micro: int
+    samples: int
+    lag: int = 0
+
+
+class Loss(Struct, frozen=True, tag="loss", omit_defaults=True):
+    """The loss of one micro-batch; leaves grad N, weighted by the share of the minibatch."""
+
+    micro: int
+    samples: int
+    lag: int = 0
+
+
+class Backward(Struct, frozen=True, tag="backward", omit_defaults=True):
+    """grad `last + 1` in, grad `first` out; weight gradients add up until the update."""
+
+    layers: tuple[int, int]
+    micro: int
+    samples: int
+    lag: int = 0
+
+
+class Update(Struct, frozen=True, tag="update", omit_defaults=True):
+    layers: tuple[int, int]
+    lag: int = 0
+
+
+class Emit(Struct, frozen=True, tag="emit", omit_defaults=True):
+    """Hand act `at` of a micro-batch to the user: the answer of an inference."""
+
+    at: int
+    micro: int
+    lag: int = 0
+
+
+Instruction = Load | Recv | Send | Forward | Loss | Backward | Update | Emit
+
+
+class Program(Struct, frozen=True):
+    plan: Plan
+    code: dict[str, tuple[Instruction, ...]]  # by device
+
+    @property
+    def max_lag(self) -> int:
+        return max((i.lag for code in self.code.values() for i in code), default=0)
+
+    def __len__(self) -> int:
+        return sum(len(code) for code in self.code.values())

@@ -1,0 +1,115 @@
+"""What a plan needs of each device's memory, and whether the fleet has it.
+
+    memory_bytes(plan)["pi"]     # weights, gradients, optimizer state, activations, buffers
+    check_memory(plan)           # WeftError that says who lacks how much, and what to try
+
+A megabyte of a fleet file's `memory_mb` is a million bytes.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from weft.errors import InputError, WeftError
+from weft.plan.plan import Plan
+from weft.program.lower import Stage, stages_of
+from weft.program.schedule import forwards_ahead, micro_sizes
+
+# Tensors that training keeps per weight: itself, its gradient, the optimizer's own.
+COPIES = {"sgd": 2, "momentum": 3, "adam": 4, "adamw": 4}
+BYTES_PER_MB = 1e6
+
+
+def memory_bytes(plan: Plan) -> dict[str, int]:
+    """Bytes at the worst moment of a step, for every device with work."""
+    stages = stages_of(plan)
+    need = dict.fromkeys(plan.devices, 0)
+    copies = _copies_of_weights(plan)
+    for s, stage in enumerate(stages):
+        layers = plan.profile.layers[stage.first : stage.last + 1]
+        need[stage.device] += copies * sum(layer.param_bytes for layer in layers)
+        need[stage.device] += _activations(plan, stages, s)
+    for device in need:
+        need[device] += _buffers(plan, stages, device)
+    return need
+
+
+def fits(plan: Plan) -> bool:
+    """Whether every device has the memory that the plan needs."""
+    return not _short(plan)
+
+
+def check_memory(plan: Plan) -> None:
+    """WeftError where a device has too little memory for its part of the plan."""
+    short = _short(plan)
+    if not short:
+        return
+    tries = ["give its layers to a larger device", f"a batch smaller than {plan.batch}"]
+    if plan.micro_batches > 1 and plan.in_flight > 1:
+        tries.append(f"in_flight below {plan.in_flight}")
+    elif plan.micro_batches < plan.batch:
+        tries.append(f"more than {plan.micro_batches} micro-batches")
+    if plan.mode == "train" and COPIES[plan.optimizer] > COPIES["sgd"]:
+        tries.append(f"sgd in place of {plan.optimizer}")
+    lacks = "; ".join(
+        f"device {name} needs {need / BYTES_PER_MB:.5g} MB, has {has / BYTES_PER_MB:.5g} MB "
+        f"(memory_mb), {(need - has) / BYTES_PER_MB:.5g} MB too little"
+        for name, need, has in short
+    )
+    raise WeftError(f"the plan does not fit: {lacks}. Try: {', or '.join(tries)}")
+
+
+def _short(plan: Plan) -> list[tuple[str, int, float]]:
+    """(device, bytes needed, bytes there) of every device with too little."""
+    short = []
+    for name, need in memory_bytes(plan).items():
+        limit = plan.fleet.device(name).memory_mb
+        if limit is not None and need > limit * BYTES_PER_MB:
+            short.append((name, need, limit * BYTES_PER_MB))
+    return short
+
+
+def _copies_of_weights(plan: Plan) -> int:
+    if plan.mode == "infer":
+        return 1
+    if plan.optimizer not in COPIES:
+        raise InputError(
+            f"plan: optimizer = {plan.optimizer!r}; allowed are {', '.join(COPIES)}"
+        )
+    return COPIES[plan.optimizer]
+
+
+def _activations(plan: Plan, stages: list[Stage], s: int) -> int:
+    """Training keeps what the backward passes under way need; inference one layer's ends."""
+    profile, stage = plan.profile, stages[s]
+    layers = range(stage.first, stage.last + 1)
+    sizes = micro_sizes(plan.batch, plan.micro_batches)
+    if plan.mode == "infer":
+        return sizes[0] * max(profile.cut_bytes(m) + profile.cut_bytes(m + 1) for m in layers)
+    held = forwards_ahead(s, len(stages), plan.micro_batches, plan.in_flight)
+    return sum(sizes[:held]) * sum(profile.layers[m].saved_bytes for m in layers)
+
+
+def _buffers(plan: Plan, stages: list[Stage], device: str) -> int:
+    """Messages that may wait at a device: its largest cut, as often as its neighbours run ahead."""
+    sizes = micro_sizes(plan.batch, plan.micro_batches)
+    largest = 0
+    for at, left, right, held in _crossings(plan, stages):
+        if left != right and device in (left, right):
+            largest = max(largest, plan.profile.cut_bytes(at) * sum(sizes[:held]))
+    return largest
+
+
+def _crossings(plan: Plan, stages: list[Stage]) -> list[tuple[int, str, str, int]]:
+    """(cut, from, to, micro-batches that may be between the two) for every cut the plan makes."""
+    count, flying = plan.micro_batches, min(plan.micro_batches, plan.in_flight)
+    free_running = plan.mode == "train" and all(s.device != plan.source for s in stages)
+    found = [(0, plan.source, stages[0].device, count if free_running else flying)]
+    for s, (stage, after) in enumerate(pairwise(stages)):
+        ahead = flying
+        if plan.mode == "train":
+            ahead = forwards_ahead(s, len(stages), count, plan.in_flight)
+        found.append((after.first, stage.device, after.device, ahead))
+    if plan.mode == "infer":
+        found.append((stages[-1].last + 1, stages[-1].device, plan.source, flying))
+    return found

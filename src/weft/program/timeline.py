@@ -1,0 +1,49 @@
+"""What happened when, on which device or channel. The simulator and the runtime both produce one."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+
+class Span(Struct, frozen=True, array_like=True):
+    where: str  # a device's or a channel's name
+    what: str  # load, forward, loss, backward, update, emit, wait; "transfer" on a channel
+    start: float  # seconds since the run began
+    end: float
+    step: int  # minibatch
+    micro: int = 0
+    label: str = ""  # layers "0-3" or the tensor's name
+    bytes: int = 0
+
+
+class Timeline(Struct, frozen=True):
+    spans: tuple[Span, ...]
+    step_ends: tuple[float, ...]  # when each minibatch was done on every device
+    source: str = "simulated"  # or "measured"
+
+    @property
+    def makespan(self) -> float:
+        return max((s.end for s in self.spans), default=0.0)
+
+    @property
+    def step_s(self) -> float:
+        """Seconds from one minibatch to the next in the steady state: the median of the later half."""
+        ends = sorted(self.step_ends)
+        if len(ends) < 2:
+            return ends[0] if ends else 0.0
+        gaps = [b - a for a, b in zip(ends, ends[1:], strict=False)]
+        return statistics.median(gaps[len(gaps) // 2 :] if len(gaps) > 3 else gaps)
+
+    def busy(self, where: str) -> float:
+        return sum(s.end - s.start for s in self.spans if s.where == where and s.what != "wait")
+
+    def save(self, path: Path) -> None:
+        path.write_bytes(msgspec.json.encode(self))
+
+    @staticmethod
+    def load(path: Path) -> Timeline:
+        return msgspec.json.decode(path.read_bytes(), type=Timeline)

@@ -1,0 +1,195 @@
+"""Whether a program can run to its end: checked by running it without computing anything.
+
+    validate(lower(plan))      # silent, or a WeftError that names the device and the instruction
+
+The abstract run executes a few ticks of every device's loop with asynchronous sends. Because a send
+never waits and messages are found by name, it does not matter in which order devices take turns:
+if this run ends, every run ends.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from weft.errors import WeftError
+from weft.program.instructions import (
+    Backward,
+    Emit,
+    Forward,
+    Instruction,
+    Load,
+    Loss,
+    Program,
+    Recv,
+    Send,
+    Tensor,
+    Update,
+)
+from weft.program.memory import check_memory
+
+Message = tuple[str, str, Tensor]  # from, to, what
+
+
+def validate(program: Program) -> None:
+    """WeftError where a program cannot run to its end or does not fit into the devices' memory."""
+    check_flow(program)
+    check_memory(program.plan)
+
+
+def check_flow(program: Program) -> None:
+    """WeftError where a message has no partner, an input is missing or devices wait in a circle."""
+    _check_partners(program)
+    _Run(program).to_the_end()
+
+
+def show(instruction: Instruction) -> str:
+    """An instruction in a few words, for error messages: `recv act2.0 from pi [lag 1]`."""
+    lag = f" [lag {instruction.lag}]" if instruction.lag else ""
+    match instruction:
+        case Recv():
+            text = f"recv {instruction.tensor} from {instruction.source}"
+        case Send():
+            text = f"send {instruction.tensor} to {instruction.dest}"
+        case Forward() | Backward():
+            first, last = instruction.layers
+            word = type(instruction).__name__.lower()
+            text = f"{word} of layers {first}-{last}, micro-batch {instruction.micro}"
+        case Update():
+            text = f"update of layers {instruction.layers[0]}-{instruction.layers[1]}"
+        case _:
+            text = f"{type(instruction).__name__.lower()} of micro-batch {instruction.micro}"
+    return text + lag
+
+
+def _check_partners(program: Program) -> None:
+    sends: Counter[Message] = Counter()
+    recvs: Counter[Message] = Counter()
+    for device, code in program.code.items():
+        for i in code:
+            if i.lag < 0:
+                raise WeftError(
+                    f"{device}: {show(i)}: lag {i.lag} is negative; 0 or more is allowed"
+                )
+            if isinstance(i, Send):
+                _check_peer(program, device, i, i.dest)
+                sends[device, i.dest, i.tensor] += 1
+            elif isinstance(i, Recv):
+                _check_peer(program, device, i, i.source)
+                recvs[i.source, device, i.tensor] += 1
+    for source, dest, tensor in {**sends, **recvs}:
+        sent, received = sends[source, dest, tensor], recvs[source, dest, tensor]
+        if (sent, received) != (1, 1):
+            raise WeftError(
+                f"{tensor} from {source} to {dest} is sent {sent} times and received "
+                f"{received} times in a minibatch; once each is allowed"
+            )
+
+
+def _check_peer(program: Program, device: str, instruction: Instruction, peer: str) -> None:
+    if peer == device or peer not in program.code:
+        others = ", ".join(name for name in program.code if name != device)
+        raise WeftError(f"{device}: {show(instruction)}: allowed are the other devices ({others})")
+
+
+class _Run:
+    """The abstract run: what each device holds of each minibatch, and which messages are there."""
+
+    def __init__(self, program: Program) -> None:
+        self.code = program.code
+        self.output = len(program.plan.profile.layers)
+        # Enough for a full tick of the loop with every lag, and one that follows it.
+        self.steps = program.max_lag + 2
+        self.sent: set[tuple[Message, int]] = set()
+        self.held: dict[str, set[tuple[Tensor, int]]] = {device: set() for device in self.code}
+        self.passes: Counter[tuple[str, type[Forward | Backward], int, int, int, int]] = Counter()
+        self.backwards = {
+            device: Counter(i.layers for i in code if isinstance(i, Backward))
+            for device, code in self.code.items()
+        }
+
+    def to_the_end(self) -> None:
+        todo = {device: self.sequence(device) for device in self.code}
+        position = dict.fromkeys(self.code, 0)
+        ready = list(self.code)
+        waiting: dict[tuple[Message, int], str] = {}
+        while ready:
+            device = ready.pop()
+            sequence = todo[device]
+            while position[device] < len(sequence):
+                instruction, step = sequence[position[device]]
+                if isinstance(instruction, Recv):
+                    message = (instruction.source, device, instruction.tensor), step
+                    if message not in self.sent:
+                        waiting[message] = device
+                        break
+                self.execute(device, instruction, step)
+                if isinstance(instruction, Send):
+                    message = (device, instruction.dest, instruction.tensor), step
+                    self.sent.add(message)
+                    if message in waiting:
+                        ready.append(waiting.pop(message))
+                position[device] += 1
+        if waiting:
+            raise WeftError(
+                "the program comes to a standstill: "
+                + "; ".join(
+                    f"{dest} waits for {tensor} of minibatch {step} from {source}"
+                    for (source, dest, tensor), step in sorted(waiting)
+                )
+            )
+
+    def sequence(self, device: str) -> list[tuple[Instruction, int]]:
+        """All that a device executes, as (instruction, minibatch)."""
+        code = self.code[device]
+        ticks = self.steps + max((i.lag for i in code), default=0)
+        return [
+            (i, tick - i.lag)
+            for tick in range(ticks)
+            for i in code
+            if 0 <= tick - i.lag < self.steps
+        ]
+
+    def execute(self, device: str, i: Instruction, step: int) -> None:
+        """One instruction: what it needs must be there, what it makes is there from now on."""
+        match i:
+            case Load():
+                self.make(device, step, Tensor("act", 0, i.micro), Tensor("target", 0, i.micro))
+            case Recv():
+                self.make(device, step, i.tensor)
+            case Send():
+                self.need(device, step, i, i.tensor)
+            case Forward(layers=(first, last)):
+                self.need(device, step, i, Tensor("act", first, i.micro))
+                self.make(device, step, Tensor("act", last + 1, i.micro))
+                self.passes[device, Forward, first, last, i.micro, step] += 1
+            case Loss():
+                output, target = Tensor("act", self.output, i.micro), Tensor("target", 0, i.micro)
+                self.need(device, step, i, output, target)
+                self.make(device, step, Tensor("grad", self.output, i.micro))
+            case Backward(layers=(first, last)):
+                self.need(device, step, i, Tensor("grad", last + 1, i.micro))
+                if not self.passes[device, Forward, first, last, i.micro, step]:
+                    raise WeftError(f"{device}: {show(i)} comes before the same layers' forward")
+                self.make(device, step, Tensor("grad", first, i.micro))
+                self.passes[device, Backward, first, last, -1, step] += 1
+            case Update(layers=(first, last)):
+                done = self.passes[device, Backward, first, last, -1, step]
+                wanted = self.backwards[device][i.layers]
+                if not 0 < wanted == done:
+                    raise WeftError(
+                        f"{device}: {show(i)} comes after {done} of its {wanted} backwards; "
+                        "it must follow them all"
+                    )
+            case Emit():
+                self.need(device, step, i, Tensor("act", i.at, i.micro))
+
+    def make(self, device: str, step: int, *tensors: Tensor) -> None:
+        self.held[device].update((tensor, step) for tensor in tensors)
+
+    def need(self, device: str, step: int, instruction: Instruction, *tensors: Tensor) -> None:
+        for tensor in tensors:
+            if (tensor, step) not in self.held[device]:
+                raise WeftError(
+                    f"{device}: {show(instruction)} runs at minibatch {step} before its input "
+                    f"{tensor} is there; a load, recv or forward must leave it earlier"
+                )

@@ -1,0 +1,12 @@
+"""Pictures for files: who holds what, and who did what when.
+
+    draw_plan(plan, Path("plan.png"))
+    draw_gantt(predicted, Path("gantt.png"), other=measured)
+
+The file's ending says the format (PNG, SVG, PDF).
+"""
+
+from weft.report.gantt_picture import draw_gantt
+from weft.report.plan_picture import draw_plan
+
+__all__ = ["draw_gantt", "draw_plan"]

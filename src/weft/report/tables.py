@@ -1,0 +1,252 @@
+"""Tables for the terminal: a plan, a comparison, a profile, predicted beside measured.
+
+rich.print(plan_table(plan))     # with colour, as wide as the terminal
+text = render(plan_table(plan))  # plain text, always the same
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+from io import StringIO
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from weft.plan.plan import Plan, Shard
+from weft.plan.profile import DeviceTimes, Profile
+from weft.program.timeline import Timeline
+from weft.report.words import count, layer_range, part_words, seconds, size
+
+if TYPE_CHECKING:
+    from weft.api import Row
+
+KINDS = ("load", "forward", "loss", "backward", "update", "emit")
+FEW_DEVICES = 5  # a profile of more shows only who they are
+
+
+def render(renderable: RenderableType, width: int = 100) -> str:
+    """Plain text without colour: what `print(plan)` shows."""
+    console = Console(file=StringIO(), width=width, color_system=None, legacy_windows=False)
+    console.print(renderable)
+    assert isinstance(console.file, StringIO)
+    lines = console.file.getvalue().splitlines()
+    return "\n".join(line.rstrip() for line in lines).strip("\n")
+
+
+def new_table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+
+
+def framed(title: str, table: Table, caption: str = "") -> RenderableType:
+    """A table under its title. Rich's own titles wrap at the table's width; these do not."""
+    parts: list[RenderableType] = [Text(title, style="bold"), table]
+    return Group(*parts, Text(caption, style="dim")) if caption else Group(*parts)
+
+
+def plan_table(plan: Plan) -> RenderableType:
+    """Who holds which layers and part, and what that costs each device."""
+    table = new_table()
+    for name in ("device", "tier", "layers", "part"):
+        table.add_column(name, overflow="fold")
+    for name in ("compute", "memory"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for device in plan.devices:
+        shards = [shard for shard in plan.shards if shard.device == device]
+        for index, (layers, part) in enumerate(shard_cells(plan, device, shards)):
+            who = device_cells(plan, device) if index == 0 else ("", "", "", "")
+            name, tier, compute, memory = who
+            table.add_row(*map(escape, (name, tier, layers, part, compute, memory)))
+    return framed(plan_title(plan), table, plan_caption(plan))
+
+
+def plan_title(plan: Plan) -> str:
+    title = f"{plan.strategy}: {plan.model}, batch {plan.batch}"
+    if plan.predicted is None:
+        return title
+    unit = "a step" if plan.mode == "train" else "an answer"
+    return f"{title}, {seconds(plan.predicted.seconds)} {unit} predicted"
+
+
+def plan_caption(plan: Plan) -> str:
+    """What does not belong to one device: the pipeline, the codec, the bytes on each channel."""
+    words: list[str] = []
+    if plan.micro_batches > 1:
+        words.append(f"{plan.micro_batches} micro-batches")
+    if plan.in_flight > 1:
+        words.append(f"{plan.in_flight} in flight")
+    if plan.codec != "none":
+        words.append(f"codec {plan.codec}")
+    lines = [", ".join(words)] if words else []
+    moved = plan.predicted.transfer_bytes if plan.predicted else {}
+    if moved:
+        unit = "step" if plan.mode == "train" else "answer"
+        channels = ", ".join(f"{channel} {size(moved[channel])}" for channel in moved)
+        lines.append(f"bytes per {unit}: {channels}")
+    return "\n".join(lines)
+
+
+def shard_cells(plan: Plan, device: str, shards: Sequence[Shard]) -> list[tuple[str, str]]:
+    if not shards:
+        role = "feeds the samples" if plan.mode == "train" else "asks"
+        return [("-", role if device == plan.source else "-")]
+    return [(layer_range(plan, shard), part_words(shard.part, plan.batch)) for shard in shards]
+
+
+def device_cells(plan: Plan, name: str) -> tuple[str, str, str, str]:
+    """Name, tier, compute seconds, memory (and how much there is)."""
+    device = next((d for d in plan.fleet.devices if d.name == name), None)
+    tier = device.tier if device else ""
+    if plan.predicted is None:
+        return name, tier, "", ""
+    compute = seconds(plan.predicted.compute_s.get(name, 0.0))
+    used = plan.predicted.memory_bytes.get(name)
+    memory = "" if used is None else size(used)
+    if memory and device and device.memory_mb is not None:
+        memory += f" of {size(device.memory_mb * 1e6)}"
+    return name, tier, compute, memory
+
+
+def compare_table(rows: Sequence[Row], title: str = "") -> RenderableType:
+    """Strategies, best first; speedup is relative to the slowest that is possible."""
+    table = new_table()
+    table.add_column("strategy", no_wrap=True)
+    table.add_column("time", justify="right", no_wrap=True)
+    table.add_column("speedup", justify="right", no_wrap=True)
+    table.add_column("devices", overflow="fold")
+    table.add_column("why not", overflow="fold")
+    for row in rows:
+        time = seconds(row.seconds) if row.seconds is not None else "-"
+        speedup = f"{row.speedup:.2f}x" if row.speedup is not None else "-"
+        cells = (row.strategy, time, speedup, ", ".join(row.devices), row.why_not or "")
+        table.add_row(*map(escape, cells), style=None if row.valid else "dim")
+    return framed(title, table, "speedup: over the slowest row that is possible")
+
+
+def profile_table(profile: Profile) -> RenderableType:
+    """Each layer's sizes, and its times per sample on each device.
+
+    One device: forward, backward and update apart. A few: forward + backward in one column each.
+    """
+    columns = time_columns(profile)
+    table = new_table()
+    table.add_column("#", justify="right")
+    table.add_column("layer", overflow="fold", min_width=8)
+    for name in ("parameters", "output", "flops", *columns):
+        table.add_column(escape(name), justify="right", no_wrap=True)
+    for index, layer in enumerate(profile.layers):
+        flops = count(layer.forward_flops) if layer.forward_flops else "-"
+        sizes = (size(layer.param_bytes), size(layer.output_bytes), flops)
+        times = (seconds(cost(index, index)) for cost in columns.values())
+        table.add_row(str(index), escape(layer.name), *sizes, *times)
+    last = len(profile.layers) - 1
+    total = size(sum(layer.param_bytes for layer in profile.layers))
+    flops = count(sum(layer.forward_flops for layer in profile.layers))
+    table.add_section()
+    times = (seconds(cost(0, last)) for cost in columns.values())
+    table.add_row("", "all", total, "", flops, *times, style="bold")
+    return framed(f"{profile.model}: {last + 1} layers", table, profile_caption(profile, columns))
+
+
+def time_columns(profile: Profile) -> dict[str, Callable[[int, int], float]]:
+    """Column names, each with the seconds it shows for layers first..last."""
+    devices = profile.devices
+    if len(devices) == 1:
+        (only,) = devices.values()
+        return {
+            "forward": lambda first, last: only.forward(first, last, 1),
+            "backward": lambda first, last: only.backward(first, last, 1),
+            "update": only.update,
+        }
+
+    def both(times: DeviceTimes) -> Callable[[int, int], float]:
+        return lambda first, last: times.forward(first, last, 1) + times.backward(first, last, 1)
+
+    if len(devices) > FEW_DEVICES:
+        return {}
+    return {name: both(times) for name, times in devices.items()}
+
+
+def profile_caption(profile: Profile, columns: Container[str]) -> str:
+    text = f"input {size(profile.input_bytes)} a sample; times are of one sample"
+    names = list(profile.devices)
+    if len(names) == 1:
+        return f"{text}, update of one step; on {names[0]}"
+    if names and names[0] in columns:
+        return f"{text}, forward + backward"
+    return f"{text}; profiled on {', '.join(names) or 'no device'}"
+
+
+def timeline_table(predicted: Timeline, measured: Timeline | None = None) -> RenderableType:
+    """Seconds a step on each device by kind, and on each channel; measured beside predicted.
+
+    Ratio is measured over predicted: above 1 the prediction was too hopeful.
+    """
+    sides = [predicted] if measured is None else [predicted, measured]
+    table = new_table()
+    table.add_column("where", overflow="fold")
+    table.add_column("what", no_wrap=True)
+    for side in sides:
+        label = "predicted" if side is predicted else "measured"
+        table.add_column(label, justify="right", no_wrap=True)
+    if measured is not None:
+        table.add_column("ratio", justify="right", no_wrap=True)
+    table.add_column("bytes", justify="right", no_wrap=True)
+
+    costs = [per_step(side) for side in sides]
+    before = ""
+    for where, what in timeline_rows(costs):
+        values = [side.get((where, what)) for side in costs]
+        cells = ["-" if value is None else seconds(value[0]) for value in values]
+        if measured is not None:
+            cells.append(ratio(values[0], values[1]))
+        moved = next((value[1] for value in values if value is not None and value[1]), 0.0)
+        if where != before and before:
+            table.add_section()
+        name = where if where != before else ""
+        table.add_row(escape(name), escape(what), *cells, size(moved) if moved else "")
+        before = where
+    return framed(timeline_title(predicted, measured), table, "means per step")
+
+
+def timeline_title(predicted: Timeline, measured: Timeline | None) -> str:
+    title = f"step predicted {seconds(predicted.step_s)}"
+    if measured is None:
+        return title
+    title += f", measured {seconds(measured.step_s)}"
+    return f"{title} ({measured.step_s / predicted.step_s:.2f}x)" if predicted.step_s else title
+
+
+def per_step(timeline: Timeline) -> dict[tuple[str, str], tuple[float, float]]:
+    """Seconds and bytes a step, by (device or channel, kind)."""
+    steps = max(1, len(timeline.step_ends))
+    found: dict[tuple[str, str], tuple[float, float]] = {}
+    for span in timeline.spans:
+        key = (span.where, span.what)
+        time, moved = found.get(key, (0.0, 0.0))
+        found[key] = (time + (span.end - span.start) / steps, moved + span.bytes / steps)
+    return found
+
+
+def timeline_rows(
+    sides: Sequence[dict[tuple[str, str], tuple[float, float]]],
+) -> list[tuple[str, str]]:
+    """Devices first, then channels; within one, in the order of a step."""
+    keys = dict.fromkeys(key for side in sides for key in side)
+    channels = {where for where, what in keys if what == "transfer"}
+    order = list(dict.fromkeys(where for where, _ in keys))
+
+    def place(key: tuple[str, str]) -> tuple[bool, int, int]:
+        where, what = key
+        return where in channels, order.index(where), (*KINDS, what).index(what)
+
+    return sorted(keys, key=place)
+
+
+def ratio(predicted: tuple[float, float] | None, measured: tuple[float, float] | None) -> str:
+    if predicted is None or measured is None or predicted[0] <= 0:
+        return "-"
+    return f"{measured[0] / predicted[0]:.2f}"

@@ -1,0 +1,279 @@
+"""Runs a plan on a crew: hands out jobs and weights, starts, watches, collects.
+
+    with Crew(endpoints) as crew, Coordinator(crew, plan, graph, state, settings) as run:
+        run.prepare()
+        run.steps(0, 100, on_progress)
+        weights = run.collect()
+
+A run is a series of `steps` calls; between two of them nothing is in flight.
+"""
+
+from __future__ import annotations
+
+import queue
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from safetensors.torch import load as load_safetensors
+from torch import Tensor
+
+from weft.errors import InputError, LostDevice, WeftError
+from weft.graph.network import Graph
+from weft.graph.optimizer import Optimizer
+from weft.plan.plan import Plan
+from weft.program.instructions import Program
+from weft.program.lower import lower
+from weft.program.timeline import Span, Timeline
+from weft.program.validate import validate
+from weft.runtime import messages as msg
+from weft.runtime.crew import Crew
+from weft.runtime.node import state_pieces
+from weft.runtime.roads import Shaping, involved, roads_of
+from weft.runtime.wire import Header, pack_header, pack_tensors, unpack_tensors
+
+Minibatch = tuple[dict[str, Tensor], Tensor | None]
+Feed = Callable[[int], Minibatch]
+FEED_BYTES = 64 << 20  # how much may wait at the loading device
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a plan is run; the defaults are for real devices."""
+
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    seed: int = 0
+    deadline_s: float = 30.0  # raise it where one step or one transfer may take longer
+    shaping: Shaping = "none"
+    slowdown: Mapping[str, float] = field(default_factory=dict)
+    scratch: Path | None = None  # for the clocks of shared media
+    data: str | None = None  # a set of weft.data that the source device has; None: fed from here
+    same_clock: bool = False  # all nodes on this machine
+    record: bool = True
+
+
+@dataclass
+class Outcome:
+    """What a series of steps gave."""
+
+    losses: dict[int, float] = field(default_factory=dict)
+    answers: dict[tuple[int, int], dict[str, Tensor]] = field(default_factory=dict)
+    done: dict[str, int] = field(default_factory=dict)  # device -> newest minibatch
+
+
+class Coordinator:
+    def __init__(
+        self,
+        crew: Crew,
+        plan: Plan,
+        graph: Graph,
+        state: Mapping[str, Tensor],
+        settings: Settings,
+        feed: Feed | None = None,
+    ) -> None:
+        self.crew = crew
+        self.plan = plan
+        self.graph = graph
+        self.settings = settings
+        self.run = secrets.token_hex(6)
+        self.program: Program = lower(plan)
+        validate(self.program)
+        self.devices = involved(plan.fleet, plan.devices)
+        self._state = state
+        self._feed = feed
+        self._feeder = crew.session.declare_publisher(f"{crew.group}/data/{plan.source}")
+        if feed is None and settings.data is None:
+            raise InputError("nothing to run on: give data or a feed")
+
+    def __enter__(self) -> Coordinator:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Frees every node that still answers; never hides the error that led here."""
+        if error is not None:
+            self._tell({d: msg.Cancel(self.run, str(error)[:500]) for d in self.devices}, 2.0)
+        self._tell({d: msg.End(self.run) for d in self.devices}, 8.0)
+
+    def prepare(self, optimizer_state: Mapping[str, Tensor] | None = None) -> None:
+        """Every device has its job, its weights and its neighbours; nothing has been computed."""
+        self.crew.wait_for(self.devices, self.settings.deadline_s)
+        self.crew.listen(self.run)
+        wait = max(self.settings.deadline_s, 10.0)
+        jobs = {device: self._job(device) for device in self.devices}
+        self.crew.ask_all({d: msg.Assign(job) for d, job in jobs.items()}, wait)
+        for device, job in jobs.items():
+            names = [n for segment in job.segments for n in segment.state]
+            self._ship(device, {n: self._state[n] for n in names}, optimizer=False)
+            if optimizer_state:
+                mine = {k: v for k, v in optimizer_state.items() if k.rpartition("/")[0] in names}
+                self._ship(device, mine, optimizer=True)
+        self.crew.ask_all({d: msg.Prepare(self.run) for d in self.devices}, wait + 30)
+
+    def _job(self, device: str) -> msg.Job:
+        plan, settings = self.plan, self.settings
+        last = len(self.graph.layers) - 1
+        training = plan.mode == "train"
+        segments = tuple(
+            self.graph.segment(*shard.layers, with_loss=training and shard.layers[1] == last)
+            for shard in plan.shards
+            if shard.device == device
+        )
+        return msg.Job(
+            run=self.run,
+            version=plan.version,
+            mode=plan.mode,
+            batch=plan.batch,
+            layers=last + 1,
+            code=self.program.code.get(device, ()),
+            segments=segments,
+            inputs=tuple(self.graph.inputs),
+            optimizer=settings.optimizer,
+            roads=roads_of(
+                plan.fleet,
+                device,
+                self.devices,
+                shaping=settings.shaping,
+                cut_through=plan.route == "min",
+                scratch=settings.scratch,
+            ),
+            seed=settings.seed,
+            slowdown=settings.slowdown.get(device, 1.0),
+            deadline_s=settings.deadline_s,
+            data=msg.Data(name=settings.data, seed=settings.seed),
+            record=settings.record,
+        )
+
+    def _ship(self, device: str, tensors: dict[str, Tensor], optimizer: bool) -> None:
+        for piece in state_pieces(tensors, optimizer):
+            # a slow link carries a piece of weights for as long as it takes, within reason
+            wait = self.settings.deadline_s + len(piece.data) / 1e5
+            self.crew.ask(device, msg.Weights(self.run, piece.data, optimizer), wait)
+
+    def steps(
+        self, first: int, last: int, on_progress: Callable[[Outcome], None] | None = None
+    ) -> Outcome:
+        """Minibatches first..last-1 on all devices. Ends within the deadline when a device fails."""
+        outcome = Outcome(done=dict.fromkeys(self.devices, first - 1))
+        fed = self._feed_ahead(first, first, last)
+        self.crew.ask_all(
+            {d: msg.Run(self.run, first, last) for d in self.devices}, self.settings.deadline_s
+        )
+        waiting = set(self.devices)
+        heard = time.monotonic()
+        while waiting or (self.plan.mode == "infer" and len(outcome.answers) < self._expected(first, last)):
+            try:
+                event = self.crew.events.get(timeout=0.2)
+            except queue.Empty:
+                self._check_silence(heard, waiting, outcome)
+                continue
+            heard = time.monotonic()
+            self._take(event, waiting, outcome)
+            fed = self._feed_ahead(outcome.done[self.plan.source] + 1, fed, last)
+            if on_progress:
+                on_progress(outcome)
+        return outcome
+
+    def _expected(self, first: int, last: int) -> int:
+        return (last - first) * self.plan.micro_batches
+
+    def _take(self, event: object, waiting: set[str], outcome: Outcome) -> None:
+        match event:
+            case msg.Progress():
+                outcome.done[event.device] = event.step
+                outcome.losses.update(event.losses)
+            case msg.Finished():
+                outcome.done[event.device] = event.last - 1
+                waiting.discard(event.device)
+            case msg.Failed():
+                kind = InputError if event.bad_input else WeftError
+                raise kind(f"{event.device}: {event.error}")
+            case LostDevice():
+                if event.device in self.devices:
+                    done = min(outcome.done.values())
+                    raise LostDevice(
+                        event.device, f"{event} (after minibatch {done} of run {self.run})"
+                    )
+            case (Header() as header, bytes() as payload):
+                if header.run == self.run and header.kind == "answer":
+                    outcome.answers[header.step, header.micro] = unpack_tensors(header, payload)
+
+    def _check_silence(self, heard: float, waiting: set[str], outcome: Outcome) -> None:
+        """Nodes wait `deadline_s` for each other and then say so; past that, the silent one is lost."""
+        silent = time.monotonic() - heard
+        limit = self.settings.deadline_s * 1.5 + 5
+        if silent > limit and waiting:
+            slowest = min(waiting, key=lambda d: outcome.done[d])
+            raise LostDevice(
+                slowest,
+                f"no device has reported for {silent:.0f} s; {slowest} is furthest behind "
+                f"(minibatch {outcome.done[slowest]}). Is it hanging? --deadline sets the limit",
+            )
+
+    def _feed_ahead(self, source_at: int, fed: int, last: int) -> int:
+        """Sends minibatches to the loading device, a bounded number ahead of where it is."""
+        if self._feed is None or self.settings.data is not None:
+            return fed
+        ahead = 4
+        while fed < min(last, source_at + ahead):
+            inputs, target = self._feed(fed)
+            tensors = {**inputs, **({"target": target} if target is not None else {})}
+            specs, payload = pack_tensors(tensors)
+            ahead = max(4, min(256, FEED_BYTES // max(len(payload), 1)))
+            header = Header(self.run, self.plan.version, fed, "feed", 0, 0, "coordinator",
+                            self.plan.source, len(payload), specs)  # fmt: skip
+            self._feeder.put(payload, attachment=pack_header(header))
+            fed += 1
+        return fed
+
+    def collect(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """(weights and buffers, optimizer memory) of all devices."""
+        state: dict[str, Tensor] = {}
+        optimizer: dict[str, Tensor] = {}
+        wait = self.settings.deadline_s + sum(t.nbytes for t in self._state.values()) / 1e5
+        replies = self.crew.ask_all({d: msg.GetState(self.run) for d in self.devices}, wait)
+        for pieces in replies.values():
+            for piece in pieces:
+                assert isinstance(piece, msg.StatePiece)
+                (optimizer if piece.optimizer else state).update(load_safetensors(piece.data))
+        return state, optimizer
+
+    def timeline(self) -> tuple[Timeline, dict[str, msg.Spans]]:
+        """What happened, on this machine's clock, from the first instruction on."""
+        replies = self.crew.ask_all(
+            {d: msg.GetTimeline(self.run) for d in self.devices}, self.settings.deadline_s
+        )
+        found: list[Span] = []
+        counts: dict[str, msg.Spans] = {}
+        for device, (spans,) in replies.items():
+            assert isinstance(spans, msg.Spans)
+            offset = 0.0 if self.settings.same_clock else self.crew.clock_offset(device)
+            found += [_moved(s, offset) for s in spans.spans]
+            counts[device] = spans
+        begin = min((s.start for s in found), default=0.0)
+        spans_ = tuple(sorted((_moved(s, -begin) for s in found), key=lambda s: s.start))
+        ends: dict[int, float] = {}
+        for span in spans_:
+            if span.what != "transfer":
+                ends[span.step] = max(ends.get(span.step, 0.0), span.end)
+        return Timeline(spans_, tuple(ends[s] for s in sorted(ends)), "measured"), counts
+
+    def _tell(self, commands: Mapping[str, msg.Command], seconds: float) -> None:
+        """Says something to those who are still there; nobody has to answer."""
+        there = {d: c for d, c in commands.items() if d in self.crew.present}
+        try:
+            self.crew.ask_all(there, seconds)
+        except WeftError:
+            return
+
+
+def _moved(span: Span, by: float) -> Span:
+    return Span(span.where, span.what, span.start + by, span.end + by, span.step, span.micro,
+                span.label, span.bytes)  # fmt: skip

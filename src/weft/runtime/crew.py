@@ -1,0 +1,157 @@
+"""The coordinator's view of its nodes: who is there, asking them, and hearing what they report."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any
+
+import zenoh
+
+from weft.errors import InputError, LostDevice, WeftError
+from weft.runtime import keys
+from weft.runtime import messages as msg
+from weft.runtime.session import Endpoints, open_session
+from weft.runtime.wire import BadMessage, Header, unpack_header
+
+Event = msg.Report | LostDevice | tuple[Header, bytes]
+
+
+class Crew:
+    """All nodes of a group that can be reached from here."""
+
+    def __init__(self, endpoints: Endpoints, group: str = "weft") -> None:
+        self.group = group
+        self.session = open_session(endpoints)
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._present: dict[str, int] = {}
+        self._changed = threading.Condition()
+        self._subscriptions: list[Any] = [
+            self.session.liveliness().declare_subscriber(
+                keys.alive(group, "*"), self._liveliness, history=True
+            )
+        ]
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if not self.session.is_closed():
+            self.session.close()
+
+    def _liveliness(self, sample: Any) -> None:
+        name = str(sample.key_expr).rpartition("/")[2]
+        with self._changed:
+            if sample.kind == zenoh.SampleKind.PUT:
+                self._present[name] = self._present.get(name, 0) + 1
+            else:
+                self._present.pop(name, None)
+                self.events.put(LostDevice(name, f"{name} is gone: its node ended or its link broke"))
+            self._changed.notify_all()
+
+    @property
+    def present(self) -> tuple[str, ...]:
+        with self._changed:
+            return tuple(sorted(self._present))
+
+    def wait_for(self, names: Iterable[str], seconds: float) -> None:
+        """Returns when all of them are there; LostDevice names those that are not."""
+        wanted = set(names)
+        deadline = time.monotonic() + seconds
+        with self._changed:
+            while missing := wanted - self._present.keys():
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    there = ", ".join(sorted(self._present)) or "nobody"
+                    raise LostDevice(
+                        min(missing),
+                        f"no node answers for {', '.join(sorted(missing))} after {seconds:g} s "
+                        f"({there} is there); start `weft node --name {min(missing)}` on it",
+                    )
+                self._changed.wait(left)
+
+    def listen(self, run: str) -> None:
+        """Reports and answers of this run go to `events` from now on."""
+        self._subscriptions += [
+            self.session.declare_subscriber(keys.report(self.group, run), self._reported),
+            self.session.declare_subscriber(keys.answer(self.group, run), self._answered),
+        ]
+
+    def _reported(self, sample: Any) -> None:
+        try:
+            self.events.put(msg.unpack_report(sample.payload.to_bytes()))
+        except BadMessage:
+            return  # not one of ours; a node that failed is noticed by its silence
+
+    def _answered(self, sample: Any) -> None:
+        try:
+            header = unpack_header(sample.attachment.to_bytes() if sample.attachment else b"")
+        except BadMessage:
+            return
+        self.events.put((header, sample.payload.to_bytes()))
+
+    def ask(self, device: str, command: msg.Command, seconds: float) -> list[msg.Reply]:
+        return self.ask_all({device: command}, seconds)[device]
+
+    def ask_all(
+        self, commands: Mapping[str, msg.Command], seconds: float
+    ) -> dict[str, list[msg.Reply]]:
+        """Asks all at once and waits for every answer; an error names the device and the time."""
+        under_way = {
+            device: self.session.get(
+                keys.control(self.group, device), payload=msg.pack(command), timeout=seconds
+            )
+            for device, command in commands.items()
+        }
+        return {
+            device: self._replies(device, replies, commands[device], seconds)
+            for device, replies in under_way.items()
+        }
+
+    def _replies(
+        self, device: str, replies: Any, command: msg.Command, seconds: float
+    ) -> list[msg.Reply]:
+        found: list[msg.Reply] = []
+        for reply in replies:
+            if reply.ok is None:
+                raise _error(device, reply.err.payload.to_bytes())
+            try:
+                found.append(msg.unpack_reply(reply.ok.payload.to_bytes()))
+            except BadMessage as error:
+                raise WeftError(f"{device} answered what cannot be read: {error}") from None
+        if not found and not isinstance(command, msg.GetState):
+            what = type(command).__name__.lower()
+            raise LostDevice(device, f"{device} did not answer `{what}` within {seconds:g} s")
+        return found
+
+    def clock_offset(self, device: str, rounds: int = 5) -> float:
+        """What must be added to the device's clock to get ours: the quickest of a few exchanges."""
+        best = (float("inf"), 0.0)
+        for _ in range(rounds):
+            before = time.monotonic()
+            (welcome,) = self.ask(device, msg.Hello(), 5.0)
+            after = time.monotonic()
+            assert isinstance(welcome, msg.Welcome)
+            best = min(best, (after - before, (before + after) / 2 - welcome.clock))
+        return best[1]
+
+
+def _error(device: str, payload: bytes) -> WeftError:
+    try:
+        report = msg.unpack_report(payload)
+    except BadMessage:
+        return WeftError(f"{device}: {payload[:300].decode(errors='replace')}")
+    assert isinstance(report, msg.Failed)
+    kind = InputError if report.bad_input else WeftError
+    return kind(f"{device}: {report.error}")

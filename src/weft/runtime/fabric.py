@@ -1,0 +1,268 @@
+"""Carries tensors from device to device: over direct links, or relayed along a route.
+
+    fabric = Fabric(session, "weft", "pi", links)
+    fabric.send(header, payload)              # returns at once; the message leaves when its link is free
+    fabric.mailbox.take(key, 30.0, lambda: "act3 from nuc")
+
+Every outgoing channel has a thread of its own, so that sending overlaps with computing and a slow link
+holds up only what goes over it. Where links are emulated the thread waits until the message has
+"left" before it hands it to Zenoh; latency is added at the receiver.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import zenoh
+from msgspec import Struct
+
+from weft.errors import WeftError
+from weft.runtime.mailbox import Letter, Mailbox
+from weft.runtime.shaping import Clock, OwnClock, SharedClock, sleep_until
+from weft.runtime.wire import BadMessage, Header, pack_header, unpack_header
+
+log = logging.getLogger("weft.fabric")
+
+PIECES = 32  # of a message that crosses several links: each relay passes on what it has
+
+
+MAX_LATENCY = 10.0  # seconds that an emulated link may delay a message
+
+
+class OutLink(Struct, frozen=True, omit_defaults=True):
+    """A channel this device may send on, to one neighbour. Rate 0: as fast as the network allows."""
+
+    neighbour: str
+    channel: str
+    bytes_per_s: float = 0.0
+    latency_s: float = 0.0
+    shared: str | None = None  # path of the medium's clock, where others send on it too
+
+
+class Roads(Struct, frozen=True):
+    """What a device needs to know of the network: its links, and the next hop to everyone."""
+
+    links: tuple[OutLink, ...] = ()
+    next_hop: dict[str, str] = {}  # final destination -> neighbour
+    cut_through: bool = True  # relays pass on pieces as they come, not whole messages
+
+
+class Transfer(NamedTuple):
+    """A message's stay on a channel, for the timeline."""
+
+    channel: str
+    start: float
+    end: float
+    step: int
+    micro: int
+    label: str
+    bytes: int
+
+
+class Fabric:
+    """One device's end of the network."""
+
+    def __init__(self, session: Any, group: str, name: str) -> None:
+        self.session = session
+        self.group = group
+        self.name = name
+        self.mailbox = Mailbox()
+        self.counts: Counter[str] = Counter()  # bad, foreign, doubled, relayed, sent messages
+        self.transfers: list[Transfer] = []
+        self.run = ""
+        self._roads = Roads()
+        self._channels: dict[str, _Channel] = {}
+        self._pieces: dict[tuple[Any, ...], _Pieces] = {}
+        self._subscriber = session.declare_subscriber(self.data_key(name), self._arrived)
+
+    def data_key(self, name: str) -> str:
+        return f"{self.group}/data/{name}"
+
+    def begin(self, run: str, roads: Roads, record: bool) -> None:
+        """Forgets what came before and takes the roads of a new run."""
+        self.end()
+        self.run, self._roads = run, roads
+        self.mailbox.clear()
+        self.transfers = []
+        self.counts.clear()
+        for link in roads.links:
+            self._channels[link.neighbour] = _Channel(self, link, record)
+
+    def wait_for_neighbours(self, seconds: float) -> None:
+        """Returns when every neighbour of this run listens; WeftError names those that do not."""
+        deadline = time.monotonic() + seconds
+        missing = list(self._channels.values())
+        while missing := [c for c in missing if not c.heard]:
+            if time.monotonic() > deadline:
+                names = ", ".join(c.link.neighbour for c in missing)
+                raise WeftError(
+                    f"{self.name} cannot reach {names} (tried for {seconds:g} s); "
+                    "do they run, and can these machines open connections to each other?"
+                )
+            time.sleep(0.01)
+
+    def end(self) -> None:
+        self.run = ""
+        for channel in self._channels.values():
+            channel.stop()
+        self._channels = {}
+        self._pieces = {}
+
+    def close(self) -> None:
+        self.end()
+        self._subscriber.undeclare()
+
+    def send(self, header: Header, payload: bytes) -> None:
+        """Queues a message; `header.dest` may be several links away."""
+        if header.dest == self.name:
+            self.mailbox.put(Letter(header, payload))
+            return
+        channel = self._channel(header.dest)
+        relayed = channel.link.neighbour != header.dest
+        if not (relayed and self._roads.cut_through and len(payload) > 4 * PIECES):
+            channel.put(header, payload)
+            return
+        size = -(-len(payload) // PIECES)
+        pieces = -(-len(payload) // size)
+        for i in range(pieces):
+            part = msgspec.structs.replace(header, piece=i, pieces=pieces)
+            channel.put(part, payload[i * size : (i + 1) * size])
+
+    def _channel(self, dest: str) -> _Channel:
+        neighbour = self._roads.next_hop.get(dest, dest)
+        channel = self._channels.get(neighbour)
+        if channel is None:  # no emulated link: straight to the destination
+            channel = self._channels[neighbour] = _Channel(
+                self, OutLink(neighbour, f"{self.name}>{neighbour}"), False
+            )
+        return channel
+
+    def _arrived(self, sample: Any) -> None:
+        """A message from the network: nothing of it is trusted before it has been checked."""
+        try:
+            if sample.attachment is None:
+                raise BadMessage("it has no header")
+            header = unpack_header(sample.attachment.to_bytes())
+            payload = sample.payload.to_bytes()
+            if header.pieces == 1 and len(payload) != header.bytes:
+                raise BadMessage(f"{len(payload)} bytes where the header says {header.bytes}")
+            if len(payload) > header.bytes:
+                raise BadMessage(f"a piece of {len(payload)} of {header.bytes} bytes")
+        except BadMessage as error:
+            self.counts["bad"] += 1
+            log.warning("%s dropped a malformed message: %s", self.name, error)
+            return
+        if header.run != self.run:
+            self.counts["foreign"] += 1
+            return
+        if header.due:  # a stranger's clock must not hold us up
+            soonest = min(header.due, time.monotonic() + MAX_LATENCY)
+            header = msgspec.structs.replace(header, due=soonest)
+        if header.dest != self.name:
+            self._relay(header, payload)
+        elif header.pieces > 1:
+            self._piece(header, payload)
+        else:
+            self._deliver(header, payload)
+
+    def _deliver(self, header: Header, payload: bytes) -> None:
+        if not self.mailbox.put(Letter(header, payload)):
+            self.counts["doubled"] += 1
+
+    def _relay(self, header: Header, payload: bytes) -> None:
+        if header.dest not in self._roads.next_hop and header.dest not in self._channels:
+            self.counts["foreign"] += 1
+            return
+        self.counts["relayed"] += 1
+        self._channel(header.dest).put(header, payload)
+
+    def _piece(self, header: Header, payload: bytes) -> None:
+        key = (header.source, *header.key)
+        pieces = self._pieces.setdefault(key, _Pieces(header))
+        if pieces.add(header, payload):
+            del self._pieces[key]
+            self._deliver(
+                msgspec.structs.replace(header, piece=0, pieces=1), b"".join(pieces.parts)
+            )
+
+
+class _Pieces:
+    """The pieces of one message, until all are there. Pieces of a channel come in order."""
+
+    def __init__(self, header: Header) -> None:
+        self.parts: list[bytes] = []
+        self.bytes = header.bytes
+        self.size = 0
+
+    def add(self, header: Header, payload: bytes) -> bool:
+        if header.piece == len(self.parts) and self.size + len(payload) <= self.bytes:
+            self.parts.append(payload)
+            self.size += len(payload)
+        return len(self.parts) == header.pieces
+
+
+class _Channel:
+    """One outgoing channel: a queue and the thread that empties it."""
+
+    def __init__(self, fabric: Fabric, link: OutLink, record: bool) -> None:
+        self.link = link
+        self._fabric = fabric
+        self._record = record
+        self._queue: queue.SimpleQueue[tuple[float, Header, bytes] | None] = queue.SimpleQueue()
+        self._clock: Clock = SharedClock(Path(link.shared)) if link.shared else OwnClock()
+        self._publisher = fabric.session.declare_publisher(
+            fabric.data_key(link.neighbour),
+            congestion_control=zenoh.CongestionControl.BLOCK,
+            reliability=zenoh.Reliability.RELIABLE,
+        )
+        self._stopped = False
+        self._thread = threading.Thread(
+            target=self._run, name=f"channel {link.channel}", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def heard(self) -> bool:
+        """Whether anybody listens at the other end."""
+        return bool(self._publisher.matching_status.matching)
+
+    def put(self, header: Header, payload: bytes) -> None:
+        self._queue.put((time.monotonic(), header, payload))
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._queue.put(None)
+        self._thread.join(timeout=5.0)
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None and not self._stopped:
+            ready, header, payload = item
+            # A relayed message is ready when its emulated latency is over, not when it came.
+            ready = max(ready, header.due)
+            start = end = ready
+            if self.link.bytes_per_s:
+                if header.due > time.monotonic():
+                    sleep_until(header.due)  # book in the order of readiness
+                start, end = self._clock.book(ready, len(payload) / self.link.bytes_per_s)
+                sleep_until(end)
+            due = end + self.link.latency_s if self.link.latency_s else 0.0
+            if due or header.due:
+                header = msgspec.structs.replace(header, due=due)
+            self._publisher.put(payload, attachment=pack_header(header))
+            self._fabric.counts["sent"] += 1
+            if self._record:
+                end = end if self.link.bytes_per_s else time.monotonic()
+                label = f"{header.kind}{header.at}>{header.dest}"
+                self._fabric.transfers.append(
+                    Transfer(self.link.channel, start, end, header.step, header.micro, label,
+                             len(payload))
+                )  # fmt: skip
+        self._publisher.undeclare()
+

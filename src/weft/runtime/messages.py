@@ -1,0 +1,178 @@
+"""What a coordinator and its nodes say to each other. Typed records as MessagePack; never code."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from weft.graph.network import Segment
+from weft.graph.optimizer import Optimizer
+from weft.plan.plan import Mode
+from weft.program.instructions import Instruction
+from weft.program.timeline import Span
+from weft.runtime.fabric import Roads
+from weft.runtime.wire import BadMessage
+
+
+class Data(Struct, frozen=True, omit_defaults=True):
+    """Where a loading device gets its samples: a set it has itself, or fed by the coordinator."""
+
+    name: str | None = None  # of weft.data; None: fed
+    seed: int = 0
+    ahead: int = 4  # minibatches that may be fed before they are used
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """All that one device needs for a run: its part of the program and of the network, no code."""
+
+    run: str
+    version: int
+    mode: Mode
+    batch: int
+    layers: int  # of the whole network
+    code: tuple[Instruction, ...]
+    segments: tuple[Segment, ...]
+    inputs: tuple[str, ...]  # the network's input names, for the device that loads
+    optimizer: Optimizer
+    roads: Roads
+    seed: int = 0
+    slowdown: float = 1.0  # emulated speed: wall time over CPU time of a compute instruction
+    deadline_s: float = 30.0
+    data: Data = Data()
+    record: bool = True
+
+
+class Hello(Struct, frozen=True, tag="hello"):
+    """Who are you, and what does your clock say?"""
+
+
+class Assign(Struct, frozen=True, tag="assign"):
+    job: Job
+
+
+class Weights(Struct, frozen=True, tag="weights"):
+    """A piece of the state (or of the optimizer's memory), as safetensors."""
+
+    run: str
+    data: bytes
+    optimizer: bool = False
+
+
+class Prepare(Struct, frozen=True, tag="prepare"):
+    """Build what the job needs, open the data, see that the neighbours can be reached."""
+
+    run: str
+
+
+class Run(Struct, frozen=True, tag="run"):
+    """Do minibatches first..last-1; answer at once, report when done."""
+
+    run: str
+    first: int
+    last: int
+
+
+class GetState(Struct, frozen=True, tag="state"):
+    run: str
+
+
+class GetTimeline(Struct, frozen=True, tag="timeline"):
+    run: str
+
+
+class Cancel(Struct, frozen=True, tag="cancel"):
+    run: str
+    why: str
+
+
+class End(Struct, frozen=True, tag="end"):
+    run: str
+
+
+Command = Hello | Assign | Weights | Prepare | Run | GetState | GetTimeline | Cancel | End
+
+
+class Welcome(Struct, frozen=True, tag="welcome"):
+    name: str
+    version: str
+    cores: int
+    memory_mb: float
+    clock: float  # of the node's machine, seconds
+    busy: str = ""  # the run it is in
+    gflops: float | None = None
+    endpoints: tuple[str, ...] = ()
+
+
+class Done(Struct, frozen=True, tag="done"):
+    """The command was carried out."""
+
+    note: str = ""
+
+
+class StatePiece(Struct, frozen=True, tag="piece"):
+    data: bytes  # safetensors
+    optimizer: bool = False
+
+
+class Spans(Struct, frozen=True, tag="spans"):
+    spans: tuple[Span, ...]
+    counts: dict[str, int]
+    compute_cpu_s: float  # CPU time inside compute instructions
+    total_cpu_s: float  # of the whole process, since the first step
+
+
+Reply = Welcome | Done | StatePiece | Spans
+
+
+class Progress(Struct, frozen=True, tag="progress"):
+    """Minibatches done since the last word, and their losses where this device computes them."""
+
+    device: str
+    step: int  # the newest minibatch that is done here
+    losses: tuple[tuple[int, float], ...] = ()
+
+
+class Finished(Struct, frozen=True, tag="finished"):
+    device: str
+    last: int
+
+
+class Failed(Struct, frozen=True, tag="failed"):
+    device: str
+    error: str
+    bad_input: bool = False
+
+
+Report = Progress | Finished | Failed
+
+T = TypeVar("T")
+
+_encoder = msgspec.msgpack.Encoder()
+_commands = msgspec.msgpack.Decoder(Command)
+_replies = msgspec.msgpack.Decoder(Reply)
+_reports = msgspec.msgpack.Decoder(Report)
+
+
+def pack(message: Command | Reply | Report) -> bytes:
+    return _encoder.encode(message)
+
+
+def unpack_command(data: bytes) -> Command:
+    return _checked(_commands, data)
+
+
+def unpack_reply(data: bytes) -> Reply:
+    return _checked(_replies, data)
+
+
+def unpack_report(data: bytes) -> Report:
+    return _checked(_reports, data)
+
+
+def _checked(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T:
+    try:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadMessage(str(error)) from None

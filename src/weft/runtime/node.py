@@ -1,0 +1,289 @@
+"""The agent that runs on every device: waits for a job, does its part of it, tells how it went.
+
+    with Node("pi", Endpoints(join=("tcp/127.0.0.1:7447",))) as node:
+        node.serve(stop)
+
+It keeps nothing between runs and runs nothing it received: a job is data, its operators are looked up
+in a fixed table. What it cannot read it counts, logs and drops.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+import torch
+import zenoh
+from safetensors import SafetensorError
+from safetensors.torch import load as load_safetensors
+from safetensors.torch import save as save_safetensors
+from torch import Tensor
+
+import weft
+from weft.errors import InputError, WeftError
+from weft.program import instructions as ins
+from weft.program.timeline import Span
+from weft.runtime import keys
+from weft.runtime import messages as msg
+from weft.runtime.fabric import Fabric
+from weft.runtime.mailbox import Cancelled
+from weft.runtime.samples import open_samples
+from weft.runtime.session import Endpoints, open_session
+from weft.runtime.wire import BadMessage, Header, pack_header, pack_tensors
+from weft.runtime.worker import Values, Worker
+
+log = logging.getLogger("weft.node")
+
+PIECE_BYTES = 64 << 20  # of state per reply
+
+
+class Node:
+    """One device. `group` keeps fleets apart that share a network."""
+
+    def __init__(self, name: str, endpoints: Endpoints, group: str = "weft") -> None:
+        self.name = name
+        self.group = group
+        self.session = open_session(endpoints)
+        self.fabric = Fabric(self.session, group, name)
+        self.bad_commands = 0
+        self._job: msg.Job | None = None
+        self._state: dict[str, Tensor] = {}
+        self._optimizer_state: dict[str, Tensor] = {}
+        self._worker: Worker | None = None
+        self._thread: threading.Thread | None = None
+        self._cpu_start = 0.0
+        self._queries: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._control = self.session.declare_queryable(
+            keys.control(group, name), self._queries.put, complete=True
+        )
+        self._alive = self.session.liveliness().declare_token(keys.alive(group, name))
+
+    def __enter__(self) -> Node:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._end("the node is closing")
+        self.fabric.close()
+        self.session.close()
+
+    def serve(self, stop: threading.Event) -> None:
+        """Carries out commands until `stop` is set."""
+        # Tensors that share a message's read-only memory are only read.
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")
+        while not stop.is_set():
+            try:
+                query = self._queries.get(timeout=0.2)
+            except queue.Empty:
+                continue
+            with query:
+                self._answer(query)
+
+    def _answer(self, query: Any) -> None:
+        try:
+            payload = query.payload
+            if payload is None:
+                raise BadMessage("it is empty")
+            command = msg.unpack_command(payload.to_bytes())
+        except BadMessage as error:
+            self.bad_commands += 1
+            log.warning("%s dropped a malformed command: %s", self.name, error)
+            query.reply_err(f"not a command: {error}"[:500])
+            return
+        try:
+            for reply in self._carry_out(command):
+                query.reply(query.key_expr, msg.pack(reply))
+        except WeftError as error:
+            query.reply_err(msg.pack(_failed(self.name, error)))
+        except Exception as error:  # an agent outlives a bad job; the asker learns what happened
+            log.exception("%s could not carry out %s", self.name, type(command).__name__)
+            query.reply_err(msg.pack(_failed(self.name, error)))
+
+    def _carry_out(self, command: msg.Command) -> Iterator[msg.Reply]:
+        match command:
+            case msg.Hello():
+                yield self._welcome()
+            case msg.Assign(job=job):
+                self._assign(job)
+                yield msg.Done()
+            case msg.Weights():
+                self._take_weights(command)
+                yield msg.Done()
+            case msg.Prepare():
+                self._prepare(self._own_job(command.run))
+                yield msg.Done()
+            case msg.Run():
+                self._start(command)
+                yield msg.Done()
+            case msg.GetState():
+                worker = self._idle_worker(command.run)
+                yield from state_pieces(worker.state(), optimizer=False)
+                yield from state_pieces(worker.optimizer_state(), optimizer=True)
+            case msg.GetTimeline():
+                yield self._timeline(self._idle_worker(command.run))
+            case msg.Cancel():
+                if self._job and self._job.run == command.run:
+                    self.fabric.mailbox.cancel(command.why)
+                yield msg.Done()
+            case msg.End():
+                if self._job and self._job.run == command.run:
+                    self._end("the run is over")
+                yield msg.Done()
+
+    def _welcome(self) -> msg.Welcome:
+        pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return msg.Welcome(
+            name=self.name,
+            version=weft.__version__,
+            cores=os.cpu_count() or 1,
+            memory_mb=pages / 2**20,
+            clock=time.monotonic(),
+            busy=self._job.run if self._job else "",
+        )
+
+    def _assign(self, job: msg.Job) -> None:
+        if self._job is not None and self._job.run != job.run:
+            raise WeftError(f"{self.name} is busy with run {self._job.run}; try again later")
+        self._end("a new plan has come")
+        self._job = job
+        self._state, self._optimizer_state = {}, {}
+        self.fabric.begin(job.run, job.roads, job.record)
+
+    def _take_weights(self, command: msg.Weights) -> None:
+        job = self._own_job(command.run)
+        try:
+            tensors = load_safetensors(command.data)
+        except SafetensorError as error:
+            raise InputError(f"{self.name}: weights that cannot be read: {error}") from None
+        if command.optimizer:
+            self._optimizer_state |= tensors
+            return
+        expected = {n: s for segment in job.segments for n, s in segment.state.items()}
+        for name, tensor in tensors.items():
+            if name not in expected or tuple(tensor.shape) != expected[name].shape:
+                raise InputError(f"{self.name}: {name} {tuple(tensor.shape)} belongs to no shard")
+            self._state[name] = tensor
+
+    def _prepare(self, job: msg.Job) -> None:
+        missing = [n for s in job.segments for n in s.state if n not in self._state]
+        if missing:
+            raise WeftError(f"{self.name} has no weights for {', '.join(missing[:3])}")
+        loads = any(isinstance(i, ins.Load) for i in job.code)
+        samples = open_samples(job, self.fabric) if loads else None
+        self._worker = Worker(job, self._state, self.fabric, samples, self._report, self._emit)
+        if self._optimizer_state:
+            self._worker.load_optimizer_state(self._optimizer_state)
+        self.fabric.wait_for_neighbours(job.deadline_s)
+
+    def _start(self, command: msg.Run) -> None:
+        job = self._own_job(command.run)
+        if self._thread is not None and self._thread.is_alive():
+            raise WeftError(f"{self.name} is still at work on run {job.run}")
+        if self._worker is None:
+            raise WeftError(f"{self.name} is not prepared for run {job.run}")
+        self._cpu_start = time.process_time()
+        self._thread = threading.Thread(
+            target=self._work, args=(self._worker, command), name="worker", daemon=True
+        )
+        self._thread.start()
+
+    def _work(self, worker: Worker, command: msg.Run) -> None:
+        torch.set_num_threads(1)
+        try:
+            worker.run(command.first, command.last)
+        except Cancelled:
+            log.info("%s stopped: the run was cancelled", self.name)
+        except Exception as error:
+            if not isinstance(error, WeftError):
+                log.exception("%s failed", self.name)
+            self._report(_failed(self.name, error))
+
+    def _timeline(self, worker: Worker) -> msg.Spans:
+        transfers = [
+            Span(t.channel, "transfer", t.start, t.end, t.step, t.micro, t.label, t.bytes)
+            for t in self.fabric.transfers
+        ]
+        counts = {**self.fabric.counts, "bad_commands": self.bad_commands}
+        total = time.process_time() - self._cpu_start
+        spans = (*worker.spans, *transfers)
+        return msg.Spans(spans, counts, worker.compute_cpu_s, total)
+
+    def _own_job(self, run: str) -> msg.Job:
+        if self._job is None or self._job.run != run:
+            raise WeftError(f"{self.name} has no part in run {run}")
+        return self._job
+
+    def _idle_worker(self, run: str) -> Worker:
+        self._own_job(run)
+        if self._thread is not None:
+            self._thread.join(timeout=5.0)
+            if self._thread.is_alive():
+                raise WeftError(f"{self.name} is still at work on run {run}")
+        if self._worker is None:
+            raise WeftError(f"{self.name} has not begun run {run}")
+        return self._worker
+
+    def _end(self, why: str) -> None:
+        self.fabric.mailbox.cancel(why)
+        if self._thread is not None:
+            self._thread.join(timeout=5.0)
+        self.fabric.end()
+        self._thread = self._worker = self._job = None
+        self._state, self._optimizer_state = {}, {}
+
+    def _report(self, report: msg.Report) -> None:
+        job = self._job
+        if job is not None:
+            self.session.put(
+                keys.report(self.group, job.run),
+                msg.pack(report),
+                congestion_control=zenoh.CongestionControl.BLOCK,
+            )
+
+    def _emit(self, step: int, micro: int, values: Values) -> None:
+        job = self._job
+        if job is not None:
+            specs, payload = pack_tensors(values)
+            header = Header(job.run, job.version, step, "answer", job.layers, micro,
+                            self.name, "", len(payload), specs)  # fmt: skip
+            self.session.put(
+                keys.answer(self.group, job.run),
+                payload,
+                attachment=pack_header(header),
+                congestion_control=zenoh.CongestionControl.BLOCK,
+            )
+
+
+def _failed(name: str, error: Exception) -> msg.Failed:
+    text = str(error) or type(error).__name__
+    if not isinstance(error, WeftError):
+        text = f"{type(error).__name__}: {text}"
+    return msg.Failed(name, text[:2000], bad_input=isinstance(error, InputError))
+
+
+def state_pieces(tensors: dict[str, Tensor], optimizer: bool) -> Iterator[msg.StatePiece]:
+    """State in pieces that fit into messages."""
+    piece: dict[str, Tensor] = {}
+    size = 0
+    for name, tensor in tensors.items():
+        piece[name] = tensor.contiguous()
+        size += tensor.nbytes
+        if size >= PIECE_BYTES:
+            yield msg.StatePiece(save_safetensors(piece), optimizer)
+            piece, size = {}, 0
+    if piece:
+        yield msg.StatePiece(save_safetensors(piece), optimizer)

@@ -1,0 +1,105 @@
+"""Opens Zenoh sessions: who listens where, who connects to whom, and when shared memory may be used."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import zenoh
+from msgspec import Struct
+
+from weft.errors import InputError, WeftError
+from weft.runtime.wire import MAX_PAYLOAD
+
+
+class Endpoints(Struct, frozen=True, omit_defaults=True):
+    """How a process joins the fleet."""
+
+    listen: tuple[str, ...] = ()  # e.g. "tcp/0.0.0.0:7447"; empty: any free port
+    join: tuple[str, ...] = ()  # e.g. "tcp/192.0.2.7:7447"
+    multicast: bool = False  # look for others on the local network
+    shared_memory: bool = False  # several times faster between processes of one machine;
+    # must stay off where links are emulated: it would go around them
+    config: str | None = None  # a Zenoh configuration file (TLS, access control)
+
+
+def open_session(endpoints: Endpoints) -> Any:
+    """A Zenoh peer. Errors say which endpoint could not be used and why."""
+    config = _config(endpoints)
+    for endpoint in endpoints.listen:
+        check_free(endpoint)
+    try:
+        return zenoh.open(config)
+    except zenoh.ZError as error:
+        asked = ", ".join([*endpoints.listen, *endpoints.join]) or "any free port"
+        raise WeftError(f"cannot open the network on {asked}: {_first(error)}") from None
+
+
+def _config(endpoints: Endpoints) -> zenoh.Config:
+    if endpoints.config:
+        if not Path(endpoints.config).is_file():
+            raise InputError(f"Zenoh configuration {endpoints.config}: no such file")
+        try:
+            config = zenoh.Config.from_file(endpoints.config)
+        except zenoh.ZError as error:
+            raise InputError(f"Zenoh configuration {endpoints.config}: {_first(error)}") from None
+    else:
+        config = zenoh.Config()
+    settings: dict[str, Any] = {
+        "mode": "peer",
+        "scouting/multicast/enabled": endpoints.multicast,
+        "scouting/gossip/enabled": True,
+        "transport/shared_memory/enabled": endpoints.shared_memory,
+        "transport/link/rx/max_message_size": MAX_PAYLOAD,
+        "timestamping/enabled": False,
+    }
+    if not (endpoints.config and not endpoints.listen):
+        settings["listen/endpoints"] = list(endpoints.listen) or ["tcp/[::]:0"]
+    if endpoints.join:
+        settings["connect/endpoints"] = list(endpoints.join)
+        settings["connect/timeout_ms"] = 5000
+        settings["connect/exit_on_failure"] = True
+    for key, value in settings.items():
+        try:
+            config.insert_json5(key, json.dumps(value))
+        except zenoh.ZError as error:
+            raise InputError(
+                f"{value!r} is not a valid {key.replace('/', ' ')}: {_first(error)} "
+                "(an endpoint looks like tcp/127.0.0.1:7447)"
+            ) from None
+    return config
+
+
+def check_free(endpoint: str) -> None:
+    """A clear word where the port is taken; Zenoh itself would only log it and go on trying."""
+    protocol, _, rest = endpoint.partition("/")
+    host, _, port = rest.rpartition(":")
+    if protocol not in ("tcp", "udp", "tls", "quic", "ws") or not port.split("#")[0].isdigit():
+        raise InputError(
+            f"endpoint {endpoint!r} is not allowed; it must look like tcp/127.0.0.1:7447"
+        )
+    if protocol in ("udp", "quic") or port == "0":
+        return
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host.strip("[]"), int(port)))
+        except OSError as error:
+            raise WeftError(
+                f"cannot listen on {endpoint}: {error.strerror or error}; "
+                "is another node running there? give another --listen"
+            ) from None
+
+
+def free_endpoint(host: str = "127.0.0.1") -> str:
+    """A TCP endpoint nobody listens on at this moment."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((host, 0))
+        return f"tcp/{host}:{probe.getsockname()[1]}"
+
+
+def _first(error: Exception) -> str:
+    return str(error).splitlines()[0][:300]

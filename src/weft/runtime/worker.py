@@ -1,0 +1,271 @@
+"""Executes one device's part of a program, minibatch after minibatch.
+
+    worker = Worker(job, state, fabric, samples, report)
+    worker.run(0, 100)
+
+This is the whole interpreter of the instruction set: one method per instruction, in program order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from weft.errors import WeftError
+from weft.graph.execute import Runner
+from weft.graph.optimizer import load_state_tensors, state_tensors
+from weft.program import instructions as ins
+from weft.program.timeline import Span
+from weft.runtime.fabric import Fabric
+from weft.runtime.mailbox import nothing_missing
+from weft.runtime.messages import Finished, Job, Progress, Report
+from weft.runtime.samples import Samples
+from weft.runtime.shaping import sleep_until
+from weft.runtime.wire import BadMessage, Header, pack_tensors, unpack_tensors
+
+Key = tuple[int, str, int, int]  # minibatch, kind, cut, micro-batch
+Values = Mapping[str, Tensor]
+REPORT_EVERY_S = 0.1
+MAX_SPANS = 200_000
+
+
+class Worker:
+    """One device in one run: its weights, its optimizer, and what it is holding at the moment."""
+
+    def __init__(
+        self,
+        job: Job,
+        state: Mapping[str, Tensor],
+        fabric: Fabric,
+        samples: Samples | None,
+        report: Callable[[Report], None],
+        emit: Callable[[int, int, Values], None],
+    ) -> None:
+        self.job = job
+        self.fabric = fabric
+        self.samples = samples
+        self.report = report
+        self.emit = emit
+        self.training = job.mode == "train"
+        self.runners = {(s.first, s.last): Runner(s, state) for s in job.segments}
+        self.optimizers = {
+            layers: job.optimizer.build(runner.parameters)
+            for layers, runner in self.runners.items()
+            if self.training and runner.parameters
+        }
+        self.spans: list[Span] = []
+        self.compute_cpu_s = 0.0
+        self._held: dict[Key, Values] = {}
+        self._left: dict[Key, int] = {}  # reads until a held tensor may go
+        self._reads = _count_reads(job)
+        self._saved: dict[tuple[int, tuple[int, int], int], tuple[Values, Values]] = {}
+        self._losses: dict[int, float] = {}
+        self._lasting = _last_of_step(job)
+        self._reported = 0.0
+        self._unreported: list[tuple[int, float]] = []
+        self._do: dict[type, Callable[..., None]] = {
+            ins.Load: self._load, ins.Recv: self._recv, ins.Send: self._send,
+            ins.Forward: self._forward, ins.Loss: self._loss, ins.Backward: self._backward,
+            ins.Update: self._update, ins.Emit: self._emit,
+        }  # fmt: skip
+
+    def run(self, first: int, last: int) -> None:
+        """Minibatches first..last-1, with the lags of the program; then says so."""
+        code = [(i, self._do[type(i)], i.lag, isinstance(i, COMPUTE)) for i in self.job.code]
+        drain = max((lag for _, _, lag, _ in code), default=0)
+        for tick in range(first, last + drain):
+            for index, (instruction, do, lag, compute) in enumerate(code):
+                step = tick - lag
+                if not first <= step < last:
+                    continue
+                if compute:
+                    self._timed(instruction, do, step)
+                else:
+                    do(instruction, step)
+                if index == self._lasting:
+                    self._step_done(step, final=step == last - 1)
+        self.report(Finished(self.fabric.name, last))
+
+    # --- one method per instruction -------------------------------------------------------------
+
+    def _load(self, i: ins.Load, step: int) -> None:
+        assert self.samples is not None
+        start = time.monotonic()
+        inputs, target = self.samples.minibatch(step)
+        a, b = i.samples
+        self._hold(step, "act", 0, i.micro, {n: x[a:b] for n, x in inputs.items()})
+        if target is not None:
+            self._hold(step, "target", 0, i.micro, {"target": target[a:b]})
+        self._span("load", start, step, i.micro, f"{a}-{b}")
+
+    def _recv(self, i: ins.Recv, step: int) -> None:
+        t = i.tensor
+        start = time.monotonic()
+        letter = self.fabric.mailbox.take(
+            (self.job.version, step, t.kind, t.at, t.micro),
+            self.job.deadline_s,
+            lambda: f"{t} of minibatch {step} from {i.source}",
+        )
+        try:
+            tensors = unpack_tensors(letter.header, letter.payload)
+        except BadMessage as error:
+            raise WeftError(f"{t} of minibatch {step} from {i.source} is damaged: {error}") from None
+        self._hold(step, t.kind, t.at, t.micro, tensors)
+        self._span("wait", start, step, t.micro, str(t))
+
+    def _send(self, i: ins.Send, step: int) -> None:
+        t = i.tensor
+        specs, payload = pack_tensors(self._use(step, t.kind, t.at, t.micro), i.codec)
+        self.fabric.send(
+            Header(self.job.run, self.job.version, step, t.kind, t.at, t.micro,
+                   self.fabric.name, i.dest, len(payload), specs),
+            payload,
+        )  # fmt: skip
+
+    def _forward(self, i: ins.Forward, step: int) -> None:
+        runner = self.runners[i.layers]
+        held = self._use(step, "act", i.layers[0], i.micro)
+        problem = nothing_missing(
+            dict(held),
+            {n: _shape(v.shape, v.batch_dim, i.samples) for n, v in runner.segment.inputs.items()},
+        )
+        if problem:
+            raise WeftError(f"input of layers {i.layers} in minibatch {step}: {problem}")
+        inputs = {n: held[n].detach() for n in runner.segment.inputs}
+        if self.training and i.layers[0] > 0:
+            for tensor in inputs.values():
+                tensor.requires_grad_(tensor.is_floating_point())
+        seed = (self.job.seed * 1_000_003 + step) * 1_009 + i.micro
+        with torch.set_grad_enabled(self.training):
+            outputs = runner.forward(inputs, training=self.training, seed=seed)
+        if self.training:
+            self._saved[step, i.layers, i.micro] = (inputs, outputs)
+        self._hold(step, "act", i.layers[1] + 1, i.micro, outputs)
+
+    def _loss(self, i: ins.Loss, step: int) -> None:
+        runner = next(r for r in self.runners.values() if r.segment.loss is not None)
+        record = runner.segment.loss
+        assert record is not None
+        output = self._use(step, "act", self.job.layers, i.micro)[record.inputs[0]]
+        target = self._use(step, "target", 0, i.micro)["target"]
+        leaf = output.detach().requires_grad_()
+        share = i.samples / self.job.batch if record.reduction == "mean" else 1.0
+        with torch.enable_grad():
+            loss = runner.loss(leaf, target, i.samples) * share
+        (gradient,) = torch.autograd.grad(loss, leaf)
+        self._losses[step] = self._losses.get(step, 0.0) + loss.item()
+        self._hold(step, "grad", self.job.layers, i.micro, {record.inputs[0]: gradient})
+
+    def _backward(self, i: ins.Backward, step: int) -> None:
+        inputs, outputs = self._saved.pop((step, i.layers, i.micro))
+        gradients = self._use(step, "grad", i.layers[1] + 1, i.micro)
+        known = [n for n in gradients if n in outputs and outputs[n].requires_grad]
+        torch.autograd.backward([outputs[n] for n in known], [gradients[n] for n in known])
+        if i.layers[0] > 0:
+            self._hold(step, "grad", i.layers[0], i.micro, {
+                n: t.grad if t.grad is not None else torch.zeros_like(t)
+                for n, t in inputs.items() if t.requires_grad
+            })  # fmt: skip
+
+    def _update(self, i: ins.Update, step: int) -> None:
+        optimizer = self.optimizers.get(i.layers)
+        if optimizer is not None:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    def _emit(self, i: ins.Emit, step: int) -> None:
+        self.emit(step, i.micro, self._use(step, "act", i.at, i.micro))
+
+    # --- what is held, what is told -------------------------------------------------------------
+
+    def _hold(self, step: int, kind: str, at: int, micro: int, tensors: Values) -> None:
+        reads = self._reads[kind, at, micro]
+        if reads:
+            key = (step, kind, at, micro)
+            self._held[key], self._left[key] = tensors, reads
+
+    def _use(self, step: int, kind: str, at: int, micro: int) -> Values:
+        key = (step, kind, at, micro)
+        self._left[key] -= 1
+        if self._left[key]:
+            return self._held[key]
+        del self._left[key]
+        return self._held.pop(key)
+
+    def _timed(self, instruction: ins.Instruction, do: Callable[..., None], step: int) -> None:
+        """A compute instruction, made as slow as the device that is emulated."""
+        start, cpu = time.monotonic(), time.thread_time()
+        do(instruction, step)
+        cpu = time.thread_time() - cpu
+        self.compute_cpu_s += cpu
+        if self.job.slowdown > 1.0:
+            sleep_until(start + cpu * self.job.slowdown)
+        layers = getattr(instruction, "layers", None)
+        label = f"{layers[0]}-{layers[1]}" if layers else ""
+        what = type(instruction).__name__.lower()
+        self._span(what, start, step, getattr(instruction, "micro", 0), label)
+
+    def _span(self, what: str, start: float, step: int, micro: int, label: str) -> None:
+        if self.job.record and len(self.spans) < MAX_SPANS:
+            self.spans.append(
+                Span(self.fabric.name, what, start, time.monotonic(), step, micro, label)
+            )
+
+    def _step_done(self, step: int, final: bool) -> None:
+        if step in self._losses:
+            self._unreported.append((step, self._losses.pop(step)))
+        now = time.monotonic()
+        if final or now - self._reported > REPORT_EVERY_S:
+            self.report(Progress(self.fabric.name, step, tuple(self._unreported)))
+            self._reported, self._unreported = now, []
+
+    def state(self) -> dict[str, Tensor]:
+        return {n: t.detach() for r in self.runners.values() for n, t in r.state.items()}
+
+    def optimizer_state(self) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        for layers, optimizer in self.optimizers.items():
+            found |= state_tensors(optimizer, self.runners[layers].state)
+        return found
+
+    def load_optimizer_state(self, saved: dict[str, Tensor]) -> None:
+        for layers, optimizer in self.optimizers.items():
+            load_state_tensors(optimizer, self.runners[layers].state, saved)
+
+
+COMPUTE = (ins.Forward, ins.Loss, ins.Backward, ins.Update)
+
+
+def _shape(shape: tuple[int, ...], batch_dim: int | None, samples: int) -> tuple[int, ...]:
+    if batch_dim is None:
+        return shape
+    return (*shape[:batch_dim], samples, *shape[batch_dim + 1 :])
+
+
+def _count_reads(job: Job) -> Counter[tuple[str, int, int]]:
+    """How often each tensor of a minibatch is read: after that many reads it may go."""
+    reads: Counter[tuple[str, int, int]] = Counter()
+    for i in job.code:
+        match i:
+            case ins.Send(tensor=t):
+                reads[t.kind, t.at, t.micro] += 1
+            case ins.Forward():
+                reads["act", i.layers[0], i.micro] += 1
+            case ins.Loss():
+                reads["act", job.layers, i.micro] += 1
+                reads["target", 0, i.micro] += 1
+            case ins.Backward():
+                reads["grad", i.layers[1] + 1, i.micro] += 1
+            case ins.Emit():
+                reads["act", i.at, i.micro] += 1
+    return reads
+
+
+def _last_of_step(job: Job) -> int:
+    """Index of the instruction after which a minibatch is done here."""
+    most = max((i.lag for i in job.code), default=0)
+    return max((k for k, i in enumerate(job.code) if i.lag == most), default=-1)

@@ -1,0 +1,120 @@
+"""A program priced instruction by instruction, so that the simulator looks nothing up.
+
+    compiled = compile_program(program)
+    compiled.seconds["pi"]           # computing per minibatch
+    compiled.bytes["pi>nuc"]         # crossing that channel per minibatch
+
+Every duration and route is found once, however many minibatches are then simulated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.program.instructions import (
+    Backward,
+    Forward,
+    Instruction,
+    Program,
+    Recv,
+    Send,
+    Tensor,
+    Update,
+)
+
+COMPUTE, RECV, SEND, MARK = range(4)
+
+# (channel, seconds that the message occupies it, latency) for every hop of a message's route
+Way = tuple[tuple[int, float, float], ...]
+
+# What a span says of an instruction: (what, micro-batch, label, bytes)
+Words = tuple[str, int, str, int]
+
+# (word, lag, seconds of a COMPUTE, number of a RECV's or SEND's message, way of a SEND, words).
+# MARK follows the last instruction of a device that works on a minibatch.
+Line = tuple[int, int, float, int, Way, Words]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    devices: list[str]
+    channels: list[str]
+    messages: list[tuple[str, str, Tensor]]  # by number: from, to, what
+    code: list[list[Line]]  # by device
+    lags: list[int]  # the largest, by device
+    seconds: dict[str, float]  # computing per minibatch, by device
+    bytes: dict[str, int]  # per minibatch, by channel
+
+
+def compile_program(program: Program) -> Compiled:
+    compiler = _Compiler(program)
+    lags = [max((i.lag for i in body), default=0) for body in program.code.values()]
+    code = [
+        compiler.device(device, body, lag)
+        for (device, body), lag in zip(program.code.items(), lags, strict=True)
+    ]
+    return Compiled(
+        devices=list(program.code),
+        channels=list(compiler.channels),
+        messages=list(compiler.numbers),
+        code=code,
+        lags=lags,
+        seconds=compiler.seconds,
+        bytes=compiler.bytes,
+    )
+
+
+class _Compiler:
+    def __init__(self, program: Program) -> None:
+        self.plan = program.plan
+        self.channels: dict[str, int] = {}
+        self.numbers: dict[tuple[str, str, Tensor], int] = {}
+        self.seconds = dict.fromkeys(program.code, 0.0)
+        self.bytes: dict[str, int] = {}
+
+    def device(self, device: str, body: tuple[Instruction, ...], lag: int) -> list[Line]:
+        final = max((n for n, i in enumerate(body) if i.lag == lag), default=-1)
+        lines = []
+        for n, instruction in enumerate(body):
+            lines.append(self.line(device, instruction))
+            if n == final:
+                lines.append((MARK, lag, 0.0, 0, (), ("", 0, "", 0)))
+        return lines
+
+    def line(self, device: str, i: Instruction) -> Line:
+        if isinstance(i, Recv):
+            number = self.number(i.source, device, i.tensor)
+            return RECV, i.lag, 0.0, number, (), ("wait", i.tensor.micro, str(i.tensor), 0)
+        if isinstance(i, Send):
+            number = self.number(device, i.dest, i.tensor)
+            words = ("transfer", i.tensor.micro, str(i.tensor), i.bytes)
+            return SEND, i.lag, 0.0, number, self.way(device, i), words
+        seconds = self.cost(device, i)
+        self.seconds[device] += seconds
+        layers = f"{i.layers[0]}-{i.layers[1]}" if isinstance(i, _LAYERED) else ""
+        micro = 0 if isinstance(i, Update) else i.micro
+        return COMPUTE, i.lag, seconds, 0, (), (type(i).__name__.lower(), micro, layers, 0)
+
+    def number(self, source: str, dest: str, tensor: Tensor) -> int:
+        return self.numbers.setdefault((source, dest, tensor), len(self.numbers))
+
+    def way(self, device: str, send: Send) -> Way:
+        way = []
+        for hop in self.plan.fleet.route(device, send.dest):
+            channel = self.channels.setdefault(hop.channel, len(self.channels))
+            self.bytes[hop.channel] = self.bytes.get(hop.channel, 0) + send.bytes
+            way.append((channel, send.bytes / hop.bytes_per_s, hop.latency_s))
+        return tuple(way)
+
+    def cost(self, device: str, i: Instruction) -> float:
+        """Seconds of what is no message; the loss, loading and emitting cost none."""
+        if isinstance(i, Forward):
+            return self.plan.profile.devices[device].forward(*i.layers, i.samples)
+        if isinstance(i, Backward):
+            return self.plan.profile.devices[device].backward(*i.layers, i.samples)
+        if isinstance(i, Update):
+            return self.plan.profile.devices[device].update(*i.layers)
+        return 0.0
+
+
+_LAYERED = (Forward, Backward, Update)

@@ -1,0 +1,42 @@
+"""What a plan will cost, before anything runs.
+
+    price(plan).step_s        # seconds per minibatch in the steady state
+    priced(plan).predicted    # the same, kept in the plan
+
+A plan that does not fit into memory has a price too; `weft.program.memory.fits` tells them apart.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from weft.plan.plan import Plan, Predicted
+from weft.program.lower import lower
+from weft.program.memory import memory_bytes
+from weft.program.validate import check_flow
+from weft.simulate.compiled import compile_program
+from weft.simulate.simulate import run
+
+STEPS = 6  # the first ones fill the pipeline; the later half tells the period
+
+
+def price(plan: Plan) -> Predicted:
+    """Seconds per minibatch (training) or until the answer (inference), and what it takes where."""
+    program = lower(plan)
+    check_flow(program)
+    compiled = compile_program(program)
+    training = plan.mode == "train"
+    steps = STEPS + program.max_lag if training else 1
+    timeline = run(compiled, plan.route == "min", steps, spans=False)
+    return Predicted(
+        compute_s=compiled.seconds,
+        transfer_bytes=compiled.bytes,
+        memory_bytes=memory_bytes(plan),
+        step_s=timeline.step_s if training else None,
+        latency_s=None if training else timeline.step_ends[0],
+    )
+
+
+def priced(plan: Plan) -> Plan:
+    """The plan with its price."""
+    return msgspec.structs.replace(plan, predicted=price(plan))

@@ -1,0 +1,166 @@
+"""What a program takes on its plan's fleet: each device computes one thing at a time, each channel
+carries one message at a time, and everything happens in the order of time.
+
+    timeline = simulate(lower(plan), steps=3)
+    timeline.step_s
+
+A device executes its instructions one after the other; a receive waits for its message, a send
+only puts the message into the queue of its first channel. A channel serves messages in the order in
+which they reach it (at the same moment: those passing through before new ones, earlier sent before
+later, devices in the order of the program). On a route of several channels a message
+
+    store_and_forward   reaches the next channel when all of it has arrived at the relay
+    min                 reaches it with its first byte, and is complete no earlier than its last
+
+        channel 1   ├──────────┤              channel 1   ├──────────┤
+        channel 2               ├────┤        channel 2     ├────┤·····┤ last byte
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from weft.errors import InputError, WeftError
+from weft.program.instructions import Program
+from weft.program.timeline import Span, Timeline
+from weft.simulate.compiled import COMPUTE, RECV, SEND, Compiled, Way, Words, compile_program
+
+# (message's number, minibatch, hop it is about to take, when its last byte is there, way, words)
+_Message = tuple[int, int, int, float, Way, Words]
+
+# (when, who, message). Who is a device's number, and for a message on its way a negative number
+# that grows with the order of sending. No two events have both in common.
+_Event = tuple[float, int, _Message | None]
+_FIRST_SENT = -(1 << 62)
+
+
+def simulate(program: Program, steps: int = 1, spans: bool = True) -> Timeline:
+    """The timeline of `steps` minibatches. Without spans it has only the minibatches' ends."""
+    return run(compile_program(program), program.plan.route == "min", steps, spans)
+
+
+def run(compiled: Compiled, cut_through: bool, steps: int, spans: bool) -> Timeline:
+    """The same for a program that is compiled already."""
+    if steps < 1:
+        raise InputError(f"simulate: steps = {steps}; at least 1 is allowed")
+    simulation = _Simulation(compiled, cut_through, steps, spans)
+    simulation.to_the_end()
+    return Timeline(spans=tuple(simulation.spans), step_ends=tuple(simulation.ends))
+
+
+class _Simulation:
+    """Always advances what comes first in time. Between two sends a device touches nothing shared,
+    so it runs on alone until its next send; only sends and relays wait in the heap for their turn.
+    """
+
+    def __init__(self, compiled: Compiled, cut_through: bool, steps: int, record: bool) -> None:
+        self.compiled = compiled
+        self.cut_through = cut_through
+        self.steps = steps
+        self.record = record
+        self.spans: list[Span] = []
+        self.ends = [0.0] * steps
+        count = len(compiled.devices)
+        self.clocks = [0.0] * count
+        self.places = [0] * count  # the next line of each device
+        self.ticks = [0] * count
+        self.free = [0.0] * len(compiled.channels)  # when each channel's queue is empty
+        self.arrived: dict[int, float] = {}  # by message * steps + minibatch
+        self.waiting: dict[int, int] = {}  # the device that waits for it
+        self.heap: list[_Event] = [(0.0, device, None) for device in range(count)]
+        self.sent = _FIRST_SENT
+
+    def to_the_end(self) -> None:
+        heap = self.heap
+        while heap:
+            time, who, message = heappop(heap)
+            if message is None:
+                self.advance(who)
+            else:
+                self.cross(time, who, message)
+        if self.waiting:
+            raise WeftError(self.standstill())
+
+    def advance(self, device: int) -> None:
+        """Runs a device until it has to wait: for a message, or for its turn to send."""
+        lines = self.compiled.code[device]
+        steps, heap, arrived = self.steps, self.heap, self.arrived
+        last_tick = steps + self.compiled.lags[device]
+        clock, place, tick = self.clocks[device], self.places[device], self.ticks[device]
+        record, length = self.record, len(lines)
+        while tick < last_tick:
+            while place < length:
+                word, lag, seconds, number, way, words = lines[place]
+                step = tick - lag
+                if step < 0 or step >= steps:
+                    pass
+                elif word == COMPUTE:
+                    if record:
+                        self.note(device, words, clock, clock + seconds, step)
+                    clock += seconds
+                elif word == RECV:
+                    arrival = arrived.pop(number * steps + step, None)
+                    if arrival is None:
+                        self.waiting[number * steps + step] = device
+                        self.clocks[device] = clock
+                        self.places[device], self.ticks[device] = place, tick
+                        return
+                    if arrival > clock:
+                        if record:
+                            self.note(device, words, clock, arrival, step)
+                        clock = arrival
+                elif word == SEND:
+                    if heap:
+                        time, who, _ = heap[0]
+                        if time < clock or (time == clock and who < device):
+                            heappush(heap, (clock, device, None))
+                            self.clocks[device] = clock
+                            self.places[device], self.ticks[device] = place, tick
+                            return
+                    self.sent += 1
+                    self.cross(clock, self.sent, (number, step, 0, clock, way, words))
+                elif clock > self.ends[step]:
+                    self.ends[step] = clock
+                place += 1
+            place = 0
+            tick += 1
+
+    def cross(self, now: float, who: int, message: _Message) -> None:
+        """A message reaches the queue of its next channel, or its destination when none is left."""
+        number, step, hop, complete, way, words = message
+        if hop < len(way):
+            channel, seconds, latency = way[hop]
+            free = self.free[channel]
+            start = free if free > now else now
+            self.free[channel] = end = start + seconds
+            if self.record:
+                where = self.compiled.channels[channel]
+                what, micro, label, size = words
+                self.spans.append(Span(where, what, start, end, step, micro, label, size))
+            complete = (complete if complete > end else end) + latency
+            hop += 1
+            if hop < len(way):
+                reached = start + latency if self.cut_through else complete
+                heappush(self.heap, (reached, who, (number, step, hop, complete, way, words)))
+                return
+        key = number * self.steps + step
+        self.arrived[key] = complete
+        device = self.waiting.pop(key, None)
+        if device is not None:
+            clock = self.clocks[device]
+            heappush(self.heap, (complete if complete > clock else clock, device, None))
+
+    def note(self, device: int, words: Words, start: float, end: float, step: int) -> None:
+        what, micro, label, _ = words
+        self.spans.append(Span(self.compiled.devices[device], what, start, end, step, micro, label))
+
+    def standstill(self) -> str:
+        waits = []
+        for key, device in sorted(self.waiting.items(), key=lambda item: item[1]):
+            number, step = divmod(key, self.steps)
+            source, dest, tensor = self.compiled.messages[number]
+            waits.append(
+                f"{dest} waits for {tensor} of minibatch {step} from {source} "
+                f"since {self.clocks[device]:.6g} s"
+            )
+        return "the program comes to a standstill: " + "; ".join(waits)

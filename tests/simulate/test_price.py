@@ -1,0 +1,66 @@
+"""Prices of plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from weft.plan.plan import Plan
+from weft.program.lower import lower
+from weft.program.memory import fits
+from weft.simulate.price import price, priced
+from weft.simulate.simulate import simulate
+
+MakePlan = Callable[..., Plan]
+MB = 1_000_000
+
+
+def test_the_price_of_a_training_step(phone_and_edge: MakePlan) -> None:
+    predicted = price(phone_and_edge(batch=2, update=0.25))
+    assert predicted.step_s == 2 * (1 + 2 + 0.5 + 1 + 2 + 2) + 0.25
+    assert predicted.latency_s is None
+    assert predicted.seconds == predicted.step_s
+    assert predicted.compute_s == {"phone": 6.25, "edge": 3.25}
+    assert predicted.transfer_bytes == {"phone>edge": 4 * MB, "edge>phone": 4 * MB}
+    assert predicted.memory_bytes == {"phone": 200 + 4 * MB, "edge": 200 + 4 * MB}
+
+
+def test_the_price_of_an_answer(phone_and_edge: MakePlan) -> None:
+    predicted = price(phone_and_edge(mode="infer", latency_ms=250.0))
+    assert predicted.latency_s == 1 + 2.25 + 0.5 + 2.25
+    assert predicted.step_s is None
+    assert predicted.seconds == predicted.latency_s
+
+
+def test_the_first_step_that_fills_the_pipeline_does_not_count(phone_and_edge: MakePlan) -> None:
+    """A source that only sends is ahead from the second step on."""
+    plan = phone_and_edge(edge=(3.0, 9.0), batch=1)
+    alone = msgspec.structs.replace(
+        plan, shards=tuple(msgspec.structs.replace(s, device="edge") for s in plan.shards)
+    )
+    first = simulate(lower(alone)).step_ends[0]
+    assert first == 10 + 24
+    assert price(alone).step_s == 24
+
+
+def test_a_plan_that_does_not_fit_has_a_price_too(phone_and_edge: MakePlan) -> None:
+    plan = phone_and_edge()
+    devices = tuple(msgspec.structs.replace(d, memory_mb=0.001) for d in plan.fleet.devices)
+    small = msgspec.structs.replace(
+        plan, fleet=msgspec.structs.replace(plan.fleet, devices=devices)
+    )
+    assert not fits(small)
+    assert price(small) == price(plan)
+
+
+def test_a_priced_plan_is_the_same_plan_with_its_price(phone_and_edge: MakePlan) -> None:
+    plan = phone_and_edge()
+    assert priced(plan).predicted == price(plan)
+    assert msgspec.structs.replace(priced(plan), predicted=None) == plan
+
+
+@pytest.mark.parametrize("codec", ["fp16", "int8"])
+def test_a_codec_shortens_what_crosses_the_link(phone_and_edge: MakePlan, codec: str) -> None:
+    assert price(phone_and_edge(codec=codec)).seconds < price(phone_and_edge()).seconds
