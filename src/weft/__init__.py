@@ -1,1 +1,35 @@
-__version__ = "0.1.0"
+"""Weft weaves one neural network through many devices.
+
+    fleet = weft.Fleet.load("fleet.toml")
+    plan = weft.plan(model, example_input, fleet, strategy="chain")
+    print(plan)
+
+Torch is imported only when a network is touched, so that `import weft` is quick.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+# The function takes the name of the package `weft.plan`, which `weft.api` has imported by now:
+# `from weft.plan import registry` works as ever, `import weft.plan.registry as x` does not.
+from weft.api import load_model, plan
+from weft.fleet.fleet import Fleet
+from weft.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from weft.graph.capture import capture
+
+__all__ = ["Fleet", "Plan", "capture", "load_model", "plan"]
+
+# What is imported when it is first asked for, and from where.
+LATER = {
+    "train": "weft.runtime.train",
+    "serve": "weft.runtime.serve",
+    "capture": "weft.graph.capture",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in LATER:
+        raise AttributeError(f"module 'weft' has no attribute {name!r}")
+    return getattr(import_module(LATER[name]), name)

@@ -11,20 +11,27 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec import Struct
 
 from weft.errors import InputError, WeftError
 from weft.fleet.fleet import Fleet
+from weft.fleet.parse import dump_fleet, parse_fleet
 from weft.graph.network import Graph
 from weft.plan import registry
-from weft.plan.derive import derive_profile
+from weft.plan.derive import check_profile, derive_profile, derive_times, graph_profile, layer_costs
 from weft.plan.plan import Mode, Plan
 from weft.plan.profile import DeviceTimes, Profile
 from weft.plan.task import Task
+from weft.program.lower import lower
 from weft.program.memory import check_memory, fits
+from weft.program.timeline import Timeline
+from weft.program.validate import check_flow
 from weft.simulate.price import price, priced
+from weft.simulate.simulate import simulate
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -65,6 +72,66 @@ def load_model(
     return load(text, input_shape, classes, weights=weights)
 
 
+def ask(
+    text: str,
+    fleet: Fleet,
+    *,
+    batch: int | None = None,
+    mode: Mode = "train",
+    profile: Profile | None = None,
+    options: Mapping[str, object] | None = None,
+    input_shape: Sequence[int] | None = None,
+    classes: int | None = None,
+) -> Task:
+    """The task for a network by name. With a profile the name is only a label."""
+    if profile is not None:
+        named = msgspec.structs.replace(profile, model=text)
+        return make_task(named, fleet, batch=batch, mode=mode, options=options)
+    from weft.graph.capture import capture
+    from weft.models import short_name
+
+    module, example = load_model(text, input_shape, classes, weights=False)
+    graph = capture(module, example, name=short_name(text))
+    derived = derive_profile(graph, fleet)
+    return make_task(derived, fleet, batch=batch, mode=mode, options=options, graph=graph)
+
+
+def profile_model(
+    text: str,
+    *,
+    device: str,
+    batch: int = 32,
+    gflops: float | None = None,
+    input_shape: Sequence[int] | None = None,
+    classes: int | None = None,
+) -> Profile:
+    """A network's costs: its times measured on this machine, or derived from `gflops`."""
+    if batch < 1:
+        raise InputError(f"batch {batch} is not allowed; it must be at least 1")
+    if gflops is not None and not (math.isfinite(gflops) and gflops > 0):
+        raise InputError(f"gflops {gflops} is not allowed; it must be a number above 0")
+    from weft.graph.capture import capture
+    from weft.models import short_name
+
+    module, example = load_model(text, input_shape, classes, weights=gflops is None)
+    graph = capture(module, example, name=short_name(text))
+    if gflops is not None:
+        times = derive_times(layer_costs(graph), gflops)
+    else:
+        times = measured_times(module, graph, batch=batch)
+    return graph_profile(graph, {device: times})
+
+
+def joined(known: Profile, new: Profile) -> Profile:
+    """One profile with the devices of both; a device in both is taken from the new one."""
+    if known.layers != new.layers:
+        raise InputError(
+            f"the profile of {known.model} ({len(known.layers)} layers) is of another network than "
+            f"{new.model} ({len(new.layers)} layers): their layers differ"
+        )
+    return msgspec.structs.replace(new, devices={**known.devices, **new.devices})
+
+
 def make_task(
     profile: Profile,
     fleet: Fleet,
@@ -76,7 +143,7 @@ def make_task(
     source: str | None = None,
     optimizer: str = "sgd",
 ) -> Task:
-    """What a strategy is asked. A plan that does not fit into memory is infinitely expensive to it."""
+    """What a strategy is asked. To it, a plan that does not fit costs infinitely much."""
     batch = BATCH[mode] if batch is None else batch
     if batch < 1:
         raise InputError(f"batch {batch} is not allowed; it must be at least 1")
@@ -98,7 +165,7 @@ def make_task(
 
 
 def decide(strategy: str, task: Task) -> Plan:
-    """The strategy's plan with its price; WeftError where the fleet has not enough memory for it."""
+    """The strategy's plan with its price; WeftError where the fleet lacks the memory for it."""
     found = registry.make_plan(strategy, task)
     check_memory(found)
     return priced(found)
@@ -142,7 +209,7 @@ def plan(
 
 
 def compare(task: Task, strategies: Iterable[str] | None = None) -> list[Row]:
-    """Plans and prices several strategies (all that know the mode): best first, impossible ones last.
+    """Plans and prices several strategies (all for the mode): best first, impossible ones last.
 
     Speedups are over the slowest possible row. Every strategy gets those of the task's options that
     it knows; one that none of them knows is an InputError.
@@ -183,6 +250,22 @@ def with_speedup(row: Row, slowest: float) -> Row:
 
 def rank(row: Row) -> float:
     return math.inf if row.seconds is None else row.seconds
+
+
+def simulate_plan(path: str | Path, steps: int = 6) -> tuple[Plan, Timeline]:
+    """A plan file and its predicted timeline. A file may be written by hand, so it is checked."""
+    if steps < 1:
+        raise InputError(f"steps {steps} is not allowed; it must be at least 1")
+    found = Plan.load(path)
+    where = f"plan file {path}"
+    check_profile(found.profile, found.fleet, where)
+    # A fleet inside a plan is held to what a fleet file is held to.
+    parse_fleet(dump_fleet(found.fleet), f"{where}, fleet")
+    for device in found.devices:
+        found.fleet.device(device)
+    program = lower(found)
+    check_flow(program)
+    return found, simulate(program, steps)
 
 
 def measured_times(model: nn.Module, graph: Graph, *, batch: int, repeats: int = 7) -> DeviceTimes:

@@ -48,6 +48,12 @@ def load(
     return from_zoo(text, input_shape, classes, weights)
 
 
+def short_name(text: str) -> str:
+    """What to call a network in tables and files: its zoo name, or its file's."""
+    file, colon, _ = text.rpartition(":")
+    return Path(file).stem if colon and file.endswith(".py") else text
+
+
 def from_zoo(
     name: str, input_shape: Sequence[int] | None, classes: int | None, weights: bool
 ) -> tuple[nn.Module, Example]:
@@ -132,8 +138,8 @@ def as_input_error(label: str) -> Iterator[None]:
 
 def zeros(module: nn.Module, shape: Sequence[int]) -> Tensor:
     """An example input; token numbers for a network that begins by looking tokens up."""
-    first = next((m for m in module.modules() if next(m.parameters(recurse=False), None) is not None
-                  and not list(m.children())), None)  # fmt: skip
+    leaves = (m for m in module.modules() if any(True for _ in m.parameters(recurse=False)))
+    first = next((m for m in leaves if not any(True for _ in m.children())), None)
     dtype = torch.long if isinstance(first, nn.Embedding) else torch.float32
     return torch.zeros(SAMPLES, *shape, dtype=dtype)
 
@@ -148,5 +154,7 @@ def checked_example(label: str, example: Any) -> Example:
         )
     if not tensors or any(t.dim() == 0 for t in tensors):
         raise InputError(f"{label}: its example input has no dimension for samples")
-    whole = tuple(t if t.shape[0] >= SAMPLES else t.repeat(SAMPLES, *[1] * (t.dim() - 1)) for t in tensors)
+    whole = tuple(
+        t if t.shape[0] >= SAMPLES else t.repeat(SAMPLES, *[1] * (t.dim() - 1)) for t in tensors
+    )
     return whole[0] if isinstance(example, Tensor) else whole

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.data.batches import _permutation, batch_indices
@@ -14,6 +14,7 @@ counts = st.integers(1, 40)
 seeds = st.integers(0, 2**63)
 
 
+@settings(deadline=None, max_examples=50)  # how long it takes is no promise
 @given(n=counts, batch=st.integers(1, 100), seed=seeds, steps=st.integers(1, 12))
 def test_epochs_follow_each_other_and_each_holds_every_sample_once(
     n: int, batch: int, seed: int, steps: int
@@ -25,6 +26,7 @@ def test_epochs_follow_each_other_and_each_holds_every_sample_once(
         assert sorted(stream[start : start + n].tolist()) == list(range(n))
 
 
+@settings(deadline=None, max_examples=50)  # how long it takes is no promise
 @given(n=counts, batch=counts, seed=seeds, step=st.integers(0, 10**9))
 def test_a_minibatch_does_not_depend_on_what_was_asked_before(
     n: int, batch: int, seed: int, step: int

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import zlib
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.data.text import LENGTH, PADDING, VOCABULARY, tokenize, tokens
 
 
+@settings(deadline=None, max_examples=50)  # how long it takes is no promise
 @given(st.text(max_size=600))
 def test_any_text_has_the_fixed_length_and_numbers_inside_the_vocabulary(text: str) -> None:
     numbers = tokens(text)

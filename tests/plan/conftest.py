@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Callable
 
 import pytest
 from hypothesis import strategies as st
 
-from weft.fleet.fleet import Device, Fleet, Link, Medium
+from weft.fleet.fleet import Device, Fleet, Link, Medium, Tier
 from weft.plan.plan import Plan
 from weft.plan.profile import DeviceTimes, LayerCost, Profile
 from weft.plan.task import Task
 
-TIERS = ("device", "edge", "cloud", "edge")
+TIERS: tuple[Tier, ...] = ("device", "edge", "cloud", "edge")
 
 
 def serial_price(plan: Plan) -> float:
@@ -30,42 +32,48 @@ def serial_price(plan: Plan) -> float:
     return work + sending / min(plan.micro_batches, plan.in_flight)
 
 
-times = st.floats(0, 3)
-mbps = st.floats(1e-3, 0.2)
-quality = {"latency_ms": st.sampled_from([0.0, 100.0]), "loss": st.sampled_from([0.0, 0.25])}
+# Built once: hypothesis checks every new strategy, which would make shrinking slow.
+SIZES = st.integers(0, 5000)
+LAYERS = st.builds(
+    LayerCost, st.just("layer"), SIZES, SIZES, backward_bytes=st.none() | st.integers(1, 5000)
+)
+QUALITY = st.tuples(  # megabits per second both ways, milliseconds, loss
+    st.floats(1e-3, 0.2),
+    st.floats(1e-3, 0.2),
+    st.sampled_from([0.0, 100.0]),
+    st.sampled_from([0.0, 0.25]),
+)
+BATCHES = st.integers(1, 6)
+MODES = st.sampled_from(["train", "infer"])
+ROUTES = st.sampled_from(["min", "store_and_forward"])
+CODECS = st.sampled_from(["none", "fp16", "int8"])
+
+
+@functools.cache
+def random_times(layers: int) -> st.SearchStrategy[DeviceTimes]:
+    some = st.tuples(*[st.floats(0, 3)] * layers)
+    none_or_some = st.just(()) | some
+    return st.builds(DeviceTimes, some, some, some, none_or_some, none_or_some)
 
 
 @st.composite
 def random_fleet(draw: st.DrawFn, count: int) -> Fleet:
-    """A row of devices d0 (with the data), d1, ...; perhaps with a Wi-Fi beside it."""
+    """A row of devices d0 (with the data), d1, ...; perhaps with a Wi-Fi in place of some links."""
     names = [f"d{index}" for index in range(count)]
-    devices = tuple(Device(name, TIERS[i]) for i, name in enumerate(names))  # type: ignore[arg-type]
-    links = tuple(
-        draw(st.builds(Link, st.just(pair), mbps, mbps, **quality))
-        for pair in zip(names, names[1:], strict=False)
-    )
-    media: tuple[Medium, ...] = ()
-    if count > 2 and draw(st.booleans()):
-        members = st.just(tuple(names[1:]))
-        media = (draw(st.builds(Medium, st.just("wifi"), st.just("d0"), members, mbps, **quality)),)
-        links = links[: draw(st.integers(0, len(links)))]
-    return Fleet(devices, links, media)
+    devices = tuple(Device(name, TIERS[i]) for i, name in enumerate(names))
+    links = tuple(Link(pair, *draw(QUALITY)) for pair in itertools.pairwise(names))
+    if count < 3 or draw(st.booleans()):
+        return Fleet(devices, links)
+    speed, _, latency, loss = draw(QUALITY)
+    wifi = Medium("wifi", "d0", tuple(names[1:]), speed, latency, loss)
+    return Fleet(devices, links[: draw(st.integers(0, len(links)))], (wifi,))
 
 
 @st.composite
 def random_profile(draw: st.DrawFn, fleet: Fleet, layers: int) -> Profile:
-    size = st.integers(0, 5000)
-    cost = st.builds(
-        LayerCost, st.just("layer"), size, size, backward_bytes=st.none() | st.integers(1, 5000)
-    )
-    some = st.lists(times, min_size=layers, max_size=layers).map(tuple)
-    device = st.builds(DeviceTimes, some, some, some, st.just(()) | some, st.just(()) | some)
-    return Profile(
-        "random",
-        draw(size),
-        tuple(draw(cost) for _ in range(layers)),
-        {name: draw(device) for name in fleet.names},
-    )
+    costs = tuple(draw(LAYERS) for _ in range(layers))
+    devices = {name: draw(random_times(layers)) for name in fleet.names}
+    return Profile("random", draw(SIZES), costs, devices)
 
 
 @st.composite
@@ -74,14 +82,11 @@ def random_task(draw: st.DrawFn, max_layers: int = 5, devices: int = 3) -> Task:
     return Task(
         profile=draw(random_profile(fleet, draw(st.integers(1, max_layers)))),
         fleet=fleet,
-        batch=draw(st.integers(1, 6)),
-        mode=draw(st.sampled_from(["train", "infer"])),
+        batch=draw(BATCHES),
+        mode=draw(MODES),
         source="d0",
         price=serial_price,
-        options={
-            "route": draw(st.sampled_from(["min", "store_and_forward"])),
-            "codec": draw(st.sampled_from(["none", "fp16", "int8"])),
-        },
+        options={"route": draw(ROUTES), "codec": draw(CODECS)},
     )
 
 
@@ -99,7 +104,7 @@ THREE = Fleet(
 
 @pytest.fixture(scope="session")
 def make_task() -> Callable[..., Task]:
-    """A task of four even layers on pi, nuc (8 times as fast) and cloud (40 times), to be varied."""
+    """A task of even layers on pi, nuc (8 times as fast) and cloud (40 times), to be varied."""
 
     def make(
         fleet: Fleet = THREE,

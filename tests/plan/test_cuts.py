@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.fleet.fleet import Device, Fleet, Link, Medium
@@ -59,6 +59,7 @@ def naive_bottleneck(task: Task, order: tuple[str, ...], cuts: tuple[int, ...]) 
     return max(loads)
 
 
+@settings(max_examples=50)
 @given(data=st.data())
 def test_the_bottleneck_of_a_given_row_equals_brute_force(
     random_tasks: Tasks, data: st.DataObject
@@ -78,6 +79,7 @@ def test_the_bottleneck_of_a_given_row_equals_brute_force(
     assert naive_bottleneck(task, order, found.cuts) == pytest.approx(best)
 
 
+@settings(max_examples=50)
 @given(data=st.data())
 def test_the_serial_time_of_a_given_row_equals_brute_force(
     random_tasks: Tasks, data: st.DataObject
@@ -96,6 +98,7 @@ def test_the_serial_time_of_a_given_row_equals_brute_force(
     assert serial_seconds(costs, found.assignment(layers)) == pytest.approx(best)
 
 
+@settings(max_examples=50)
 @given(data=st.data())
 def test_every_row_of_devices_is_tried(random_tasks: Tasks, data: st.DataObject) -> None:
     task = data.draw(random_tasks(max_layers=4, devices=4))
@@ -111,6 +114,7 @@ def test_every_row_of_devices_is_tried(random_tasks: Tasks, data: st.DataObject)
     assert min(row.value for row in found) == pytest.approx(best)
 
 
+@settings(max_examples=50)
 @given(data=st.data())
 def test_the_period_is_never_below_the_bottleneck(random_tasks: Tasks, data: st.DataObject) -> None:
     """The period adds up messages that share a channel; the programme sees each on its own."""

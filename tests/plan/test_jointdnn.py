@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable
 
+import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.errors import InputError
@@ -25,7 +27,7 @@ def coded(task: Task, raw: int) -> int:
 
 
 def naive_seconds(task: Task, assignment: tuple[str, ...]) -> float:
-    """The serial model in plain words: samples in, every layer, every change of worker, answer out."""
+    """The serial model in plain words: samples in, layers and changes of worker, answer out."""
     profile, fleet, batch = task.profile, task.fleet, task.batch
 
     def send(source: str, dest: str, size: int) -> float:
@@ -56,6 +58,7 @@ def naive_seconds(task: Task, assignment: tuple[str, ...]) -> float:
 @pytest.mark.parametrize(
     ("strategy", "workers"), [("jointdnn", ("d0", "d2")), ("jointdnn+", ("d0", "d1", "d2"))]
 )
+@settings(max_examples=50)
 @given(data=st.data())
 def test_it_equals_brute_force_over_all_assignments(
     random_tasks: Callable[..., st.SearchStrategy[Task]],
@@ -74,6 +77,7 @@ def test_it_equals_brute_force_over_all_assignments(
     assert (plan.route, plan.codec) == (task.options["route"], task.options["codec"])
 
 
+@settings(max_examples=50)
 @given(data=st.data())
 def test_the_length_of_a_path_is_what_the_path_says(
     random_tasks: Callable[..., st.SearchStrategy[Task]], data: st.DataObject
@@ -105,22 +109,12 @@ def test_the_fastest_device_of_a_tier_stands_for_it(make_task: Callable[..., Tas
     assert make_plan("jointdnn", task).decisions["workers"] == ["pi", "fast"]
 
 
-def test_at_equal_cost_the_layer_stays() -> None:
-    task = Task.__new__(Task)  # only the costs below are asked
-
-    class Free(Costs):
-        layers = 3
-
-        def __init__(self) -> None:
-            self.task = task
-
-        def enter(self, device: str) -> float:
-            return 0.0
-
-        cross = compute = lambda self, *_: 0.0  # type: ignore[assignment]
-        leave = enter
-
-    assert shortest_path(Free(), ("b", "a", "c")) == (0.0, ("b", "b", "b"))
+def test_at_equal_cost_the_layer_stays(make_task: Callable[..., Task]) -> None:
+    task = make_task(speeds={"pi": 1, "nuc": 1, "cloud": 1})
+    free = tuple(msgspec.structs.replace(layer, output_bytes=0) for layer in task.profile.layers)
+    profile = msgspec.structs.replace(task.profile, layers=free, input_bytes=0)
+    costs = Costs(dataclasses.replace(task, profile=profile))
+    assert shortest_path(costs, ("pi", "nuc", "cloud"))[1] == ("pi",) * 4
 
 
 def test_a_fleet_without_the_tier_is_refused(make_task: Callable[..., Task]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import pytest
@@ -33,6 +34,14 @@ def changed(program: Program, device: str, change: Callable[[Code], Code]) -> Pr
     return msgspec.structs.replace(program, code={**program.code, device: code})
 
 
+def without(gone: Instruction, code: Code) -> Code:
+    return [i for i in code if i != gone]
+
+
+def followed_by(extra: Instruction, code: Code) -> Code:
+    return [*code, extra]
+
+
 @pytest.fixture
 def program(make_plan: MakePlan) -> Program:
     return lower(make_plan("phone", "phone", "edge", micro_batches=2))
@@ -45,15 +54,14 @@ def test_a_lowered_program_is_valid(program: Program) -> None:
 def test_a_dropped_send_is_caught(program: Program) -> None:
     sends = [i for i in program.code["phone"] if isinstance(i, Send)]
     for send in sends:
-        broken = changed(program, "phone", lambda code, gone=send: [i for i in code if i != gone])
+        broken = changed(program, "phone", partial(without, send))
         with pytest.raises(WeftError, match=f"{send.tensor} from phone to edge is sent 0 times"):
             validate(broken)
 
 
 def test_a_dropped_receive_is_caught(program: Program) -> None:
-    broken = changed(
-        program, "phone", lambda code: [i for i in code if i != Recv(Tensor("grad", 2, 1), "edge")]
-    )
+    recv = Recv(Tensor("grad", 2, 1), "edge")
+    broken = changed(program, "phone", partial(without, recv))
     with pytest.raises(WeftError, match=r"grad2\.1 from edge to phone .* received 0 times"):
         validate(broken)
 
@@ -61,7 +69,7 @@ def test_a_dropped_receive_is_caught(program: Program) -> None:
 def test_a_doubled_send_is_caught(program: Program) -> None:
     send = next(i for i in program.code["edge"] if isinstance(i, Send))
     with pytest.raises(WeftError, match="sent 2 times"):
-        validate(changed(program, "edge", lambda code: [*code, send]))
+        validate(changed(program, "edge", partial(followed_by, send)))
 
 
 def test_swapped_receives_that_wait_for_each_other_are_caught(program: Program) -> None:
@@ -80,7 +88,7 @@ def test_a_send_to_itself_or_to_nobody_is_caught(program: Program) -> None:
     for dest in ("phone", "ghost"):
         send = Send(Tensor("act", 2, 9), dest, 1)
         with pytest.raises(WeftError, match=f"to {dest}: allowed are the other devices"):
-            validate(changed(program, "phone", lambda code, extra=send: [*code, extra]))
+            validate(changed(program, "phone", partial(followed_by, send)))
 
 
 @pytest.mark.parametrize(

@@ -162,11 +162,13 @@ def programs(draw: st.DrawFn) -> Program:
                 code[dest].append(Recv(recv.tensor, recv.source, lag=lag))
             case "compute":
                 first = draw(st.integers(0, LAYERS - 1))
-                word = draw(st.sampled_from([Forward, Backward]))
-                code[device].append(word((first, LAYERS - 1), 0, draw(st.integers(1, 3)), lag=lag))
+                layers, samples = (first, LAYERS - 1), draw(st.integers(1, 3))
+                back = draw(st.booleans())
+                word: type[Forward | Backward] = Backward if back else Forward
+                code[device].append(word(layers, 0, samples, lag=lag))
             case _:
-                done = draw(st.sampled_from([Load(0, (0, 1), lag), Update((0, 1), lag)]))
-                code[device].append(done)
+                update = draw(st.booleans())
+                code[device].append(Update((0, 1), lag) if update else Load(0, (0, 1), lag))
     for dest, recv in pending:
         code[dest].append(Recv(recv.tensor, recv.source, lag=lag))
     each = st.tuples(*[SECONDS] * LAYERS)

@@ -1,1 +1,1 @@
-"""The commands of `weft`, by group. They parse, call the library and print; the logic is elsewhere."""
+"""The commands of `weft`, by group. They parse, call the library and print."""

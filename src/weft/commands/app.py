@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import typer
@@ -19,16 +19,13 @@ from typer.core import TyperGroup
 
 from weft.errors import InputError, WeftError
 
-if TYPE_CHECKING:
-    from typer import Context
-
 INTERRUPTED = 130  # as shells count: 128 + SIGINT
 
 
 class Commands(TyperGroup):
     """Ends a command that failed with one line on stderr and the documented exit code."""
 
-    def invoke(self, ctx: Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except WeftError as error:

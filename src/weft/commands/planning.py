@@ -1,40 +1,147 @@
-"""The commands that need no running node: models, strategies, profile, plan, compare, simulate."""
+"""Deciding before anything runs: plan, compare, simulate."""
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated
 
-import msgspec
 import typer
 
+from weft import api
 from weft.commands import values
 from weft.commands.app import app, say, show, show_json, writing
-from weft.errors import InputError
+from weft.commands.options import (
+    Batch,
+    Classes,
+    FleetFile,
+    InputShape,
+    Json,
+    Mode,
+    Model,
+    ProfileFile,
+    Settings,
+)
+from weft.errors import WeftError
+from weft.fleet.fleet import Fleet
+from weft.plan import registry
+from weft.plan.derive import load_profile
+from weft.report.documents import compare_document, plan_document, timeline_document
+from weft.report.pictures import draw_gantt
+from weft.report.tables import compare_table, plan_table, timeline_table
+from weft.report.trace import save_trace
 
 
-class ModeName(str, Enum):
-    train = "train"
-    infer = "infer"
+@app.command()
+def plan(
+    model: Model,
+    fleet: FleetFile,
+    strategy: Annotated[str, typer.Option("--strategy", "-s", help="See `weft strategies`.")],
+    batch: Batch = None,
+    mode: Mode = None,
+    profile: ProfileFile = None,
+    settings: Settings = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Plan file.")] = None,
+    draw: Annotated[Path | None, typer.Option(help="Picture: PNG, SVG or PDF.")] = None,
+    input_shape: InputShape = None,
+    classes: Classes = None,
+    json: Json = False,
+) -> None:
+    """Decide who computes what, and what that will cost.
+
+    \b
+    Example:  weft plan lenet5 --fleet fleet.toml --strategy chain --batch 64 -o plan.json
+    """
+    chosen = registry.get(strategy)
+    task = api.ask(
+        model,
+        Fleet.load(fleet),
+        batch=batch,
+        mode=mode.value if mode else chosen.modes[0],
+        profile=load_profile(profile) if profile else None,
+        options=values.settings(settings or []),
+        input_shape=values.shape(input_shape),
+        classes=classes,
+    )
+    found = api.decide(strategy, task)
+    if output is not None:
+        with writing("plan file", output):
+            found.save(output)
+        say(f"wrote {output}")
+    if draw is not None:
+        found.draw(draw)
+        say(f"wrote {draw}")
+    if json:
+        show_json(plan_document(found))
+    else:
+        show(plan_table(found))
 
 
-Model = Annotated[str, typer.Argument(help="A name from `weft models`, or file.py:factory.")]
-FleetFile = Annotated[Path, typer.Option("--fleet", "-f", help="The fleet file (TOML).")]
-Batch = Annotated[
-    Optional[int], typer.Option("--batch", "-b", help="Samples in a minibatch [32; 1 to infer].")
-]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
-ProfileFile = Annotated[
-    Optional[Path],
-    typer.Option("--profile", "-p", help="Measured times (JSON); MODEL is then only a label."),
-]
-Settings = Annotated[
-    Optional[list[str]],
-    typer.Option("--set", metavar="KEY=VALUE", help="A strategy's option; see `weft strategies`."),
-]
-InputShape = Annotated[
-    Optional[str],
-    typer.Option("--input-shape", metavar="CxHxW", help="One sample's shape, such as 1x28x28."),
-]
-Classes = Annotated[Optional[int], typer.Option(help="Classes of a zoo network.")]
+@app.command()
+def compare(
+    model: Model,
+    fleet: FleetFile,
+    strategies: Annotated[str, typer.Option(metavar="A,B,C", help="Which ones, or all.")] = "all",
+    batch: Batch = None,
+    mode: Mode = None,
+    profile: ProfileFile = None,
+    settings: Settings = None,
+    input_shape: InputShape = None,
+    classes: Classes = None,
+    json: Json = False,
+) -> None:
+    """Plan and price several strategies: one table, best first.
+
+    Speedups are over the slowest strategy that is possible; an impossible one says why.
+
+    \b
+    Example:  weft compare lenet5 --fleet fleet.toml --strategies chain,all-cloud
+    """
+    names = values.names(strategies)
+    for name in names or []:
+        registry.get(name)  # a wrong name should not wait for the network to be read
+    task = api.ask(
+        model,
+        Fleet.load(fleet),
+        batch=batch,
+        mode=mode.value if mode else "train",
+        profile=load_profile(profile) if profile else None,
+        options=values.settings(settings or []),
+        input_shape=values.shape(input_shape),
+        classes=classes,
+    )
+    rows = api.compare(task, names)
+    if json:
+        show_json(compare_document(task.profile.model, task.batch, rows))
+    else:
+        unit = "a training step" if task.mode == "train" else "an answer"
+        show(compare_table(rows, f"{task.profile.model}, batch {task.batch}: {unit}"))
+    if not any(row.valid for row in rows):
+        raise WeftError("no strategy is possible on this fleet; the last column says why")
+
+
+@app.command()
+def simulate(
+    plan: Annotated[Path, typer.Argument(help="A plan file, from `weft plan -o`.")],
+    steps: Annotated[int, typer.Option(help="Minibatches to simulate.")] = 6,
+    trace: Annotated[
+        Path | None, typer.Option(help="Chrome trace (JSON) for ui.perfetto.dev.")
+    ] = None,
+    gantt: Annotated[Path | None, typer.Option(help="Picture: PNG, SVG or PDF.")] = None,
+    json: Json = False,
+) -> None:
+    """Play a plan through: who would do what when.
+
+    \b
+    Example:  weft simulate plan.json --gantt gantt.png --trace trace.json
+    """
+    found, timeline = api.simulate_plan(plan, steps)
+    if trace is not None:
+        save_trace(trace, {"predicted": timeline})
+        say(f"wrote {trace}")
+    if gantt is not None:
+        draw_gantt(timeline, gantt)
+        say(f"wrote {gantt}")
+    if json:
+        show_json(timeline_document(found, timeline))
+    else:
+        show(timeline_table(timeline))

@@ -41,21 +41,26 @@ def measure(
     repeats: int = 7,
     training: bool = True,
     optimizer: Optimizer | None = None,
+    rest_s: float = 0.0,
     progress: Progress | None = None,
 ) -> LayerTimes:
-    """Median over `repeats` rounds after one for warming up."""
+    """Median over `repeats` rounds after one for warming up.
+
+    `rest_s` sleeps before each pass. A device that waits for others between its turns finds its
+    caches cold and is up to a third slower than one that never stops; a rest measures that.
+    """
     if batch < 1:
         raise InputError(f"batch {batch} is not allowed; it must be at least 1")
-    runners = _runners(graph, state)
     small = max(1, batch // 4)
     sizes = (small, batch) if small < batch else (batch,)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
+        bench = _Bench(graph, state, training, optimizer or Optimizer(), rest_s)
         samples: dict[int, list[_Round]] = {n: [] for n in sizes}
         for i in range(repeats + 1):
             for n in sizes:
-                round_ = _round(graph, runners, n, training, optimizer or Optimizer())
+                round_ = bench.round(n)
                 if i:
                     samples[n].append(round_)
             if progress:
@@ -68,15 +73,6 @@ def measure(
 _Round = tuple[list[float], list[float], list[float]]
 
 
-def _runners(graph: Graph, state: Mapping[str, Tensor]) -> list[Runner]:
-    last = len(graph.layers) - 1
-    copied = {name: tensor.detach().clone() for name, tensor in state.items()}
-    return [
-        Runner(graph.segment(i, i, with_loss=i == last and graph.loss is not None), copied)
-        for i in range(last + 1)
-    ]
-
-
 def example(value: Value, samples: int) -> Tensor:
     """A tensor of that shape: random for floats, zeros (a valid class or token) for integers."""
     shape = list(value.shape)
@@ -87,61 +83,81 @@ def example(value: Value, samples: int) -> Tensor:
     return torch.zeros(shape, dtype=DTYPES[value.dtype])
 
 
-def _round(
-    graph: Graph, runners: list[Runner], samples: int, training: bool, optimizer: Optimizer
-) -> _Round:
-    forward: list[float] = []
-    backward: list[float] = []
-    update: list[float] = []
-    values = {name: example(graph.values[name], samples) for name in graph.cut(0)}
-    for runner in runners:
-        inputs = {n: v.detach() for n, v in values.items()}
-        if training and runner is not runners[0]:
-            for tensor in inputs.values():
-                tensor.requires_grad_(tensor.is_floating_point())
-        with torch.set_grad_enabled(training):
+class _Bench:
+    """The network's layers with weights of their own, run pass by pass as a step would."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        state: Mapping[str, Tensor],
+        training: bool,
+        optimizer: Optimizer,
+        rest_s: float,
+    ) -> None:
+        self.graph, self.training, self.rest_s = graph, training, rest_s
+        last = len(graph.layers) - 1
+        copied = {name: tensor.detach().clone() for name, tensor in state.items()}
+        self.runners = [
+            Runner(graph.segment(i, i, with_loss=i == last and graph.loss is not None), copied)
+            for i in range(last + 1)
+        ]
+        self.optimizers = [optimizer.build(r.parameters) if r.parameters else None
+                           for r in self.runners]  # fmt: skip
+
+    def round(self, samples: int) -> _Round:
+        """Seconds of each layer's forward, backward and update."""
+        values = {n: example(self.graph.values[n], samples) for n in self.graph.cut(0)}
+        inputs: list[dict[str, Tensor]] = []
+        outputs: list[dict[str, Tensor]] = []
+        forward = []
+        self.rest()
+        for runner in self.runners:
+            inputs.append({n: v.detach() for n, v in values.items()})
+            if self.training and runner is not self.runners[0]:
+                for tensor in inputs[-1].values():
+                    tensor.requires_grad_(tensor.is_floating_point())
             start = time.thread_time()
-            values = runner.forward(inputs, training=training)
+            with torch.set_grad_enabled(self.training):
+                values = runner.forward(inputs[-1], training=self.training)
             forward.append(time.thread_time() - start)
-        if training:
-            seconds = _backward(graph, runner, values, samples)
-            backward.append(seconds[0])
-            update.append(_update(runner, optimizer) )
-        else:
-            backward.append(0.0)
-            update.append(0.0)
-    return forward, backward, update
+            outputs.append(values)
+        if not self.training:
+            nothing = [0.0] * len(forward)
+            return forward, nothing, nothing
+        return forward, self.backward(outputs, samples), self.update()
 
+    def rest(self) -> None:
+        if self.rest_s:
+            time.sleep(self.rest_s)
 
-def _backward(
-    graph: Graph, runner: Runner, values: Mapping[str, Tensor], samples: int
-) -> tuple[float]:
-    tensors = [t for t in values.values() if t.requires_grad]
-    if runner.segment.loss is not None and graph.loss is not None:
-        target = example(graph.loss.target, samples)
-        start = time.thread_time()
-        loss = runner.loss(values[graph.output], target, samples)
-        (gradient,) = torch.autograd.grad(loss, values[graph.output], retain_graph=True)
-        torch.autograd.backward([values[graph.output]], [gradient])
-        return (time.thread_time() - start,)
-    gradients = [torch.ones_like(t) for t in tensors]
-    start = time.thread_time()
-    if tensors:
-        torch.autograd.backward(tensors, gradients)
-    return (time.thread_time() - start,)
+    def backward(self, outputs: list[dict[str, Tensor]], samples: int) -> list[float]:
+        """The last layer's time includes the loss."""
+        loss = self.graph.loss
+        target = example(loss.target, samples) if loss else None
+        seconds = []
+        self.rest()
+        for runner, values in zip(reversed(self.runners), reversed(outputs), strict=True):
+            tensors = [t for t in values.values() if t.requires_grad]
+            gradients = [torch.ones_like(t) for t in tensors]
+            start = time.thread_time()
+            if runner is self.runners[-1] and target is not None:
+                leaf = values[self.graph.output].detach().requires_grad_()
+                gradients = [torch.autograd.grad(runner.loss(leaf, target, samples), leaf)[0]]
+            if tensors:
+                torch.autograd.backward(tensors, gradients)
+            seconds.append(time.thread_time() - start)
+        return seconds[::-1]
 
-
-def _update(runner: Runner, optimizer: Optimizer) -> float:
-    parameters = runner.parameters
-    if not parameters:
-        return 0.0
-    built = optimizer.build(parameters)
-    built.step()  # the first step also makes the optimizer's own tensors
-    start = time.thread_time()
-    built.step()
-    seconds = time.thread_time() - start
-    built.zero_grad(set_to_none=True)
-    return seconds
+    def update(self) -> list[float]:
+        seconds = []
+        self.rest()
+        for optimizer in self.optimizers:
+            start = time.thread_time()
+            if optimizer is not None:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+            seconds.append(time.thread_time() - start)
+        return seconds
 
 
 def _median(rounds: list[_Round]) -> _Round:

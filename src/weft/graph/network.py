@@ -160,9 +160,7 @@ class Graph(Struct, frozen=True, dict=True):
 
     @property
     def parameters(self) -> int:
-        return sum(
-            s.bytes // DTYPE_BYTES[s.dtype] for s in self.state.values() if s.trainable
-        )
+        return sum(s.bytes // DTYPE_BYTES[s.dtype] for s in self.state.values() if s.trainable)
 
     @property
     def forward_flops(self) -> float:

@@ -45,23 +45,25 @@ _DIRECT: dict[str, Operator] = {
 
 # Taken from PyTorch's operator library by name. The names are ours, never a message's.
 _NAMED = """
-abs adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool2d addmm alias argmax.default avg_pool1d
-baddbmm bitwise_and.Tensor bitwise_not bitwise_or.Tensor bmm ceil celu chunk clamp clamp_min clone contiguous
-conv3d conv_transpose1d conv_transpose2d.input cos cross_entropy_loss cumsum detach div.Tensor
-div.Scalar elu eq.Scalar eq.Tensor erf exp expand expand_as feature_dropout floor gather ge.Scalar gelu glu
-gt.Scalar hardsigmoid hardswish hardtanh huber_loss index.Tensor index_select instance_norm
-l1_loss le.Scalar leaky_relu lift_fresh_copy linalg_vector_norm log log1p log_softmax.int log_sigmoid
-logical_and logical_not logical_or lt.Scalar masked_fill.Scalar masked_fill.Tensor max.dim max_pool1d
-maximum mean mean.dim min.dim minimum mish mm movedim.int mse_loss mul.Scalar mv narrow ne.Scalar neg
-nll_loss nll_loss_nd add.Scalar arange arange.start arange.start_step full full_like ones ones_like zeros zeros_like
-one_hot pad pixel_shuffle pixel_unshuffle pow.Tensor_Scalar pow.Tensor_Tensor prelu reciprocal relu6
-repeat rms_norm roll rsqrt rsub.Scalar select.int selu sigmoid silu sin slice.Tensor smooth_l1_loss
-softmax.int softplus split.Tensor split_with_sizes sqrt square squeeze squeeze.dim squeeze.dims stack
-sub.Tensor sub.Scalar sum sum.dim_IntList tanh threshold to.dtype to.dtype_layout tril triu type_as
-unbind.int unflatten.int unsqueeze upsample_bilinear2d.vec upsample_nearest2d.vec var.correction var.dim
-view_as where.self binary_cross_entropy binary_cross_entropy_with_logits kl_div numpy_T t hardshrink
-softshrink logsumexp amax amin _softmax _log_softmax channel_shuffle bernoulli.p alpha_dropout
-""".split()
+_log_softmax _softmax abs adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool2d add.Scalar
+addmm alias alpha_dropout amax amin arange arange.start arange.start_step argmax.default
+avg_pool1d baddbmm bernoulli.p binary_cross_entropy binary_cross_entropy_with_logits
+bitwise_and.Tensor bitwise_not bitwise_or.Tensor bmm ceil celu channel_shuffle chunk clamp
+clamp_min clone contiguous conv3d conv_transpose1d conv_transpose2d.input cos cross_entropy_loss
+cumsum detach div.Scalar div.Tensor elu eq.Scalar eq.Tensor erf exp expand expand_as
+feature_dropout floor full full_like gather ge.Scalar gelu glu gt.Scalar hardshrink hardsigmoid
+hardswish hardtanh huber_loss index.Tensor index_select instance_norm kl_div l1_loss le.Scalar
+leaky_relu lift_fresh_copy linalg_vector_norm log log1p log_sigmoid log_softmax.int logical_and
+logical_not logical_or logsumexp lt.Scalar masked_fill.Scalar masked_fill.Tensor max.dim
+max_pool1d maximum mean mean.dim min.dim minimum mish mm movedim.int mse_loss mul.Scalar mv narrow
+ne.Scalar neg nll_loss nll_loss_nd numpy_T one_hot ones ones_like pad pixel_shuffle
+pixel_unshuffle pow.Tensor_Scalar pow.Tensor_Tensor prelu reciprocal relu6 repeat rms_norm roll
+rsqrt rsub.Scalar select.int selu sigmoid silu sin slice.Tensor smooth_l1_loss softmax.int
+softplus softshrink split.Tensor split_with_sizes sqrt square squeeze squeeze.dim squeeze.dims
+stack sub.Scalar sub.Tensor sum sum.dim_IntList t tanh threshold to.dtype to.dtype_layout tril
+triu type_as unbind.int unflatten.int unsqueeze upsample_bilinear2d.vec upsample_nearest2d.vec
+var.correction var.dim view_as where.self zeros zeros_like
+""".split()  # noqa: SIM905 (a wall of quotes would hide the names)
 
 
 def _resolve(name: str) -> tuple[str, Operator] | None:

@@ -37,9 +37,7 @@ class Optimizer(Struct, frozen=True, omit_defaults=True):
         )
 
 
-def state_tensors(
-    optimizer: torch.optim.Optimizer, names: dict[str, Tensor]
-) -> dict[str, Tensor]:
+def state_tensors(optimizer: torch.optim.Optimizer, names: dict[str, Tensor]) -> dict[str, Tensor]:
     """The optimizer's memory as named tensors: "fc.weight/exp_avg"."""
     found = {}
     for name, parameter in names.items():

@@ -78,7 +78,7 @@ def proposals(task: Task, costs: Costs, given: tuple[str, ...] = ()) -> list[tup
         near = [name for name in task.fleet.names if task.fleet.connected(task.source, name)]
         found += [
             cuts.Cutting(costs.total(name), (name,), ())
-            for name in _different(task, near)
+            for name in near
             if costs.fits(name, 0, costs.layers - 1)
         ]
         for goal in goals:
@@ -94,24 +94,6 @@ def _rows(
     costs: Costs, goal: cuts.Goal, follow: Callable[[tuple[str, ...]], Iterable[str]]
 ) -> list[cuts.Cutting]:
     return [row for row in cuts.cuttings(costs, goal, follow) if len(row.order) > 1]
-
-
-def _different(task: Task, names: list[str]) -> list[str]:
-    """One of each kind: who is as fast, as large and as far as another is left out."""
-    seen: dict[object, str] = {}
-    for name in names:
-        there, back = (name, task.source), (task.source, name)
-        far = tuple(
-            (task.fleet.path_rate(*way), task.fleet.path_latency(*way)) for way in (there, back)
-        )
-        kind = (
-            name == task.source,
-            task.profile.devices[name],
-            task.fleet.device(name).memory_mb,
-            far,
-        )
-        seen.setdefault(kind, name)
-    return list(seen.values())
 
 
 def _follows(

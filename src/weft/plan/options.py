@@ -22,6 +22,7 @@ COMMON = {
 MICRO_BATCHES = {
     "micro_batches": "pieces that a minibatch is cut into, 1 up to the batch size",
     "in_flight": "how many pieces may be under way at once",
+    "ahead": "minibatches that a source without layers may feed ahead; 1 is serial",
 }
 
 
@@ -54,6 +55,11 @@ def micro_batches(task: Task) -> int:
 
 def in_flight(task: Task, default: int) -> int:
     return integer(task, "in_flight", default)
+
+
+def ahead(task: Task, pieces: int) -> int:
+    """Serial where the minibatch is whole; else the next one's samples come meanwhile."""
+    return integer(task, "ahead", 1 if pieces == 1 else 2)
 
 
 def route(task: Task) -> Route:

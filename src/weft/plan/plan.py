@@ -66,6 +66,9 @@ class Plan(Struct, frozen=True, kw_only=True):
     profile: Profile
     micro_batches: int = 1  # pieces that a minibatch is cut into
     in_flight: int = 1  # how many of them may be under way at once
+    # Minibatches that a source without layers may feed before the first of them is done: 1 is
+    # serial, as the papers count; with 2 the next samples cross the links meanwhile.
+    ahead: int = 1
     codec: Codec = "none"  # for what crosses links
     route: Literal["min", "store_and_forward"] = "min"
     optimizer: str = "sgd"  # its state counts in memory

@@ -54,6 +54,7 @@ def layer_plan(
         profile=task.profile,
         micro_batches=micro_batches,
         in_flight=in_flight,
+        ahead=options.ahead(task, micro_batches),
         codec=options.codec(task),
         route=options.route(task),
         optimizer=task.optimizer,

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from weft.plan.plan import Codec, Plan
 
-Kind = Literal["act", "grad", "target"]
+Kind = Literal["act", "grad", "target", "done"]
 
 
 class Tensor(Struct, frozen=True, array_like=True):

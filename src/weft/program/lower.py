@@ -10,7 +10,8 @@ Training, a phone with layers A and an edge server with layers B, two micro-batc
 
 Labels (y) follow the activation that leaves the source, so they cross while the next stage computes.
 The turns come from `schedule`; this module only spells them out. In an inference the source feeds
-`in_flight` micro-batches ahead and then waits for an answer before it feeds the next.
+`in_flight` micro-batches ahead and then waits for an answer before it feeds the next. In training
+a source without layers is told when a minibatch is done, and stays `plan.ahead` minibatches ahead.
 """  # noqa: E501 (the table)
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from weft.program.instructions import (
     Update,
 )
 from weft.program.schedule import forwards_ahead, micro_sizes, one_forward_one_backward
+
+DONE = Tensor("done", 0)
 
 
 class Stage(NamedTuple):
@@ -88,6 +91,8 @@ def _check_counts(plan: Plan, stages: list[Stage]) -> None:
         )
     if plan.in_flight < 1:
         raise InputError(f"plan: in_flight = {plan.in_flight}; at least 1 is allowed")
+    if plan.ahead < 1:
+        raise InputError(f"plan: ahead = {plan.ahead}; at least 1 is allowed")
     seen: set[str] = set()
     for stage in stages:
         if stage.device in seen and plan.micro_batches > 1:
@@ -107,6 +112,8 @@ class _Writer:
         self.sizes = micro_sizes(plan.batch, plan.micro_batches)
         self.train = plan.mode == "train"
         self.feeds_stage = self.stages[0].device != plan.source  # the input crosses a link
+        # Nothing else comes back to a source without layers: it must be told when to go on.
+        self.told = self.train and all(s.device != plan.source for s in self.stages)
         # The stage after which the labels leave the source, where it holds the first layers.
         self.label_stage: int | None = None
         if not self.feeds_stage:
@@ -122,12 +129,15 @@ class _Writer:
         yield from self.train_code(device, mine)
         for s in mine:
             yield Update(layers=(self.stages[s].first, self.stages[s].last))
+        if self.told and self.stages[0].device == device:
+            yield Send(DONE, self.plan.source, bytes=0)
 
     def train_code(self, device: str, mine: list[int]) -> Iterator[Instruction]:
         count = self.plan.micro_batches
         waiting: Iterator[int] = iter(())  # micro-batches to feed to another device's first stage
         if device == self.plan.source and self.feeds_stage:
-            # Nothing ever comes back to a source without layers that could tell it to slow down.
+            if self.told:
+                yield Recv(DONE, self.stages[0].device, lag=self.plan.ahead)
             ahead = min(count, self.plan.in_flight) if mine else count
             for micro in range(ahead):
                 yield from self.feed(micro)

@@ -73,9 +73,7 @@ def _copies_of_weights(plan: Plan) -> int:
     if plan.mode == "infer":
         return 1
     if plan.optimizer not in COPIES:
-        raise InputError(
-            f"plan: optimizer = {plan.optimizer!r}; allowed are {', '.join(COPIES)}"
-        )
+        raise InputError(f"plan: optimizer = {plan.optimizer!r}; allowed are {', '.join(COPIES)}")
     return COPIES[plan.optimizer]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from pathlib import Path
 
@@ -35,7 +36,7 @@ class Timeline(Struct, frozen=True):
         ends = sorted(self.step_ends)
         if len(ends) < 2:
             return ends[0] if ends else 0.0
-        gaps = [b - a for a, b in zip(ends, ends[1:], strict=False)]
+        gaps = [b - a for a, b in itertools.pairwise(ends)]
         return statistics.median(gaps[len(gaps) // 2 :] if len(gaps) > 3 else gaps)
 
     def busy(self, where: str) -> float:

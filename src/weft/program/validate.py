@@ -180,6 +180,7 @@ class _Run:
                         f"{device}: {show(i)} comes after {done} of its {wanted} backwards; "
                         "it must follow them all"
                     )
+                self.make(device, step, Tensor("done", 0))
             case Emit():
                 self.need(device, step, i, Tensor("act", i.at, i.micro))
 

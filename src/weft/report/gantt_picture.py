@@ -42,10 +42,11 @@ def draw_gantt(timeline: Timeline, path: str | Path, other: Timeline | None = No
     with sheet(Path(path), 13, height, [1]) as panels:
         axes = panels[0]
         width = max(side.makespan for side in sides)
+        micros = any(span.micro for side in sides for span in side.spans)
         for index, side in enumerate(sides):
             tops = {name: row - 0.4 + index * lane for row, name in enumerate(rows)}
             for span in side.spans:
-                draw_span(axes, span, tops[span.where], lane, width)
+                draw_span(axes, span, tops[span.where], lane, width, micros)
             for end in side.step_ends:
                 axes.axvline(end, color=STEP, lw=0.9, ls=step_style(index, sides), zorder=1)
         label_rows(axes, rows, sides, width)
@@ -54,13 +55,14 @@ def draw_gantt(timeline: Timeline, path: str | Path, other: Timeline | None = No
 
 
 def window(timeline: Timeline, count: int) -> Timeline:
-    """The first steps, moved so that the first thing happens at 0."""
+    """The first steps, from 0 on; what takes no time is left out."""
     steps = sorted({span.step for span in timeline.spans})[:count]
     spans = [span for span in timeline.spans if span.step <= steps[-1]]
     zero = min(span.start for span in spans)
     moved = tuple(
         Span(s.where, s.what, s.start - zero, s.end - zero, s.step, s.micro, s.label, s.bytes)
         for s in spans
+        if s.end > s.start
     )
     ends = tuple(end - zero for end in sorted(timeline.step_ends)[: len(steps)])
     return Timeline(moved, ends, timeline.source)
@@ -74,7 +76,7 @@ def row_names(sides: list[Timeline]) -> list[str]:
     return [*devices, *channels]
 
 
-def draw_span(axes: Axes, span: Span, top: float, lane: float, width: float) -> None:
+def draw_span(axes: Axes, span: Span, top: float, lane: float, width: float, micros: bool) -> None:
     from matplotlib.colors import to_rgb
 
     length, middle = span.end - span.start, top + lane / 2
@@ -85,10 +87,10 @@ def draw_span(axes: Axes, span: Span, top: float, lane: float, width: float) -> 
     if span.step % 2:  # every other step lighter, so that steps can be told apart
         colour = tuple(0.72 * part + 0.28 for part in colour)  # type: ignore[assignment]
     # A white edge parts neighbours, but would hide a bar that is hardly wider than the edge.
-    edge = 0.6 if length > 0.004 * width else 0.0
-    axes.barh(middle, length, lane * 0.88, span.start, color=colour, ec="white", lw=edge, zorder=3)
+    edge = "white" if length > 0.004 * width else colour
+    axes.barh(middle, length, lane * 0.88, span.start, color=colour, ec=edge, lw=0.7, zorder=3)
     if length >= NARROW * width:
-        text = f"{span.step}" if not span.micro else f"{span.step}.{span.micro}"
+        text = f"{span.step}.{span.micro}" if micros else f"{span.step}"
         axes.text(
             span.start + length / 2, middle, text,
             ha="center", va="center", fontsize=8.5, color="white", zorder=4,
@@ -107,7 +109,7 @@ def label_rows(axes: Axes, rows: list[str], sides: list[Timeline], width: float)
     if width < 1:
         axes.xaxis.set_major_formatter(lambda x, _: f"{x * 1e3:g}")
     unit = "milliseconds" if width < 1 else "seconds"
-    axes.set_xlabel(f"{unit} (numbers in the bars: step, or step.micro-batch)")
+    axes.set_xlabel(f"{unit} (in the bars: step, or step.micro-batch)")
     for row in range(1, len(rows)):
         axes.axhline(row - 0.5, color=FAINT, lw=0.8, zorder=0)
     if len(sides) == 2:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 TIERS = {"device": "#2f9e63", "edge": "#2f6fde", "cloud": "#8a63d2"}
 ARROW = "#3e4c59"
+LETTER = 0.085  # inches, of a block's text
 MANY_LAYERS = 30  # above this, columns carry numbers instead of names
 MANY_ARROWS = 24  # above this, arrows would hide the blocks; the lower panel still has the bytes
 
@@ -60,7 +61,7 @@ def draw_plan(plan: Plan, path: str | Path) -> None:
     with sheet(Path(path), width, 1.4 + sum(heights), heights) as axes:
         grid(axes[0], plan, rows, columns)
         for shard in plan.shards:
-            draw_block(axes[0], plan, shard, rows[shard.device])
+            draw_block(axes[0], plan, shard, rows[shard.device], (width - 3) / columns)
         arrows = flows(plan)
         for flow in arrows if len(arrows) <= MANY_ARROWS else []:
             draw_flow(axes[0], plan, flow, rows, columns)
@@ -110,7 +111,16 @@ def row_label(plan: Plan, name: str) -> str:
     return f"{name}\ncomputes {seconds(busy)}" if busy else name
 
 
-def draw_block(axes: Axes, plan: Plan, shard: Shard, row: int) -> None:
+def fitting(text: str, inches: float) -> str:
+    """The text in one line or one word a line, whichever has room; nothing where neither has."""
+    for candidate in (text, text.replace(" ", "\n")):
+        if max(map(len, candidate.splitlines())) * LETTER < inches:
+            return candidate
+    return ""
+
+
+def draw_block(axes: Axes, plan: Plan, shard: Shard, row: int, inches: float) -> None:
+    """`inches`: the width of one layer."""
     from matplotlib.patches import FancyBboxPatch
 
     first, last = shard.layers
@@ -123,9 +133,7 @@ def draw_block(axes: Axes, plan: Plan, shard: Shard, row: int) -> None:
     for edge in range(first + 1, last + 1):  # the cuts that this plan does not use
         for top in (row - 0.26, row + 0.19):
             axes.plot([edge, edge], [top, top + 0.07], color="white", lw=1, alpha=0.6, zorder=3)
-    text = part_words(shard.part, plan.batch)
-    if first == last:
-        text = text.replace(" ", "\n")
+    text = fitting(part_words(shard.part, plan.batch), (last - first + 1) * inches)
     axes.text(
         (first + last + 1) / 2, row, text, ha="center", va="center", color="white", fontsize=9.5,
         zorder=4, clip_on=True, linespacing=1.05,
@@ -150,8 +158,10 @@ def draw_flow(axes: Axes, plan: Plan, flow: Flow, rows: dict[str, int], columns:
     words = size(flow.forward)
     if flow.backward not in (0, flow.forward):
         words += f", back {size(flow.backward)}"
-    # Beside the head, but an answer's beside the tail: its head is at the sheet's edge.
+    # Beside the head, but at the sheet's edges where there is more room.
     x, y, anchor = end[0] + 0.12, end[1] - 0.13 * side, "left"
+    if flow.at == 0:
+        x, y, anchor = start[0], end[1] - 0.13 * side, "right"
     if flow.at == columns:
         x, y, anchor = start[0] - 0.1, start[1] + 0.13 * side, "right"
     axes.text(x, y, words, fontsize=9, color=ARROW, ha=anchor, va="center", zorder=7)

@@ -6,7 +6,7 @@ text = render(plan_table(plan))  # plain text, always the same
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING
 
@@ -45,6 +45,17 @@ def framed(title: str, table: Table, caption: str = "") -> RenderableType:
     """A table under its title. Rich's own titles wrap at the table's width; these do not."""
     parts: list[RenderableType] = [Text(title, style="bold"), table]
     return Group(*parts, Text(caption, style="dim")) if caption else Group(*parts)
+
+
+def list_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> RenderableType:
+    """What there is, one line each; the last column may wrap."""
+    table = new_table()
+    for name in columns[:-1]:
+        table.add_column(name, overflow="fold")
+    table.add_column(columns[-1], overflow="fold", ratio=1)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table
 
 
 def plan_table(plan: Plan) -> RenderableType:
@@ -117,12 +128,14 @@ def compare_table(rows: Sequence[Row], title: str = "") -> RenderableType:
     table.add_column("time", justify="right", no_wrap=True)
     table.add_column("speedup", justify="right", no_wrap=True)
     table.add_column("devices", overflow="fold")
-    table.add_column("why not", overflow="fold")
+    if not all(row.valid for row in rows):
+        table.add_column("why not", overflow="fold")
     for row in rows:
         time = seconds(row.seconds) if row.seconds is not None else "-"
         speedup = f"{row.speedup:.2f}x" if row.speedup is not None else "-"
         cells = (row.strategy, time, speedup, ", ".join(row.devices), row.why_not or "")
-        table.add_row(*map(escape, cells), style=None if row.valid else "dim")
+        shown = cells[: len(table.columns)]
+        table.add_row(*map(escape, shown), style=None if row.valid else "dim")
     return framed(title, table, "speedup: over the slowest row that is possible")
 
 

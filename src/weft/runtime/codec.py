@@ -63,7 +63,9 @@ def encode(name: str, tensor: Tensor, codec: Codec) -> tuple[TensorSpec, Tensor]
         return TensorSpec(name, dtype, shape), tensor.contiguous()
     if codec == "fp16":
         # Past half precision's range a value would become infinite and poison the receiver.
-        return TensorSpec(name, dtype, shape, "fp16"), tensor.clamp(-65504, 65504).half().contiguous()
+        return TensorSpec(name, dtype, shape, "fp16"), tensor.clamp(
+            -65504, 65504
+        ).half().contiguous()
     low, high = (float(v) for v in torch.aminmax(tensor))
     if not (math.isfinite(low) and math.isfinite(high)):
         return TensorSpec(name, dtype, shape), tensor.contiguous()
@@ -90,4 +92,4 @@ def tensor_bytes(tensor: Tensor) -> memoryview:
         return memoryview(b"")
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.view(torch.int16)
-    return memoryview(tensor.numpy()).cast("B")
+    return memoryview(tensor.numpy().data).cast("B")

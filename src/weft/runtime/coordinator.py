@@ -168,7 +168,9 @@ class Coordinator:
         )
         waiting = set(self.devices)
         heard = time.monotonic()
-        while waiting or (self.plan.mode == "infer" and len(outcome.answers) < self._expected(first, last)):
+        while waiting or (
+            self.plan.mode == "infer" and len(outcome.answers) < self._expected(first, last)
+        ):
             try:
                 event = self.crew.events.get(timeout=0.2)
             except queue.Empty:

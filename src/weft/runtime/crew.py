@@ -57,7 +57,9 @@ class Crew:
                 self._present[name] = self._present.get(name, 0) + 1
             else:
                 self._present.pop(name, None)
-                self.events.put(LostDevice(name, f"{name} is gone: its node ended or its link broke"))
+                self.events.put(
+                    LostDevice(name, f"{name} is gone: its node ended or its link broke")
+                )
             self._changed.notify_all()
 
     @property
@@ -110,7 +112,11 @@ class Crew:
         """Asks all at once and waits for every answer; an error names the device and the time."""
         under_way = {
             device: self.session.get(
-                keys.control(self.group, device), payload=msg.pack(command), timeout=seconds
+                keys.control(self.group, device),
+                payload=msg.pack(command),
+                timeout=seconds,
+                # a state comes in several pieces under one key: keep them all
+                consolidation=zenoh.QueryConsolidation(zenoh.ConsolidationMode.NONE),
             )
             for device, command in commands.items()
         }

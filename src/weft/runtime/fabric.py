@@ -31,6 +31,7 @@ from weft.runtime.wire import BadMessage, Header, pack_header, unpack_header
 log = logging.getLogger("weft.fabric")
 
 PIECES = 32  # of a message that crosses several links: each relay passes on what it has
+SMALLEST_PIECE = 16 * 1024
 
 
 MAX_LATENCY = 10.0  # seconds that an emulated link may delay a message
@@ -126,10 +127,10 @@ class Fabric:
             return
         channel = self._channel(header.dest)
         relayed = channel.link.neighbour != header.dest
-        if not (relayed and self._roads.cut_through and len(payload) > 4 * PIECES):
+        if not (relayed and self._roads.cut_through and len(payload) > 2 * SMALLEST_PIECE):
             channel.put(header, payload)
             return
-        size = -(-len(payload) // PIECES)
+        size = max(-(-len(payload) // PIECES), SMALLEST_PIECE)
         pieces = -(-len(payload) // size)
         for i in range(pieces):
             part = msgspec.structs.replace(header, piece=i, pieces=pieces)
@@ -265,4 +266,3 @@ class _Channel:
                              len(payload))
                 )  # fmt: skip
         self._publisher.undeclare()
-

@@ -82,6 +82,23 @@ class GetTimeline(Struct, frozen=True, tag="timeline"):
     run: str
 
 
+class ProbeCompute(Struct, frozen=True, tag="probe_compute"):
+    """How many GFLOPS does a convolutional network's step reach on you?"""
+
+
+class ProbeLink(Struct, frozen=True, tag="probe_link"):
+    """How long does it take from you to `peer`, for nothing and for `bytes`?"""
+
+    peer: str
+    bytes: int = 1_000_000
+
+
+class Echo(Struct, frozen=True, tag="echo"):
+    """Asks for no more than an answer."""
+
+    data: bytes = b""
+
+
 class Cancel(Struct, frozen=True, tag="cancel"):
     run: str
     why: str
@@ -91,7 +108,20 @@ class End(Struct, frozen=True, tag="end"):
     run: str
 
 
-Command = Hello | Assign | Weights | Prepare | Run | GetState | GetTimeline | Cancel | End
+Command = (
+    Hello
+    | Assign
+    | Weights
+    | Prepare
+    | Run
+    | GetState
+    | GetTimeline
+    | ProbeCompute
+    | ProbeLink
+    | Echo
+    | Cancel
+    | End
+)
 
 
 class Welcome(Struct, frozen=True, tag="welcome"):
@@ -101,8 +131,6 @@ class Welcome(Struct, frozen=True, tag="welcome"):
     memory_mb: float
     clock: float  # of the node's machine, seconds
     busy: str = ""  # the run it is in
-    gflops: float | None = None
-    endpoints: tuple[str, ...] = ()
 
 
 class Done(Struct, frozen=True, tag="done"):
@@ -123,7 +151,13 @@ class Spans(Struct, frozen=True, tag="spans"):
     total_cpu_s: float  # of the whole process, since the first step
 
 
-Reply = Welcome | Done | StatePiece | Spans
+class Probed(Struct, frozen=True, tag="probed"):
+    gflops: float = 0.0
+    latency_s: float = 0.0  # one way
+    bytes_per_s: float = 0.0
+
+
+Reply = Welcome | Done | StatePiece | Spans | Probed
 
 
 class Progress(Struct, frozen=True, tag="progress"):
@@ -150,9 +184,9 @@ Report = Progress | Finished | Failed
 T = TypeVar("T")
 
 _encoder = msgspec.msgpack.Encoder()
-_commands = msgspec.msgpack.Decoder(Command)
-_replies = msgspec.msgpack.Decoder(Reply)
-_reports = msgspec.msgpack.Decoder(Report)
+_commands: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
+_replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+_reports: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)
 
 
 def pack(message: Command | Reply | Report) -> bytes:

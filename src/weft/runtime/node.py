@@ -26,7 +26,6 @@ from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
-import weft
 from weft.errors import InputError, WeftError
 from weft.program import instructions as ins
 from weft.program.timeline import Span
@@ -34,10 +33,12 @@ from weft.runtime import keys
 from weft.runtime import messages as msg
 from weft.runtime.fabric import Fabric
 from weft.runtime.mailbox import Cancelled
+from weft.runtime.probe import probe_compute, probe_link
 from weft.runtime.samples import open_samples
 from weft.runtime.session import Endpoints, open_session
 from weft.runtime.wire import BadMessage, Header, pack_header, pack_tensors
 from weft.runtime.worker import Values, Worker
+from weft.version import __version__
 
 log = logging.getLogger("weft.node")
 
@@ -135,6 +136,12 @@ class Node:
                 yield from state_pieces(worker.optimizer_state(), optimizer=True)
             case msg.GetTimeline():
                 yield self._timeline(self._idle_worker(command.run))
+            case msg.ProbeCompute():
+                yield msg.Probed(gflops=probe_compute())
+            case msg.ProbeLink():
+                yield probe_link(self.session, self.group, command)
+            case msg.Echo():
+                yield msg.Done()
             case msg.Cancel():
                 if self._job and self._job.run == command.run:
                     self.fabric.mailbox.cancel(command.why)
@@ -148,7 +155,7 @@ class Node:
         pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return msg.Welcome(
             name=self.name,
-            version=weft.__version__,
+            version=__version__,
             cores=os.cpu_count() or 1,
             memory_mb=pages / 2**20,
             clock=time.monotonic(),

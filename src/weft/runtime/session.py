@@ -20,6 +20,7 @@ class Endpoints(Struct, frozen=True, omit_defaults=True):
     listen: tuple[str, ...] = ()  # e.g. "tcp/0.0.0.0:7447"; empty: any free port
     join: tuple[str, ...] = ()  # e.g. "tcp/192.0.2.7:7447"
     multicast: bool = False  # look for others on the local network
+    gossip: bool = True  # learn of further nodes from those one is connected to
     shared_memory: bool = False  # several times faster between processes of one machine;
     # must stay off where links are emulated: it would go around them
     config: str | None = None  # a Zenoh configuration file (TLS, access control)
@@ -37,7 +38,7 @@ def open_session(endpoints: Endpoints) -> Any:
         raise WeftError(f"cannot open the network on {asked}: {_first(error)}") from None
 
 
-def _config(endpoints: Endpoints) -> zenoh.Config:
+def _config(endpoints: Endpoints) -> Any:
     if endpoints.config:
         if not Path(endpoints.config).is_file():
             raise InputError(f"Zenoh configuration {endpoints.config}: no such file")
@@ -50,7 +51,7 @@ def _config(endpoints: Endpoints) -> zenoh.Config:
     settings: dict[str, Any] = {
         "mode": "peer",
         "scouting/multicast/enabled": endpoints.multicast,
-        "scouting/gossip/enabled": True,
+        "scouting/gossip/enabled": endpoints.gossip,
         "transport/shared_memory/enabled": endpoints.shared_memory,
         "transport/link/rx/max_message_size": MAX_PAYLOAD,
         "timestamping/enabled": False,

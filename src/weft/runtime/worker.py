@@ -113,7 +113,9 @@ class Worker:
         try:
             tensors = unpack_tensors(letter.header, letter.payload)
         except BadMessage as error:
-            raise WeftError(f"{t} of minibatch {step} from {i.source} is damaged: {error}") from None
+            raise WeftError(
+                f"{t} of minibatch {step} from {i.source} is damaged: {error}"
+            ) from None
         self._hold(step, t.kind, t.at, t.micro, tensors)
         self._span("wait", start, step, t.micro, str(t))
 
@@ -176,9 +178,12 @@ class Worker:
         if optimizer is not None:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
+        self._hold(step, "done", 0, 0, {})
 
     def _emit(self, i: ins.Emit, step: int) -> None:
+        start = time.monotonic()
         self.emit(step, i.micro, self._use(step, "act", i.at, i.micro))
+        self._span("emit", start, step, i.micro, "")
 
     # --- what is held, what is told -------------------------------------------------------------
 

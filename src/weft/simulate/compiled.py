@@ -15,6 +15,7 @@ from weft.program.instructions import (
     Backward,
     Forward,
     Instruction,
+    Load,
     Program,
     Recv,
     Send,
@@ -91,9 +92,11 @@ class _Compiler:
             return SEND, i.lag, 0.0, number, self.way(device, i), words
         seconds = self.cost(device, i)
         self.seconds[device] += seconds
-        layers = f"{i.layers[0]}-{i.layers[1]}" if isinstance(i, _LAYERED) else ""
+        label = f"{i.layers[0]}-{i.layers[1]}" if isinstance(i, _LAYERED) else ""
+        if isinstance(i, Load):
+            label = f"{i.samples[0]}-{i.samples[1]}"
         micro = 0 if isinstance(i, Update) else i.micro
-        return COMPUTE, i.lag, seconds, 0, (), (type(i).__name__.lower(), micro, layers, 0)
+        return COMPUTE, i.lag, seconds, 0, (), (type(i).__name__.lower(), micro, label, 0)
 
     def number(self, source: str, dest: str, tensor: Tensor) -> int:
         return self.numbers.setdefault((source, dest, tensor), len(self.numbers))

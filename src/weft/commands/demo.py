@@ -1,0 +1,108 @@
+"""The main job, end to end, on this machine: `weft demo`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weft.commands.app import app, say, show, show_json
+from weft.commands.options import Json
+from weft.commands.running import progress_bar
+from weft.fleet.parse import parse_fleet
+
+FLEET = """
+[[device]]
+name = "pi"
+tier = "device"
+gflops = 0.5
+data = true
+
+[[device]]
+name = "nuc"
+tier = "edge"
+gflops = 2.0
+
+[[device]]
+name = "cloud"
+tier = "cloud"
+gflops = 4.0
+
+[[link]]
+between = ["pi", "nuc"]
+mbps = 20
+latency_ms = 2
+
+[[link]]
+between = ["nuc", "cloud"]
+mbps = 50
+latency_ms = 5
+"""
+
+
+@app.command()
+def demo(
+    steps: Annotated[int, typer.Option(help="Minibatches to train.")] = 60,
+    out: Annotated[Path, typer.Option(help="Folder for pictures, weights, trace.")] = Path(
+        "runs/demo"
+    ),
+    json: Json = False,
+) -> None:
+    """Three emulated devices train LeNet-5 on real digits: compare, run, predicted beside measured.
+
+    \b
+    Example:  weft demo
+    """
+    import torch
+    from torch import nn
+
+    from weft import api, zoo
+    from weft.data import load
+    from weft.graph.optimizer import Optimizer
+    from weft.program.lower import lower
+    from weft.report.pictures import draw_gantt, draw_plan
+    from weft.report.results import train_document, train_table
+    from weft.report.tables import compare_table, plan_table
+    from weft.report.trace import save_trace
+    from weft.runtime.feeds import source_of
+    from weft.runtime.train import prepare, profile_for, train
+    from weft.simulate.simulate import simulate
+
+    fleet, batch, rule = parse_fleet(FLEET, "the demo's fleet"), 64, Optimizer("momentum", 0.02)
+    torch.manual_seed(0)
+    load("mnist5k")
+    model, loss = zoo.build("lenet5"), nn.CrossEntropyLoss()
+    say("measuring LeNet-5 on this machine, to emulate a Pi, a NUC and a cloud box on it ...")
+    trainee = prepare(
+        model, source_of("mnist5k", batch, 0), loss, fleet, batch=batch, rule=rule, emulated=True,
+        name="lenet5",
+    )  # fmt: skip
+    task = api.make_task(
+        profile_for(trainee, fleet, None),
+        fleet,
+        batch=batch,
+        graph=trainee.graph,
+        optimizer=rule.name,
+    )
+    rows = api.compare(task)
+    best = next(row for row in rows if row.valid)
+    plan = api.decide(best.strategy, task)
+    if not json:
+        show(compare_table(rows, f"lenet5, batch {batch}, one training step on pi, nuc and cloud"))
+        show(plan_table(plan))
+    say(f"training with {best.strategy}, {steps} steps on three real processes ...")
+    with progress_bar(steps, quiet=json) as on_progress:
+        result = train(
+            model, "mnist5k", loss, plan=plan, steps=steps, batch=batch, optimizer=rule, local=True,
+            out=out, on_progress=on_progress, name="lenet5",
+        )  # fmt: skip
+    predicted = simulate(lower(result.plan), steps=6)
+    draw_plan(result.plan, out / "plan.png")
+    draw_gantt(predicted, out / "gantt.png", other=result.timeline)
+    save_trace(out / "trace.json", {"predicted": predicted, "measured": result.timeline})
+    if json:
+        show_json({**train_document(result), "files": ["plan.png", "gantt.png", "trace.json"]})
+        return
+    show(train_table(result))
+    say(f"pictures and a trace for ui.perfetto.dev are in {out}: plan.png, gantt.png, trace.json")

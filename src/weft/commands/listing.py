@@ -1,0 +1,108 @@
+"""What there is, and what it costs: models, strategies, profile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weft import api
+from weft.commands import values
+from weft.commands.app import app, say, show, show_json, writing
+from weft.commands.options import Classes, InputShape, Json, Model
+from weft.errors import InputError
+from weft.plan import registry
+from weft.plan.derive import load_profile, save_profile
+from weft.report.tables import list_table, profile_table
+
+
+@app.command()
+def models(json: Json = False) -> None:
+    """List the networks that Weft knows by name.
+
+    \b
+    Example:  weft models
+    """
+    from weft import zoo
+
+    found = [zoo.get(name) for name in zoo.names()]
+    if json:
+        rows = [
+            {
+                "name": model.name,
+                "summary": model.summary,
+                "input_shape": model.input_shape,
+                "classes": model.classes,
+            }
+            for model in found
+        ]
+        show_json({"models": rows})
+        return
+    shapes = ["x".join(map(str, model.input_shape)) for model in found]
+    rows_text = [(m.name, s, str(m.classes), m.summary) for m, s in zip(found, shapes, strict=True)]
+    show(list_table(("model", "input", "classes", "what it is"), rows_text))
+
+
+@app.command()
+def strategies(json: Json = False) -> None:
+    """List the ways to split a network, and the options that --set gives each.
+
+    \b
+    Example:  weft strategies
+    """
+    found = [registry.get(name) for name in registry.names()]
+    if json:
+        rows = [
+            {"name": s.name, "summary": s.summary, "modes": s.modes, "options": dict(s.options)}
+            for s in found
+        ]
+        show_json({"strategies": rows})
+        return
+    texts = [(s.name, ", ".join(s.modes), ", ".join(s.options), s.summary) for s in found]
+    show(list_table(("strategy", "for", "--set", "what it does"), texts))
+
+
+@app.command()
+def profile(
+    model: Model,
+    batch: Annotated[int, typer.Option("--batch", "-b", help="Samples to time with.")] = 32,
+    device: Annotated[str, typer.Option(help="The name its times get in the file.")] = "here",
+    gflops: Annotated[
+        float | None, typer.Option(help="Derive the times from this speed; measure nothing.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Profile file.")] = None,
+    add: Annotated[
+        bool, typer.Option("--add", help="Keep the other devices that the file has.")
+    ] = False,
+    input_shape: InputShape = None,
+    classes: Classes = None,
+    json: Json = False,
+) -> None:
+    """What each layer costs: measured on this machine, or derived from --gflops.
+
+    \b
+    Example:  weft profile lenet5 --device pi -o lenet5.json
+              weft profile lenet5 --device cloud --gflops 100 -o lenet5.json --add
+    """
+    if add and output is None:
+        raise InputError("--add needs the file to add to: give it with -o")
+    known = load_profile(output) if add and output is not None and output.exists() else None
+    found = api.profile_model(
+        model,
+        device=device,
+        batch=batch,
+        gflops=gflops,
+        input_shape=values.shape(input_shape),
+        classes=classes,
+    )
+    if known is not None:
+        found = api.joined(known, found)
+    if output is not None:
+        with writing("profile file", output):
+            save_profile(found, output)
+        say(f"wrote {output}")
+    if json:
+        show_json(found)
+    else:
+        show(profile_table(found))

@@ -1,0 +1,102 @@
+"""The machines: node (the agent), fleet (who is there)."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weft.commands.app import app, say, show, show_json, writing
+from weft.commands.options import Join, Json, ZenohConfig
+from weft.errors import InputError
+from weft.fleet.parse import dump_fleet
+from weft.fleet.tables import NAME
+from weft.report.tables import list_table
+
+Group = Annotated[str, typer.Option(help="Keeps fleets apart that share a network.")]
+
+
+@app.command()
+def node(
+    name: Annotated[str, typer.Option(help="This device's name in the fleet file.")],
+    listen: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ENDPOINT", help="Such as tcp/0.0.0.0:7447; any free port if none."),
+    ] = None,
+    join: Join = None,
+    group: Group = "weft",
+    config: ZenohConfig = None,
+    gossip: Annotated[bool, typer.Option(help="Learn of further nodes from known ones.")] = True,
+    tether: Annotated[
+        bool, typer.Option("--tether", help="End when standard input closes.", hidden=True)
+    ] = False,
+    shared_memory: Annotated[
+        bool, typer.Option(help="Faster between processes of one machine; not for emulation.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say what goes on.")] = False,
+) -> None:
+    """The agent that runs on every device: waits for work until it is stopped.
+
+    \b
+    Example:  weft node --name pi --listen tcp/0.0.0.0:7447
+              weft node --name nuc --join tcp/192.0.2.7:7447
+    """
+    if not NAME.fullmatch(name):
+        raise InputError(
+            f"--name {name!r} is not allowed; use letters, digits, - and _ (64 at most)"
+        )
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING, format="%(name)s: %(message)s"
+    )
+    from weft.runtime.node import Node
+    from weft.runtime.serve_node import serve_node
+    from weft.runtime.session import Endpoints
+
+    def ready(_: Node) -> None:
+        where = ", ".join(listen or []) or "a free port"
+        say(f"{name} is ready on {where}; Ctrl-C stops it")
+
+    endpoints = Endpoints(
+        listen=tuple(listen or ()),
+        join=tuple(join or ()),
+        multicast=not (listen or join),
+        gossip=gossip,
+        shared_memory=shared_memory,
+        config=config,
+    )
+    serve_node(name, endpoints, group=group, tether=tether, ready=ready)
+
+
+@app.command()
+def fleet(
+    join: Join = None,
+    probe: Annotated[bool, typer.Option("--probe", help="Measure compute and links.")] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Fleet file.")] = None,
+    wait: Annotated[float, typer.Option(help="Seconds to look for nodes.")] = 2.0,
+    group: Group = "weft",
+    config: ZenohConfig = None,
+    json: Json = False,
+) -> None:
+    """Who is there; with --probe also how fast they and the links between them are.
+
+    \b
+    Example:  weft fleet --join tcp/192.0.2.7:7447 --probe -o fleet.toml
+    """
+    if wait <= 0:
+        raise InputError(f"--wait {wait} is not allowed; it must be above 0 seconds")
+    from weft.runtime.discover import discover
+
+    found = discover(tuple(join or ()), group=group, wait=wait, probe=probe, config=config)
+    if output is not None:
+        with writing("fleet file", output):
+            output.write_text(dump_fleet(found.fleet))
+        say(f"wrote {output}")
+    if json:
+        show_json({"devices": found.devices, "links": found.links})
+        return
+    columns = ("device", "cores", "memory", "GFLOPS", "busy")
+    show(list_table(columns, [d.cells() for d in found.devices]))
+    if found.links:
+        show(list_table(("from", "to", "Mbps", "latency"), [link.cells() for link in found.links]))

@@ -1,0 +1,56 @@
+"""Arguments and options that several commands share, each said once."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class ModeName(str, Enum):
+    train = "train"
+    infer = "infer"
+
+
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A name from `weft models`, or file.py:factory.")
+]
+FleetFile = Annotated[Path, typer.Option("--fleet", "-f", help="The fleet file (TOML).")]
+Batch = Annotated[
+    int | None,
+    typer.Option("--batch", "-b", help="Samples in a minibatch: 32 if not given, 1 to infer."),
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+ProfileFile = Annotated[
+    Path | None,
+    typer.Option("--profile", "-p", help="Measured times (JSON); MODEL is then only a label."),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A strategy's option; see `weft strategies`."),
+]
+InputShape = Annotated[
+    str | None,
+    typer.Option("--input-shape", metavar="CxHxW", help="One sample's shape, such as 1x28x28."),
+]
+Mode = Annotated[ModeName | None, typer.Option(help="What the plan is for.")]
+Classes = Annotated[int | None, typer.Option(help="Classes of a zoo network.")]
+Strategy = Annotated[str, typer.Option("--strategy", "-s", help="See `weft strategies`.")]
+Local = Annotated[
+    bool, typer.Option("--local", help="Emulate the fleet: one process per device, here.")
+]
+Namespaces = Annotated[
+    bool, typer.Option("--netns", help="Emulate with network namespaces (Linux, root).")
+]
+Join = Annotated[
+    list[str] | None,
+    typer.Option("--join", metavar="ENDPOINT", help="A node to join, such as tcp/192.0.2.7:7447."),
+]
+Deadline = Annotated[
+    float, typer.Option(help="Seconds a device waits for another before the run ends.")
+]
+ZenohConfig = Annotated[
+    str | None, typer.Option("--zenoh-config", help="Zenoh configuration: TLS, access control.")
+]

@@ -1,0 +1,61 @@
+"""What `--json` prints: the documents that scripts rely on, built in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from weft.plan.plan import Mode, Plan
+from weft.program.timeline import Timeline
+
+if TYPE_CHECKING:
+    from weft.api import Row
+
+Document = dict[str, Any]
+
+
+def seconds_key(mode: Mode) -> str:
+    """Training has a time per step, inference one until the answer."""
+    return "step_s" if mode == "train" else "latency_s"
+
+
+def plan_document(plan: Plan) -> Document:
+    """A plan without the fleet and the profile it carries in its file."""
+    document: Document = msgspec.to_builtins(plan)
+    for key in ("fleet", "profile", "version"):
+        document.pop(key, None)
+    return document
+
+
+def compare_document(model: str, batch: int, rows: Sequence[Row]) -> Document:
+    return {"model": model, "batch": batch, "rows": [row_document(row) for row in rows]}
+
+
+def row_document(row: Row) -> Document:
+    return {
+        "strategy": row.strategy,
+        seconds_key(row.mode): row.seconds,
+        "speedup": row.speedup,
+        "devices": list(row.devices),
+        "valid": row.valid,
+        "why_not": row.why_not,
+    }
+
+
+def timeline_document(plan: Plan, timeline: Timeline) -> Document:
+    """How long steps take, and how long each device and channel is busy, in all."""
+    places = dict.fromkeys(span.where for span in timeline.spans)
+    seconds = timeline.step_s if plan.mode == "train" else min(timeline.step_ends, default=0.0)
+    return {
+        "strategy": plan.strategy,
+        "model": plan.model,
+        "batch": plan.batch,
+        "steps": len(timeline.step_ends),
+        seconds_key(plan.mode): seconds,
+        "makespan_s": timeline.makespan,
+        "step_ends_s": list(timeline.step_ends),
+        "busy_s": {place: timeline.busy(place) for place in places},
+        "source": timeline.source,
+    }

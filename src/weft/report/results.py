@@ -1,0 +1,75 @@
+"""What a run gave, as the documents of INTERFACE.md and as tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+
+from weft.program.lower import lower
+from weft.report.tables import list_table, timeline_table
+from weft.report.words import seconds
+from weft.simulate.simulate import simulate
+
+if TYPE_CHECKING:
+    from weft.runtime.inference import InferResult
+    from weft.runtime.train import TrainResult
+
+
+def train_document(result: TrainResult) -> dict[str, Any]:
+    return {
+        "strategy": result.plan.strategy,
+        "model": result.plan.model,
+        "batch": result.plan.batch,
+        "steps": result.steps,
+        "seconds": result.seconds,
+        "step_s": result.step_s,
+        "predicted_step_s": result.predicted_step_s,
+        "final_loss": result.losses[-1] if result.losses else None,
+        "test_accuracy": result.test_accuracy,
+        "events": result.events,
+        "out": str(result.out) if result.out else None,
+    }
+
+
+def train_table(result: TrainResult) -> RenderableType:
+    document = train_document(result)
+    ratio = result.step_s / result.predicted_step_s if result.predicted_step_s else 0.0
+    rows = [
+        ("strategy", f"{result.plan.strategy} on {', '.join(result.plan.devices)}"),
+        ("steps", f"{result.steps} of {result.plan.batch} samples in {seconds(result.seconds)}"),
+        ("step", f"{seconds(result.step_s)} measured, {seconds(result.predicted_step_s)} predicted "
+                 f"(measured / predicted = {ratio:.2f})"),
+        ("loss", f"{document['final_loss']:.4f}" if result.losses else "-"),
+    ]  # fmt: skip
+    if result.test_accuracy is not None:
+        rows.append(("test accuracy", f"{result.test_accuracy:.1%}"))
+    if result.out:
+        rows.append(("folder", str(result.out)))
+    predicted = simulate(lower(result.plan), steps=min(max(result.steps, 2), 6))
+    return Group(list_table(("", "trained"), rows), timeline_table(predicted, result.timeline))
+
+
+def infer_document(result: InferResult) -> dict[str, Any]:
+    predicted = result.plan.predicted
+    return {
+        "strategy": result.plan.strategy,
+        "model": result.plan.model,
+        "batch": result.plan.batch,
+        "repeat": result.repeat,
+        "latency_s": result.latency_s,
+        "predicted_latency_s": predicted.latency_s if predicted else None,
+        "max_difference": result.max_difference,
+    }
+
+
+def infer_table(result: InferResult) -> RenderableType:
+    assert result.plan.predicted is not None
+    rows = [
+        ("strategy", f"{result.plan.strategy} on {', '.join(result.plan.devices)}"),
+        ("latency", f"{seconds(result.latency_s)} (median of {result.repeat}), "
+                    f"{seconds(result.plan.predicted.seconds)} predicted"),
+        ("difference", f"{result.max_difference:.2g} at most from the whole network's output"),
+    ]  # fmt: skip
+    predicted = simulate(lower(result.plan), steps=2)
+    return Group(list_table(("", "answered"), rows), timeline_table(predicted, result.timeline))

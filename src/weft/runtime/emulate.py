@@ -1,0 +1,71 @@
+"""How slow an emulated device must be, and what a plan should then expect of it.
+
+The network is measured on this machine; a device that is to have g effective GFLOPS gets the slowdown that
+makes the whole network take as long here as g would. A device faster than this machine cannot be
+emulated: it runs at this machine's speed, and the caller is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+from torch import Tensor
+
+from weft.fleet.fleet import Fleet
+from weft.graph.measure import measure
+from weft.graph.network import Graph
+from weft.graph.optimizer import Optimizer
+from weft.plan.derive import graph_profile
+from weft.plan.profile import DeviceTimes, Profile
+
+REST_S = 0.01  # emulated devices wait for each other, so measure what they find after a pause
+
+
+@dataclass(frozen=True)
+class Emulation:
+    profile: Profile  # what the emulated devices will take
+    slowdown: dict[str, float]
+    too_fast: tuple[str, ...]  # devices that this machine cannot be as fast as
+    gflops_here: float
+
+
+def emulation(
+    graph: Graph,
+    state: Mapping[str, Tensor],
+    fleet: Fleet,
+    *,
+    batch: int,
+    training: bool,
+    optimizer: Optimizer | None = None,
+    given: Profile | None = None,
+    repeats: int = 7,
+) -> Emulation:
+    """Measures the network here; `given` is a profile whose total times the devices shall have."""
+    times = measure(
+        graph, state, batch=batch, repeats=repeats, training=training, optimizer=optimizer,
+        rest_s=REST_S,
+    )  # fmt: skip
+    here = DeviceTimes(**msgspec.structs.asdict(times))
+    last = len(graph.layers) - 1
+    seconds = here.forward(0, last, batch) + here.backward(0, last, batch)
+    flops = graph.forward_flops * batch
+    if training:  # backward costs twice the forward pass, but the first layer's only once
+        flops = 3 * flops - graph.layers[0].forward_flops * batch
+    gflops_here = flops / seconds / 1e9
+    slowdown, too_fast = {}, []
+    for device in fleet.devices:
+        wanted = 1.0
+        if given is not None:
+            theirs = given.devices[device.name]
+            total = theirs.forward(0, last, batch)
+            total += theirs.backward(0, last, batch) if training else 0.0
+            wanted = total / seconds
+        elif device.gflops is not None:
+            wanted = gflops_here / device.gflops
+        if wanted < 0.98:
+            too_fast.append(device.name)
+        slowdown[device.name] = max(1.0, wanted)
+    profile = graph_profile(graph, {name: here.scaled(s) for name, s in slowdown.items()})
+    return Emulation(profile, slowdown, tuple(too_fast), gflops_here)
