@@ -18,6 +18,10 @@ from weft.program.validate import check_flow
 MakePlan = Callable[..., Plan]
 
 
+def carried(i: Send | Recv) -> str:
+    return str(i.tensor) if i.also is None else f"{i.tensor}+{i.also}"
+
+
 def spell(program: Program, device: str) -> str:
     """A device's code in short words: `F0-1.0` is the forward of layers 0 to 1, micro-batch 0."""
     words = []
@@ -26,9 +30,9 @@ def spell(program: Program, device: str) -> str:
             case Load():
                 words.append(f"load{i.samples[0]}:{i.samples[1]}")
             case Recv():
-                words.append(f"{i.tensor}<{i.source}")
+                words.append(f"{carried(i)}<{i.source}")
             case Send():
-                words.append(f"{i.tensor}>{i.dest}")
+                words.append(f"{carried(i)}>{i.dest}")
             case Forward() | Backward():
                 words.append(f"{type(i).__name__[0]}{i.layers[0]}-{i.layers[1]}.{i.micro}")
             case Update():
@@ -41,26 +45,71 @@ def spell(program: Program, device: str) -> str:
 def test_two_stages_with_two_in_flight(make_plan: MakePlan) -> None:
     program = lower(make_plan("phone", "phone", "edge", micro_batches=3, in_flight=2))
     assert spell(program, "phone") == (
-        "load0:2 F0-1.0 act2.0>edge target0.0>edge "
-        "load2:3 F0-1.1 act2.1>edge target0.1>edge "
+        "load0:2 F0-1.0 act2.0+target0.0>edge "
+        "load2:3 F0-1.1 act2.1+target0.1>edge "
         "grad2.0<edge B0-1.0 "
-        "load3:4 F0-1.2 act2.2>edge target0.2>edge "
+        "load3:4 F0-1.2 act2.2+target0.2>edge "
         "grad2.1<edge B0-1.1 grad2.2<edge B0-1.2 U0-1"
     )
     assert spell(program, "edge") == (
-        "act2.0<phone F2-2.0 target0.0<phone loss.0 B2-2.0 grad2.0>phone "
-        "act2.1<phone F2-2.1 target0.1<phone loss.1 B2-2.1 grad2.1>phone "
-        "act2.2<phone F2-2.2 target0.2<phone loss.2 B2-2.2 grad2.2>phone U2-2"
+        "act2.0+target0.0<phone F2-2.0 loss.0 B2-2.0 grad2.0>phone "
+        "act2.1+target0.1<phone F2-2.1 loss.1 B2-2.1 grad2.1>phone "
+        "act2.2+target0.2<phone F2-2.2 loss.2 B2-2.2 grad2.2>phone U2-2"
     )
 
 
-def test_a_source_without_layers_sends_samples_and_labels_and_gets_nothing_back(
+@pytest.mark.parametrize(
+    ("owners", "source", "rides"),
+    [
+        ("ab", "a", True), ("b", "a", True), ("bcb", "a", True), ("abab", "a", True),
+        ("aab", "a", True), ("abc", "a", False), ("bc", "a", False), ("aba", "a", False),
+        ("a", "a", False),
+    ],
+)  # fmt: skip
+def test_labels_ride_with_the_activation_that_goes_where_the_loss_is(
+    make_plan: MakePlan, owners: str, source: str, rides: bool
+) -> None:
+    """Once and only once, whichever of the device's stages the activation is for."""
+    plan = make_plan(*owners, source=source, batch=2)
+    program = lower(plan)
+    check_flow(program)
+    sends = [i for i in program.code[source] if isinstance(i, Send)]
+    riding = [i for i in sends if i.also is not None]
+    assert len(riding) == rides
+    for send in riding:
+        assert send.bytes == 2 * (plan.profile.cut_bytes(send.tensor.at) + 8)
+    alone = [i for i in sends if i.tensor.kind == "target"]
+    assert len(alone) == (owners[-1] != source and not rides)
+
+
+def test_a_source_without_layers_sends_samples_and_labels_and_is_told_when_to_go_on(
     make_plan: MakePlan,
 ) -> None:
     program = lower(make_plan("a", "b", source="home", micro_batches=2, in_flight=2))
-    assert spell(program, "home") == ("load0:2 act0.0>a target0.0>b load2:4 act0.1>a target0.1>b")
+    assert spell(program, "home") == (
+        "done0.0<a load0:2 act0.0>a target0.0>b load2:4 act0.1>a target0.1>b"
+    )
     assert spell(program, "a").startswith("act0.0<home F0-0.0 act1.0>b ")
+    assert spell(program, "a").endswith("U0-0 done0.0>home")
     assert "grad0" not in spell(program, "a")
+    assert "done" not in spell(program, "b")
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 5])
+def test_a_source_without_layers_stays_so_many_minibatches_ahead(
+    make_plan: MakePlan, ahead: int
+) -> None:
+    program = lower(make_plan("a", "b", source="home", ahead=ahead))
+    assert [i.lag for i in program.code["home"]] == [ahead, 0, 0, 0]
+    check_flow(program)
+    with pytest.raises(InputError, match="ahead = 0"):
+        lower(make_plan("a", "b", source="home", ahead=0))
+
+
+def test_a_source_with_layers_is_told_by_its_gradients(make_plan: MakePlan) -> None:
+    for owners in ("ab", "ba"):
+        program = lower(make_plan(*owners, source="a"))
+        assert "done" not in spell(program, "a") + spell(program, "b")
 
 
 def test_there_and_back_again_on_one_device(make_plan: MakePlan) -> None:
@@ -101,7 +150,7 @@ def test_activations_and_gradients_are_coded_samples_and_labels_are_not(
         for code in lower(plan).code.values() for i in code if isinstance(i, Send)
     }  # fmt: skip
     assert sizes == {
-        "act0.0": (120, "none"), "target0.0": (16, "none"),
+        "act0.0": (120, "none"), "target0.0": (16, "none"), "done0.0": (0, "none"),
         "act1.0": (act, codec), "grad1.0": (grad, codec),
     }  # fmt: skip
 

@@ -74,7 +74,11 @@ def test_a_doubled_send_is_caught(program: Program) -> None:
 
 def test_swapped_receives_that_wait_for_each_other_are_caught(program: Program) -> None:
     def swap(code: Code) -> Code:
-        first, second = (code.index(Recv(Tensor("act", 2, m), "phone")) for m in (0, 1))
+        first, second = (
+            next(k for k, i in enumerate(code)
+                 if isinstance(i, Recv) and i.tensor == Tensor("act", 2, m))
+            for m in (0, 1)
+        )  # fmt: skip
         code[first], code[second] = code[second], code[first]
         return code
 

@@ -34,15 +34,32 @@ def test_the_price_of_an_answer(phone_and_edge: MakePlan) -> None:
     assert predicted.seconds == predicted.latency_s
 
 
-def test_the_first_step_that_fills_the_pipeline_does_not_count(phone_and_edge: MakePlan) -> None:
-    """A source that only sends is ahead from the second step on."""
-    plan = phone_and_edge(edge=(3.0, 9.0), batch=1)
-    alone = msgspec.structs.replace(
+def all_edge(plan: Plan) -> Plan:
+    return msgspec.structs.replace(
         plan, shards=tuple(msgspec.structs.replace(s, device="edge") for s in plan.shards)
     )
+
+
+def test_the_first_step_that_fills_the_pipeline_does_not_count(phone_and_edge: MakePlan) -> None:
+    """A source that may feed ahead is ahead from the second step on."""
+    alone = all_edge(phone_and_edge(edge=(3.0, 9.0), batch=1, ahead=2))
     first = simulate(lower(alone)).step_ends[0]
     assert first == 10 + 24
     assert price(alone).step_s == 24
+
+
+@pytest.mark.parametrize(("forward", "backward"), [(3.0, 9.0), (0.5, 1.0)])
+def test_feeding_ahead_hides_the_shorter_of_transfer_and_compute(
+    phone_and_edge: MakePlan, forward: float, backward: float
+) -> None:
+    """Two layers take 2 * (forward + backward), the samples 10 s; both ways 0.25 s of latency."""
+    compute, latency = 2 * (forward + backward), 0.25
+    serial = phone_and_edge(edge=(forward, backward), latency_ms=latency * 1000)
+    assert price(all_edge(serial)).step_s == 10 + compute + 2 * latency
+    for ahead in (2, 3):
+        step_s = price(all_edge(msgspec.structs.replace(serial, ahead=ahead))).step_s
+        assert step_s is not None
+        assert max(10, compute) <= step_s <= max(10, compute) + 2 * latency
 
 
 def test_a_plan_that_does_not_fit_has_a_price_too(phone_and_edge: MakePlan) -> None:

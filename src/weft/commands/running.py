@@ -147,8 +147,8 @@ def infer(
     from weft.runtime.inference import infer as run
 
     result = run(
-        model, found, strategy, repeat=repeat, batch=batch or 1, input_path=input, weights=weights,
-        output=output, local=local, netns=netns, join=join,
+        model, found, strategy, repeat=repeat, batch=1 if batch is None else batch,
+        input_path=input, weights=weights, output=output, local=local, netns=netns, join=join,
         profile=load_profile(profile) if profile else None,
         options=values.settings(settings or []), deadline=deadline,
         input_shape=values.shape(input_shape), classes=classes, config=config,

@@ -67,7 +67,7 @@ def capture_loss(
     """The same graph with a loss: any function of (output, target) that returns a scalar."""
     module = loss if isinstance(loss, nn.Module) else _Function(loss)
     shape = graph.values[graph.output].shape
-    output = torch.randn(4, *shape[1:])
+    output = torch.rand(4, *shape[1:])  # between 0 and 1 every loss of PyTorch is defined
     target = target.detach().cpu().repeat(4, *[1] * (target.dim() - 1))[:4]
     label = f"loss {type(module).__name__}"
     traced = _Rewriter(label, *_export(module, (output, target), label)).rewrite()
@@ -244,7 +244,7 @@ class _Rewriter:
         _, base, overload = op.split(".")
         target = node.args[0]
         assert isinstance(target, fx.Node)
-        name = self._names.get(target.name, target.name)
+        name = self._resolved(target.name)
         if name in self.state:
             if base == "add_":
                 return "buffer.add_"
@@ -252,7 +252,7 @@ class _Rewriter:
         root = self._viewed.get(name, name)
         if root != name or root in self._viewed.values():
             raise InputError(f"{self._at(node)}: {op} changes a tensor that other views share")
-        self._names[target.name] = node.name
+        self._names[name] = node.name
         return f"aten.{base[:-1]}.{overload}"
 
     def _arguments(self, node: fx.Node) -> tuple[list[Arg], dict[str, Arg]]:

@@ -200,6 +200,8 @@ def _atom(atom: Atom, state: Mapping[str, Tensor]) -> Any:
             raise InputError(f"dtype {atom.name!r} is not one of {', '.join(DTYPES)}")
         return DTYPES[atom.name]
     if isinstance(atom, Infinite):
+        if atom.name not in ("inf", "-inf", "nan"):
+            raise InputError(f"number {atom.name!r} is not one of inf, -inf, nan")
         return float(atom.name)
     return atom
 

@@ -48,7 +48,8 @@ _NAMED = """
 _log_softmax _softmax abs adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool2d add.Scalar
 addmm alias alpha_dropout amax amin arange arange.start arange.start_step argmax.default
 avg_pool1d baddbmm bernoulli.p binary_cross_entropy binary_cross_entropy_with_logits
-bitwise_and.Tensor bitwise_not bitwise_or.Tensor bmm ceil celu channel_shuffle chunk clamp
+bitwise_and.Tensor bitwise_not bitwise_or.Tensor bmm broadcast_tensors ceil celu
+channel_shuffle chunk clamp
 clamp_min clone contiguous conv3d conv_transpose1d conv_transpose2d.input cos cross_entropy_loss
 cumsum detach div.Scalar div.Tensor elu eq.Scalar eq.Tensor erf exp expand expand_as
 feature_dropout floor full full_like gather ge.Scalar gelu glu gt.Scalar hardshrink hardsigmoid

@@ -44,6 +44,7 @@ class Load(Struct, frozen=True, tag="load", omit_defaults=True):
 class Recv(Struct, frozen=True, tag="recv", omit_defaults=True):
     tensor: Tensor
     source: str
+    also: Tensor | None = None  # rides in the same message
     lag: int = 0
 
 
@@ -54,6 +55,7 @@ class Send(Struct, frozen=True, tag="send", omit_defaults=True):
     dest: str
     bytes: int  # on the wire, as planned
     codec: Codec = "none"
+    also: Tensor | None = None  # rides in the same message: labels with their activation
     lag: int = 0
 
 

@@ -5,19 +5,22 @@
 
 Training, a phone with layers A and an edge server with layers B, two micro-batches, two in flight:
 
-    phone | load 0  F 0  send a0  send y0 | load 1  F 1  send a1  send y1 | recv g0  B 0 | recv g1  B 1 | update A
-    edge  | recv a0  F 0  recv y0  loss 0  B 0  send g0 | recv a1  F 1  recv y1  loss 1  B 1  send g1   | update B
+    phone | load 0  F 0  send a0+y0 | load 1  F 1  send a1+y1 | recv g0  B 0 | recv g1  B 1 | update A
+    edge  | recv a0+y0  F 0  loss 0  B 0  send g0 | recv a1+y1  F 1  loss 1  B 1  send g1   | update B
 
-Labels (y) follow the activation that leaves the source, so they cross while the next stage computes.
+Labels (y) ride with the activation that leaves the source; where the loss is computed further on they
+follow it in a message of their own, which crosses while the next stage computes.
 The turns come from `schedule`; this module only spells them out. In an inference the source feeds
 `in_flight` micro-batches ahead and then waits for an answer before it feeds the next. In training
 a source without layers is told when a minibatch is done, and stays `plan.ahead` minibatches ahead.
-"""  # noqa: E501 (the table)
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import NamedTuple
+
+import msgspec
 
 from weft.errors import InputError
 from weft.plan.plan import Codec, Part, Plan
@@ -121,6 +124,15 @@ class _Writer:
                 (s - 1 for s, stage in enumerate(self.stages) if stage.device != plan.source), None
             )
 
+        # The stage that gets the activation which leaves the source; its device may, later on or at
+        # once, compute the loss as well.
+        self.away = 0 if self.feeds_stage else (self.label_stage or 0) + 1
+        self.labels_ride = (
+            self.train
+            and self.away < len(self.stages)
+            and self.stages[-1].device == self.stages[self.away].device != plan.source
+        )
+
     def code(self, device: str) -> Iterator[Instruction]:
         mine = [s for s, stage in enumerate(self.stages) if stage.device == device]
         if not self.train:
@@ -185,13 +197,24 @@ class _Writer:
     def feed(self, micro: int) -> Iterator[Instruction]:
         """The source's turn where another device holds the first layer."""
         yield self.load(micro)
-        yield self.send("act", 0, micro, self.stages[0].device)
-        yield from self.labels(micro)
+        yield from self.leave(0, micro, self.stages[0].device)
 
-    def labels(self, micro: int) -> Iterator[Instruction]:
+    def leave(self, at: int, micro: int, dest: str) -> Iterator[Instruction]:
+        """An activation leaves the source, with its labels where they go the same way."""
         end = self.stages[-1].device
+        act, labels = self.send("act", at, micro, dest), self.send("target", 0, micro, end)
+        if self.labels_ride:
+            yield msgspec.structs.replace(act, bytes=act.bytes + labels.bytes, also=labels.tensor)
+            return
+        yield act
         if self.train and end != self.plan.source:
-            yield self.send("target", 0, micro, end)
+            yield labels
+
+    def arrive(self, s: int, micro: int, source: str) -> Recv:
+        """The other end of `leave`, or of any other activation's way."""
+        rides = s == self.away and self.labels_ride
+        also = Tensor("target", 0, micro) if rides else None
+        return Recv(tensor=Tensor("act", self.stages[s].first, micro), source=source, also=also)
 
     def forward(self, s: int, micro: int) -> Iterator[Instruction]:
         device, first, last = self.stages[s]
@@ -200,15 +223,16 @@ class _Writer:
         if s == 0 and not self.feeds_stage:
             yield self.load(micro)
         if before != device:
-            yield Recv(tensor=Tensor("act", first, micro), source=before)
+            yield self.arrive(s, micro, before)
         yield Forward(layers=(first, last), micro=micro, samples=self.sizes[micro])
         after = self.plan.source if final else self.stages[s + 1].device
         if after != device and not (final and self.train):
-            yield self.send("act", last + 1, micro, after)
-        if s == self.label_stage:
-            yield from self.labels(micro)
+            if s == self.label_stage:
+                yield from self.leave(last + 1, micro, after)
+            else:
+                yield self.send("act", last + 1, micro, after)
         if final and self.train:
-            if device != self.plan.source:
+            if device != self.plan.source and not self.labels_ride:
                 yield Recv(tensor=Tensor("target", 0, micro), source=self.plan.source)
             yield Loss(micro=micro, samples=self.sizes[micro])
 

@@ -91,6 +91,10 @@ def _check_peer(program: Program, device: str, instruction: Instruction, peer: s
         raise WeftError(f"{device}: {show(instruction)}: allowed are the other devices ({others})")
 
 
+def _carried(i: Send | Recv) -> tuple[Tensor, ...]:
+    return (i.tensor,) if i.also is None else (i.tensor, i.also)
+
+
 class _Run:
     """The abstract run: what each device holds of each minibatch, and which messages are there."""
 
@@ -155,9 +159,9 @@ class _Run:
             case Load():
                 self.make(device, step, Tensor("act", 0, i.micro), Tensor("target", 0, i.micro))
             case Recv():
-                self.make(device, step, i.tensor)
+                self.make(device, step, *_carried(i))
             case Send():
-                self.need(device, step, i, i.tensor)
+                self.need(device, step, i, *_carried(i))
             case Forward(layers=(first, last)):
                 self.need(device, step, i, Tensor("act", first, i.micro))
                 self.make(device, step, Tensor("act", last + 1, i.micro))

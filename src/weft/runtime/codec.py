@@ -22,6 +22,7 @@ from weft.graph.operators import DTYPES
 Codec = Literal["none", "fp16", "int8"]
 CODECS: tuple[Codec, ...] = ("none", "fp16", "int8")
 MAX_DIMS = 8
+MAX_ELEMENTS = 1 << 30
 
 
 class TensorSpec(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -46,9 +47,11 @@ class TensorSpec(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
         """Why this cannot be a tensor, or None. Must be asked before anything is allocated."""
         if self.dtype not in DTYPE_BYTES:
             return f"unknown dtype {self.dtype[:20]!r}"
-        if len(self.shape) > MAX_DIMS or any(n < 0 for n in self.shape):
+        # an empty dimension must not hide the others: their strides are computed all the same
+        size = math.prod(max(n, 1) for n in self.shape[: MAX_DIMS + 1])
+        if len(self.shape) > MAX_DIMS or size > MAX_ELEMENTS or any(n < 0 for n in self.shape):
             return f"shape {self.shape[:9]} is not allowed"
-        if self.codec != "none" and not self.dtype.startswith("float"):
+        if self.codec != "none" and not self.dtype.startswith(("float", "bfloat")):
             return f"codec {self.codec} on {self.dtype}"
         if not (math.isfinite(self.low) and math.isfinite(self.scale)):
             return "scale or offset is not finite"
@@ -69,8 +72,12 @@ def encode(name: str, tensor: Tensor, codec: Codec) -> tuple[TensorSpec, Tensor]
     low, high = (float(v) for v in torch.aminmax(tensor))
     if not (math.isfinite(low) and math.isfinite(high)):
         return TensorSpec(name, dtype, shape), tensor.contiguous()
-    scale = (high - low) / 255 or 1.0
-    codes = tensor.sub(low).mul_(1 / scale).round_().clamp_(0, 255).to(torch.uint8)
+    wide = tensor if tensor.dtype == torch.float64 else tensor.float()
+    limits = torch.finfo(wide.dtype)
+    if high - low > limits.max:  # the differences are no numbers of this type
+        return TensorSpec(name, dtype, shape), tensor.contiguous()
+    scale = max((high - low) / 255, limits.tiny) if high > low else 1.0
+    codes = wide.sub(low).mul_(1 / scale).round_().clamp_(0, 255).to(torch.uint8)
     return TensorSpec(name, dtype, shape, "int8", low, scale), codes.contiguous()
 
 
@@ -82,8 +89,9 @@ def decode(spec: TensorSpec, data: memoryview) -> Tensor:
         return torch.frombuffer(data, dtype=DTYPES[spec.dtype]).view(spec.shape)
     if spec.codec == "fp16":
         return torch.frombuffer(data, dtype=torch.float16).to(DTYPES[spec.dtype]).view(spec.shape)
-    codes = torch.frombuffer(data, dtype=torch.uint8).to(DTYPES[spec.dtype])
-    return codes.mul_(spec.scale).add_(spec.low).view(spec.shape)
+    wide = torch.float64 if spec.dtype == "float64" else torch.float32
+    values = torch.frombuffer(data, dtype=torch.uint8).to(wide).mul_(spec.scale).add_(spec.low)
+    return values.to(DTYPES[spec.dtype]).view(spec.shape)
 
 
 def tensor_bytes(tensor: Tensor) -> memoryview:

@@ -13,11 +13,13 @@ from __future__ import annotations
 import queue
 import secrets
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
+import zenoh
 from safetensors.torch import load as load_safetensors
 from torch import Tensor
 
@@ -25,6 +27,7 @@ from weft.errors import InputError, LostDevice, WeftError
 from weft.graph.network import Graph
 from weft.graph.optimizer import Optimizer
 from weft.plan.plan import Plan
+from weft.program.cost import compute_seconds
 from weft.program.instructions import Program
 from weft.program.lower import lower
 from weft.program.timeline import Span, Timeline
@@ -48,7 +51,7 @@ class Settings:
     seed: int = 0
     deadline_s: float = 30.0  # raise it where one step or one transfer may take longer
     shaping: Shaping = "none"
-    slowdown: Mapping[str, float] = field(default_factory=dict)
+    paced: frozenset[str] = frozenset()  # devices made as slow as the plan's profile says
     scratch: Path | None = None  # for the clocks of shared media
     data: str | None = None  # a set of weft.data that the source device has; None: fed from here
     same_clock: bool = False  # all nodes on this machine
@@ -84,7 +87,10 @@ class Coordinator:
         self.devices = involved(plan.fleet, plan.devices)
         self._state = state
         self._feed = feed
-        self._feeder = crew.session.declare_publisher(f"{crew.group}/data/{plan.source}")
+        self._feeder = crew.session.declare_publisher(
+            f"{crew.group}/data/{plan.source}",
+            congestion_control=zenoh.CongestionControl.BLOCK,  # never drop a minibatch
+        )
         if feed is None and settings.data is None:
             raise InputError("nothing to run on: give data or a feed")
 
@@ -105,10 +111,10 @@ class Coordinator:
     def prepare(self, optimizer_state: Mapping[str, Tensor] | None = None) -> None:
         """Every device has its job, its weights and its neighbours; nothing has been computed."""
         self.crew.wait_for(self.devices, self.settings.deadline_s)
-        self.crew.listen(self.run)
         wait = max(self.settings.deadline_s, 10.0)
         jobs = {device: self._job(device) for device in self.devices}
         self.crew.ask_all({d: msg.Assign(job) for d, job in jobs.items()}, wait)
+        self.crew.listen(self.run)  # not before: a refused run must not make a running one deaf
         for device, job in jobs.items():
             names = [n for segment in job.segments for n in segment.state]
             self._ship(device, {n: self._state[n] for n in names}, optimizer=False)
@@ -121,6 +127,7 @@ class Coordinator:
         plan, settings = self.plan, self.settings
         last = len(self.graph.layers) - 1
         training = plan.mode == "train"
+        code = self.program.code.get(device, ())
         segments = tuple(
             self.graph.segment(*shard.layers, with_loss=training and shard.layers[1] == last)
             for shard in plan.shards
@@ -132,7 +139,7 @@ class Coordinator:
             mode=plan.mode,
             batch=plan.batch,
             layers=last + 1,
-            code=self.program.code.get(device, ()),
+            code=code,
             segments=segments,
             inputs=tuple(self.graph.inputs),
             optimizer=settings.optimizer,
@@ -145,7 +152,9 @@ class Coordinator:
                 scratch=settings.scratch,
             ),
             seed=settings.seed,
-            slowdown=settings.slowdown.get(device, 1.0),
+            pace=tuple(compute_seconds(plan.profile, device, i) for i in code)
+            if device in settings.paced
+            else (),
             deadline_s=settings.deadline_s,
             data=msg.Data(name=settings.data, seed=settings.seed),
             record=settings.record,
@@ -205,13 +214,18 @@ class Coordinator:
                     )
             case (Header() as header, bytes() as payload):
                 if header.run == self.run and header.kind == "answer":
-                    outcome.answers[header.step, header.micro] = unpack_tensors(header, payload)
+                    outcome.answers[header.step, header.micro] = _copies(header, payload)
 
     def _check_silence(self, heard: float, waiting: set[str], outcome: Outcome) -> None:
         """Nodes wait `deadline_s` for each other and then say so; past that, the silent one is lost."""
         silent = time.monotonic() - heard
         limit = self.settings.deadline_s * 1.5 + 5
-        if silent > limit and waiting:
+        if silent > limit and not waiting:
+            raise WeftError(
+                f"all devices are done, but after {silent:.0f} s only {len(outcome.answers)} answers "
+                "have come; is the link to this machine broken?"
+            )
+        if silent > limit:
             slowest = min(waiting, key=lambda d: outcome.done[d])
             raise LostDevice(
                 slowest,
@@ -274,6 +288,13 @@ class Coordinator:
             self.crew.ask_all(there, seconds)
         except WeftError:
             return
+
+
+def _copies(header: Header, payload: bytes) -> dict[str, Tensor]:
+    """Tensors that belong to the user, who may write into them; the message's memory is read-only."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")
+        return {name: tensor.clone() for name, tensor in unpack_tensors(header, payload).items()}
 
 
 def _moved(span: Span, by: float) -> Span:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -29,11 +30,10 @@ class Crew:
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._present: dict[str, int] = {}
         self._changed = threading.Condition()
-        self._subscriptions: list[Any] = [
-            self.session.liveliness().declare_subscriber(
-                keys.alive(group, "*"), self._liveliness, history=True
-            )
-        ]
+        self._run_subscriptions: list[Any] = []
+        self._subscription = self.session.liveliness().declare_subscriber(
+            keys.alive(group, "*"), self._liveliness, history=True
+        )
 
     def __enter__(self) -> Crew:
         return self
@@ -84,8 +84,13 @@ class Crew:
                 self._changed.wait(left)
 
     def listen(self, run: str) -> None:
-        """Reports and answers of this run go to `events` from now on."""
-        self._subscriptions += [
+        """Reports and answers of this run, and of no other, go to `events` from now on."""
+        for old in self._run_subscriptions:
+            old.undeclare()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self.events.get_nowait()
+        self._run_subscriptions = [
             self.session.declare_subscriber(keys.report(self.group, run), self._reported),
             self.session.declare_subscriber(keys.answer(self.group, run), self._answered),
         ]
@@ -101,7 +106,9 @@ class Crew:
             header = unpack_header(sample.attachment.to_bytes() if sample.attachment else b"")
         except BadMessage:
             return
-        self.events.put((header, sample.payload.to_bytes()))
+        payload = sample.payload.to_bytes()
+        if len(payload) == header.bytes:
+            self.events.put((header, payload))
 
     def ask(self, device: str, command: msg.Command, seconds: float) -> list[msg.Reply]:
         return self.ask_all({device: command}, seconds)[device]

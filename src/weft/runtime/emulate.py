@@ -1,8 +1,10 @@
-"""How slow an emulated device must be, and what a plan should then expect of it.
+"""How slow an emulated device is: the times that its instructions shall take.
 
-The network is measured on this machine; a device that is to have g effective GFLOPS gets the slowdown that
-makes the whole network take as long here as g would. A device faster than this machine cannot be
-emulated: it runs at this machine's speed, and the caller is told.
+The network is measured on this machine; a device that is to have g effective GFLOPS gets these times,
+scaled so that the whole network takes as long as g would. A compute instruction is really computed
+and then waits until its time is over, so ten slow devices fit on two cores. Why not by the CPU time that it
+used: docs/decisions/emulated-speed.md. A device faster than this machine cannot be emulated: it runs
+at this machine's speed, and the caller is told.
 """
 
 from __future__ import annotations
@@ -26,9 +28,14 @@ REST_S = 0.01  # emulated devices wait for each other, so measure what they find
 @dataclass(frozen=True)
 class Emulation:
     profile: Profile  # what the emulated devices will take
-    slowdown: dict[str, float]
+    slowdown: dict[str, float]  # against this machine
     too_fast: tuple[str, ...]  # devices that this machine cannot be as fast as
     gflops_here: float
+
+    @property
+    def paced(self) -> frozenset[str]:
+        """Devices slower than this machine: their instructions wait until their time is over."""
+        return frozenset(name for name, factor in self.slowdown.items() if factor > 1.0)
 
 
 def emulation(

@@ -32,8 +32,11 @@ log = logging.getLogger("weft.fabric")
 
 PIECES = 32  # of a message that crosses several links: each relay passes on what it has
 SMALLEST_PIECE = 16 * 1024
+MAX_PARTIAL = 256  # messages of which some pieces are still missing
 
 
+SLOW_S = 0.001  # a hand-over that takes longer means that the link is backed up
+RETRY_S = 1.0
 MAX_LATENCY = 10.0  # seconds that an emulated link may delay a message
 
 
@@ -81,7 +84,10 @@ class Fabric:
         self._roads = Roads()
         self._channels: dict[str, _Channel] = {}
         self._pieces: dict[tuple[Any, ...], _Pieces] = {}
-        self._subscriber = session.declare_subscriber(self.data_key(name), self._arrived)
+        # Called straight from Zenoh's receiving thread: it only checks and files the message.
+        self._subscriber = session.declare_subscriber(
+            self.data_key(name), zenoh.handlers.Callback(self._arrived, indirect=False)
+        )
 
     def data_key(self, name: str) -> str:
         return f"{self.group}/data/{name}"
@@ -186,6 +192,9 @@ class Fabric:
 
     def _piece(self, header: Header, payload: bytes) -> None:
         key = (header.source, *header.key)
+        if key not in self._pieces and len(self._pieces) >= MAX_PARTIAL:
+            self.counts["bad"] += 1  # somebody sends beginnings without ends
+            return
         pieces = self._pieces.setdefault(key, _Pieces(header))
         if pieces.add(header, payload):
             del self._pieces[key]
@@ -224,6 +233,7 @@ class _Channel:
             reliability=zenoh.Reliability.RELIABLE,
         )
         self._stopped = False
+        self._slow_until = 0.0
         self._thread = threading.Thread(
             target=self._run, name=f"channel {link.channel}", daemon=True
         )
@@ -235,7 +245,22 @@ class _Channel:
         return bool(self._publisher.matching_status.matching)
 
     def put(self, header: Header, payload: bytes) -> None:
-        self._queue.put((time.monotonic(), header, payload))
+        """Hands a message to the channel: straight through where the link takes it at once."""
+        now = time.monotonic()
+        queue_it = (
+            self.link.bytes_per_s
+            or self.link.latency_s
+            or now < self._slow_until
+            or header.pieces > 1  # pieces stay in order
+            or header.source != self._fabric.name  # Zenoh's receiving thread must not wait
+            or not self._queue.empty()
+        )
+        if queue_it:
+            self._queue.put((now, header, payload))
+            return
+        self._publish(header, payload, now)
+        if time.monotonic() - now > SLOW_S:  # it is backed up: let the thread do the waiting
+            self._slow_until = now + RETRY_S
 
     def stop(self) -> None:
         self._stopped = True
@@ -249,20 +274,26 @@ class _Channel:
             ready = max(ready, header.due)
             start = end = ready
             if self.link.bytes_per_s:
-                if header.due > time.monotonic():
-                    sleep_until(header.due)  # book in the order of readiness
+                sleep_until(header.due)  # book in the order of readiness
                 start, end = self._clock.book(ready, len(payload) / self.link.bytes_per_s)
                 sleep_until(end)
             due = end + self.link.latency_s if self.link.latency_s else 0.0
             if due or header.due:
                 header = msgspec.structs.replace(header, due=due)
-            self._publisher.put(payload, attachment=pack_header(header))
-            self._fabric.counts["sent"] += 1
-            if self._record:
-                end = end if self.link.bytes_per_s else time.monotonic()
-                label = f"{header.kind}{header.at}>{header.dest}"
-                self._fabric.transfers.append(
-                    Transfer(self.link.channel, start, end, header.step, header.micro, label,
-                             len(payload))
-                )  # fmt: skip
+            self._publish(header, payload, start, end if self.link.bytes_per_s else None)
+            if not self.link.bytes_per_s and self._queue.empty():
+                self._slow_until = 0.0  # all is out: the link keeps up again
         self._publisher.undeclare()
+
+    def _publish(
+        self, header: Header, payload: bytes, start: float, end: float | None = None
+    ) -> None:
+        self._publisher.put(payload, attachment=pack_header(header))
+        self._fabric.counts["sent"] += 1
+        if self._record:
+            label = f"{header.kind}{header.at}>{header.dest}"
+            end = time.monotonic() if end is None else end
+            self._fabric.transfers.append(
+                Transfer(self.link.channel, start, end, header.step, header.micro, label,
+                         len(payload))
+            )  # fmt: skip

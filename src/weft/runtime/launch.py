@@ -63,7 +63,7 @@ def open_crew(plan: Plan, place: Place, settings: Settings) -> Iterator[tuple[Cr
                           config=place.config)  # fmt: skip
     with Crew(endpoints, place.group) as crew, _here(crew, plan, devices, place):
         crew.wait_for(devices, settings.deadline_s)
-        yield crew, replace(settings, slowdown={})
+        yield crew, replace(settings, paced=frozenset())
 
 
 def _await_children(local: LocalFleet) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -28,58 +29,71 @@ class Letter:
 
 
 class Mailbox:
-    """Letters by key. A second letter with a known key is a double and is dropped."""
+    """Letters by key, filed by any thread, taken by one. A second letter with a known key is a
+    double and is dropped.
+    """
 
     def __init__(self, max_bytes: int = 4 << 30) -> None:
-        self._letters: dict[Key, Letter] = {}
-        self._fresh = threading.Condition()
-        self._cancelled: str | None = None
+        self._arrivals: queue.SimpleQueue[Letter | None] = queue.SimpleQueue()  # None: look up
+        self._letters: dict[Key, Letter] = {}  # arrived, not asked for yet
+        self._guard = threading.Lock()
+        self._known: set[Key] = set()  # keys of what is here
         self._bytes = 0
         self._max_bytes = max_bytes
+        self._cancelled: str | None = None
         self.dropped = 0
 
     def put(self, letter: Letter) -> bool:
         """False where it was dropped: a double, or more than this device may hold."""
-        with self._fresh:
-            if letter.header.key in self._letters or (
-                self._bytes + len(letter.payload) > self._max_bytes
-            ):
+        key, size = letter.header.key, len(letter.payload)
+        with self._guard:
+            if key in self._known or self._bytes + size > self._max_bytes:
                 self.dropped += 1
                 return False
-            self._letters[letter.header.key] = letter
-            self._bytes += len(letter.payload)
-            self._fresh.notify_all()
-            return True
+            self._known.add(key)
+            self._bytes += size
+        self._arrivals.put(letter)
+        return True
 
     def take(self, key: Key, seconds: float, who: Callable[[], str]) -> Letter:
         """The letter, once it is there and due; WeftError after `seconds` (`who` says from whom)."""
-        deadline = time.monotonic() + seconds
-        with self._fresh:
-            while key not in self._letters:
-                if self._cancelled is not None:
-                    raise Cancelled(self._cancelled)
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise WeftError(
-                        f"waited {seconds:g} s for {who()}; is it still running and reachable? "
-                        "(--deadline sets how long to wait)"
-                    )
-                self._fresh.wait(left)
-            letter = self._letters.pop(key)
+        letter = self._letters.pop(key, None) or self._await(key, seconds, who)
+        with self._guard:
+            self._known.discard(key)
             self._bytes -= len(letter.payload)
         if letter.header.due:
             sleep_until(letter.header.due)
         return letter
 
+    def _await(self, key: Key, seconds: float, who: Callable[[], str]) -> Letter:
+        deadline = time.monotonic() + seconds
+        while True:
+            if self._cancelled is not None:
+                raise Cancelled(self._cancelled)
+            try:
+                letter = self._arrivals.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                raise WeftError(
+                    f"waited {seconds:g} s for {who()}; is it still running and reachable? "
+                    "(--deadline sets how long to wait)"
+                ) from None
+            if letter is None:
+                continue
+            if letter.header.key == key:
+                return letter
+            self._letters[letter.header.key] = letter
+
     def cancel(self, why: str) -> None:
         """Wakes whoever waits, with an error."""
-        with self._fresh:
-            self._cancelled = why
-            self._fresh.notify_all()
+        self._cancelled = why
+        self._arrivals.put(None)
 
     def clear(self) -> None:
-        with self._fresh:
-            self._letters.clear()
+        """Forgets everything; nobody may be waiting."""
+        with self._guard:
+            self._arrivals = queue.SimpleQueue()
+            self._letters = {}
+            self._known = set()
             self._bytes = 0
             self._cancelled = None
 

@@ -38,7 +38,7 @@ class Job(Struct, frozen=True, kw_only=True):
     optimizer: Optimizer
     roads: Roads
     seed: int = 0
-    slowdown: float = 1.0  # emulated speed: wall time over CPU time of a compute instruction
+    pace: tuple[float, ...] = ()  # emulated: seconds each instruction of `code` shall take
     deadline_s: float = 30.0
     data: Data = Data()
     record: bool = True

@@ -17,29 +17,31 @@ from weft.runtime.crew import Crew
 from weft.runtime.local import LocalFleet
 from weft.runtime.session import Endpoints, free_endpoint
 
-MANAGEMENT = "10.213.0"  # the bridge's network; links get 10.214.<link>.{1,2}
+MANAGEMENT = "10.213"  # of the bridges' networks; links get 10.214.<link>.{1,2}
 
 
 class NamespaceFleet(LocalFleet):
     """A LocalFleet whose nodes live in namespaces. Needs root and iproute2."""
 
     def __init__(self, fleet: Fleet, names: tuple[str, ...]) -> None:
-        super().__init__(names)
         if os.name != "posix" or os.geteuid() != 0:
             raise InputError("--netns needs root (it makes network namespaces); try --local")
         if fleet.medium:
             raise InputError("--netns has no shared media yet; use --local for this fleet")
+        super().__init__(names)
         self._fleet = fleet
         self._tag = secrets.token_hex(2)
         self._made: list[str] = []
         self._bridge = f"wf{self._tag}"
+        # a network of its own, so that two fleets on one machine rarely meet
+        self._network = f"{MANAGEMENT}.{int(self._tag, 16) % 256}"
         self._addresses: dict[str, list[str]] = {name: [] for name in names}
         self._peers: dict[str, list[str]] = {name: [] for name in names}
 
     def __enter__(self) -> NamespaceFleet:
         try:
             self._build()
-            self.endpoint = free_endpoint(f"{MANAGEMENT}.1")
+            self.endpoint = free_endpoint(f"{self._network}.1")
             self.crew = Crew(Endpoints(listen=(self.endpoint,)), self.group)
             for name in self.names:
                 self.processes[name] = self._start(name)
@@ -64,14 +66,21 @@ class NamespaceFleet(LocalFleet):
 
     def close(self) -> None:
         super().close()
+        # The kernel takes a namespace down when it finds the time; its way to the bridge goes at once.
+        for i, _ in enumerate(self._made):
+            _ip("link", "del", self._way(i), check=False)
         for space in self._made:
             _ip("netns", "del", space, check=False)
         _ip("link", "del", self._bridge, check=False)
         self._made = []
 
+    def _way(self, i: int) -> str:
+        """This side's end of the i-th namespace's way to the bridge."""
+        return f"wm{self._tag}{i}"
+
     def _build(self) -> None:
         _ip("link", "add", self._bridge, "type", "bridge")
-        _ip("addr", "add", f"{MANAGEMENT}.1/24", "dev", self._bridge)
+        _ip("addr", "add", f"{self._network}.1/24", "dev", self._bridge)
         _ip("link", "set", self._bridge, "up")
         for i, name in enumerate(self.names):
             space = self.space(name)
@@ -79,10 +88,10 @@ class NamespaceFleet(LocalFleet):
             self._made.append(space)
             self._prefix[name] = ["ip", "netns", "exec", space]
             _ip("-n", space, "link", "set", "lo", "up")
-            outer, inner = f"wm{self._tag}{i}", "manage"
+            outer, inner = self._way(i), "manage"
             _ip("link", "add", outer, "type", "veth", "peer", "name", inner, "netns", space)
             _ip("link", "set", outer, "master", self._bridge, "up")
-            _ip("-n", space, "addr", "add", f"{MANAGEMENT}.{i + 2}/24", "dev", inner)
+            _ip("-n", space, "addr", "add", f"{self._network}.{i + 2}/24", "dev", inner)
             _ip("-n", space, "link", "set", inner, "up")
         for i, link in enumerate(self._fleet.link):
             if set(link.between) <= set(self.names):

@@ -144,7 +144,7 @@ class Node:
                 yield msg.Done()
             case msg.Cancel():
                 if self._job and self._job.run == command.run:
-                    self.fabric.mailbox.cancel(command.why)
+                    self._cancel(command.why)
                 yield msg.Done()
             case msg.End():
                 if self._job and self._job.run == command.run:
@@ -224,7 +224,9 @@ class Node:
             Span(t.channel, "transfer", t.start, t.end, t.step, t.micro, t.label, t.bytes)
             for t in self.fabric.transfers
         ]
-        counts = {**self.fabric.counts, "bad_commands": self.bad_commands}
+        counts = {
+            **self.fabric.counts, "bad_commands": self.bad_commands, "overruns": worker.overruns
+        }  # fmt: skip
         total = time.process_time() - self._cpu_start
         spans = (*worker.spans, *transfers)
         return msg.Spans(spans, counts, worker.compute_cpu_s, total)
@@ -244,8 +246,13 @@ class Node:
             raise WeftError(f"{self.name} has not begun run {run}")
         return self._worker
 
-    def _end(self, why: str) -> None:
+    def _cancel(self, why: str) -> None:
+        if self._worker is not None:
+            self._worker.cancelled = why
         self.fabric.mailbox.cancel(why)
+
+    def _end(self, why: str) -> None:
+        self._cancel(why)
         if self._thread is not None:
             self._thread.join(timeout=5.0)
         self.fabric.end()

@@ -61,11 +61,14 @@ class Folder:
         self.write("run.json", msgspec.json.encode(run))
 
     def save_plan(self, plan: Plan) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
-        plan.save(self.path / "plan.json")
+        self.write("plan.json", msgspec.json.format(msgspec.json.encode(plan), indent=1))
 
     def save_timeline(self, timeline: Timeline) -> None:
         self.write("timeline.json", msgspec.json.encode(timeline))
+
+    def forget_metrics(self) -> None:
+        """A new run in an old folder begins its own list."""
+        (self.path / "metrics.jsonl").unlink(missing_ok=True)
 
     def add_metrics(self, rows: list[dict[str, Any]]) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
@@ -80,7 +83,8 @@ class Folder:
             weights = load_file(self.path / "weights.safetensors")
             optimizer = load_file(self.path / "optimizer.safetensors")
         except FileNotFoundError as error:
-            raise InputError(f"nothing to resume in {self.path}: no {error.filename}") from None
+            missing = f"no {error.filename}" if error.filename else str(error)
+            raise InputError(f"nothing to resume in {self.path}: {missing}") from None
         except (msgspec.MsgspecError, SafetensorError, OSError) as error:
             raise InputError(f"cannot resume from {self.path}: {error}") from None
         return Saved(run, weights, optimizer)

@@ -104,13 +104,16 @@ def serve(
     """Plans, opens the fleet and loads the weights; the result answers calls. Close it after use."""
     place = Place(local, netns, (join,) if isinstance(join, str) else tuple(join or ()),
                   group=group, config=config)  # fmt: skip
-    batch = batch or (plan.batch if plan else len(example_input))
+    if batch is None:
+        batch = plan.batch if plan else len(example_input)
+    if batch < 1:
+        raise InputError(f"batch {batch} is not allowed; it must be at least 1")
     graph = capture(model, example_input, name=name)
     state = state_of(model)
-    slowdown: Mapping[str, float] = {}
+    paced: frozenset[str] = frozenset()
     if place.emulated:
         measured = emulation(graph, state, fleet, batch=batch, training=False, given=profile)
-        profile, slowdown = measured.profile, measured.slowdown
+        profile, paced = measured.profile, measured.paced
     elif profile is None:
         profile = derive_profile(graph, fleet)
     if plan is None:
@@ -121,7 +124,7 @@ def serve(
     if plan.mode != "infer":
         raise InputError(f"this plan of {plan.strategy} is for training, not for inference")
     inputs: dict[int, Tensor] = {}
-    settings = Settings(deadline_s=deadline, slowdown=slowdown)
+    settings = Settings(deadline_s=deadline, paced=paced)
     with contextlib.ExitStack() as opening:
         crew, fitted = opening.enter_context(open_crew(plan, place, settings))
         run = opening.enter_context(

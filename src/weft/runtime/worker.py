@@ -8,6 +8,7 @@ This is the whole interpreter of the instruction set: one method per instruction
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -21,7 +22,7 @@ from weft.graph.optimizer import load_state_tensors, state_tensors
 from weft.program import instructions as ins
 from weft.program.timeline import Span
 from weft.runtime.fabric import Fabric
-from weft.runtime.mailbox import nothing_missing
+from weft.runtime.mailbox import Cancelled, nothing_missing
 from weft.runtime.messages import Finished, Job, Progress, Report
 from weft.runtime.samples import Samples
 from weft.runtime.shaping import sleep_until
@@ -30,6 +31,7 @@ from weft.runtime.wire import BadMessage, Header, pack_tensors, unpack_tensors
 Key = tuple[int, str, int, int]  # minibatch, kind, cut, micro-batch
 Values = Mapping[str, Tensor]
 REPORT_EVERY_S = 0.1
+RIDING = "@also"  # the name of what rides in another tensor's message; no value can be called so
 MAX_SPANS = 200_000
 
 
@@ -57,8 +59,11 @@ class Worker:
             for layers, runner in self.runners.items()
             if self.training and runner.parameters
         }
+        self.cancelled: str | None = None  # why to stop, set from another thread
         self.spans: list[Span] = []
         self.compute_cpu_s = 0.0
+        self.overruns = 0  # instructions that took longer here than on the emulated device
+        self._unpaced = math.inf
         self._held: dict[Key, Values] = {}
         self._left: dict[Key, int] = {}  # reads until a held tensor may go
         self._reads = _count_reads(job)
@@ -75,15 +80,21 @@ class Worker:
 
     def run(self, first: int, last: int) -> None:
         """Minibatches first..last-1, with the lags of the program; then says so."""
-        code = [(i, self._do[type(i)], i.lag, isinstance(i, COMPUTE)) for i in self.job.code]
-        drain = max((lag for _, _, lag, _ in code), default=0)
+        paces = self.job.pace or (0.0,) * len(self.job.code)
+        code = [
+            (i, self._do[type(i)], i.lag, isinstance(i, COMPUTE), pace)
+            for i, pace in zip(self.job.code, paces, strict=True)
+        ]
+        drain = max((i.lag for i in self.job.code), default=0)
         for tick in range(first, last + drain):
-            for index, (instruction, do, lag, compute) in enumerate(code):
+            for index, (instruction, do, lag, compute, pace) in enumerate(code):
                 step = tick - lag
                 if not first <= step < last:
                     continue
+                if self.cancelled is not None:  # also seen by a device that waits for nobody
+                    raise Cancelled(self.cancelled)
                 if compute:
-                    self._timed(instruction, do, step)
+                    self._timed(instruction, do, step, pace)
                 else:
                     do(instruction, step)
                 if index == self._lasting:
@@ -116,12 +127,21 @@ class Worker:
             raise WeftError(
                 f"{t} of minibatch {step} from {i.source} is damaged: {error}"
             ) from None
+        if i.also is not None:
+            labels = tensors.pop(RIDING, None)
+            if labels is None:
+                raise WeftError(f"{t} of minibatch {step} from {i.source} came without {i.also}")
+            self._hold(step, i.also.kind, i.also.at, i.also.micro, {i.also.kind: labels})
         self._hold(step, t.kind, t.at, t.micro, tensors)
         self._span("wait", start, step, t.micro, str(t))
 
     def _send(self, i: ins.Send, step: int) -> None:
         t = i.tensor
-        specs, payload = pack_tensors(self._use(step, t.kind, t.at, t.micro), i.codec)
+        tensors = self._use(step, t.kind, t.at, t.micro)
+        if i.also is not None:
+            (labels,) = self._use(step, i.also.kind, i.also.at, i.also.micro).values()
+            tensors = {**tensors, RIDING: labels}
+        specs, payload = pack_tensors(tensors, i.codec)
         self.fabric.send(
             Header(self.job.run, self.job.version, step, t.kind, t.at, t.micro,
                    self.fabric.name, i.dest, len(payload), specs),
@@ -201,18 +221,29 @@ class Worker:
         del self._left[key]
         return self._held.pop(key)
 
-    def _timed(self, instruction: ins.Instruction, do: Callable[..., None], step: int) -> None:
-        """A compute instruction, made as slow as the device that is emulated."""
+    def _timed(
+        self, instruction: ins.Instruction, do: Callable[..., None], step: int, pace: float
+    ) -> None:
+        """A compute instruction; where a slower device is emulated, it ends when its time is over."""
         start, cpu = time.monotonic(), time.thread_time()
         do(instruction, step)
-        cpu = time.thread_time() - cpu
-        self.compute_cpu_s += cpu
-        if self.job.slowdown > 1.0:
-            sleep_until(start + cpu * self.job.slowdown)
+        self.compute_cpu_s += time.thread_time() - cpu
+        if self.job.pace:
+            self._keep_pace(start, pace)
         layers = getattr(instruction, "layers", None)
         label = f"{layers[0]}-{layers[1]}" if layers else ""
         what = type(instruction).__name__.lower()
         self._span(what, start, step, getattr(instruction, "micro", 0), label)
+
+    def _keep_pace(self, start: float, pace: float) -> None:
+        if pace == 0.0:  # the loss: its time is part of the backward pass that follows
+            self._unpaced = start
+            return
+        begin, self._unpaced = min(start, self._unpaced), math.inf
+        end = begin + pace
+        if time.monotonic() > end:
+            self.overruns += 1
+        sleep_until(end)
 
     def _span(self, what: str, start: float, step: int, micro: int, label: str) -> None:
         if self.job.record and len(self.spans) < MAX_SPANS:
@@ -256,8 +287,10 @@ def _count_reads(job: Job) -> Counter[tuple[str, int, int]]:
     reads: Counter[tuple[str, int, int]] = Counter()
     for i in job.code:
         match i:
-            case ins.Send(tensor=t):
+            case ins.Send(tensor=t, also=also):
                 reads[t.kind, t.at, t.micro] += 1
+                if also is not None:
+                    reads[also.kind, also.at, also.micro] += 1
             case ins.Forward():
                 reads["act", i.layers[0], i.micro] += 1
             case ins.Loss():

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from weft.program.cost import compute_seconds
 from weft.program.instructions import (
     Backward,
     Forward,
@@ -90,7 +91,7 @@ class _Compiler:
             number = self.number(device, i.dest, i.tensor)
             words = ("transfer", i.tensor.micro, str(i.tensor), i.bytes)
             return SEND, i.lag, 0.0, number, self.way(device, i), words
-        seconds = self.cost(device, i)
+        seconds = compute_seconds(self.plan.profile, device, i)
         self.seconds[device] += seconds
         label = f"{i.layers[0]}-{i.layers[1]}" if isinstance(i, _LAYERED) else ""
         if isinstance(i, Load):
@@ -108,16 +109,6 @@ class _Compiler:
             self.bytes[hop.channel] = self.bytes.get(hop.channel, 0) + send.bytes
             way.append((channel, send.bytes / hop.bytes_per_s, hop.latency_s))
         return tuple(way)
-
-    def cost(self, device: str, i: Instruction) -> float:
-        """Seconds of what is no message; the loss, loading and emitting cost none."""
-        if isinstance(i, Forward):
-            return self.plan.profile.devices[device].forward(*i.layers, i.samples)
-        if isinstance(i, Backward):
-            return self.plan.profile.devices[device].backward(*i.layers, i.samples)
-        if isinstance(i, Update):
-            return self.plan.profile.devices[device].update(*i.layers)
-        return 0.0
 
 
 _LAYERED = (Forward, Backward, Update)
