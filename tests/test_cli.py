@@ -160,6 +160,9 @@ def test_a_compared_option_reaches_the_strategies_that_know_it(folder: Path) -> 
     plain, halved = document(line), document(f"{line} --set codec=fp16")
     step = {row["strategy"]: row["step_s"] for row in plain["rows"]}
     for row in halved["rows"]:
+        if row["strategy"] == "jalad":  # is 8 bits by definition
+            assert "int8" in row["why_not"]
+            continue
         assert row["valid"]
         assert row["step_s"] <= step[row["strategy"]] * (1 + 1e-9)
 

@@ -173,10 +173,11 @@ def progress_bar(steps: int, quiet: bool = False) -> Iterator[Callable[[Step], N
         task = bar.add_task("starting", total=steps, told="")
 
         def on_progress(step: Step) -> None:
-            rate = step.done * step.batch / step.seconds if step.seconds else 0.0
+            done = step.done - step.first
+            rate = done * step.batch / step.seconds if step.seconds else 0.0
             told = f"loss {step.loss:.3f}  {rate:.0f} samples/s" if step.loss is not None else ""
-            if step.predicted_step_s is not None and step.done:
-                measured = seconds(step.seconds / step.done)
+            if step.predicted_step_s is not None and done:
+                measured = seconds(step.seconds / done)
                 told += f"  step {measured} (predicted {seconds(step.predicted_step_s)})"
             bar.update(task, completed=step.done, description="training", told=told)
 

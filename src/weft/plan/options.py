@@ -18,6 +18,7 @@ from weft.plan.task import Task
 COMMON = {
     "route": "min | store_and_forward: what several links in a row cost",
     "codec": "none | fp16 | int8: how activations and gradients cross links",
+    "input_codec": "none | fp16 | int8: how samples cross links; images lose nothing by int8",
 }
 MICRO_BATCHES = {
     "micro_batches": "pieces that a minibatch is cut into, 1 up to the batch size",
@@ -68,6 +69,10 @@ def route(task: Task) -> Route:
 
 def codec(task: Task) -> Codec:
     return cast(Codec, choice(task, "codec", get_args(Codec), "none"))
+
+
+def input_codec(task: Task) -> Codec:
+    return cast(Codec, choice(task, "input_codec", get_args(Codec), "none"))
 
 
 def device_list(task: Task, key: str) -> tuple[str, ...]:

@@ -69,7 +69,11 @@ class Plan(Struct, frozen=True, kw_only=True):
     # Minibatches that a source without layers may feed before the first of them is done: 1 is
     # serial, as the papers count; with 2 the next samples cross the links meanwhile.
     ahead: int = 1
-    codec: Codec = "none"  # for what crosses links
+    codec: Codec = "none"  # for activations and their gradients
+    input_codec: Codec = "none"  # for the samples: images of 256 levels lose nothing by int8
+    gradient_codec: Codec = "none"  # for gradients of weights that several devices hold
+    schedule: Literal["staged", "eager"] = "staged"  # of a plan with lanes; see program/order.py
+    stream: bool = False  # gradients of shared layers leave one by one, not block by block
     route: Literal["min", "store_and_forward"] = "min"
     optimizer: str = "sgd"  # its state counts in memory
     decisions: dict[str, Any] = {}

@@ -56,6 +56,7 @@ def layer_plan(
         in_flight=in_flight,
         ahead=options.ahead(task, micro_batches),
         codec=options.codec(task),
+        input_codec=options.input_codec(task),
         route=options.route(task),
         optimizer=task.optimizer,
         decisions={

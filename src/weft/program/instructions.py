@@ -17,17 +17,19 @@ from msgspec import Struct
 
 from weft.plan.plan import Codec, Plan
 
-Kind = Literal["act", "grad", "target", "done"]
+Kind = Literal["act", "grad", "target", "done", "wgrad", "wsum"]
 
 
 class Tensor(Struct, frozen=True, array_like=True):
     """All values of one kind that cross one cut for one micro-batch."""
 
-    kind: (
-        Kind  # act: forward over cut `at` (0: the samples); grad: back over it; target: the labels
-    )
+    # act: forward over cut `at` (0: the samples); grad: back over it; target: the labels;
+    # done: only the word that the first layers have been updated;
+    # wgrad: a device's gradient of the weights of layers at..last; wsum: the sum over all devices
+    kind: Kind
     at: int
-    micro: int = 0
+    micro: int = 0  # for weights: the number of the device in the plan
+    last: int = -1
 
     def __str__(self) -> str:
         return f"{self.kind}{self.at}.{self.micro}"
@@ -85,6 +87,19 @@ class Backward(Struct, frozen=True, tag="backward", omit_defaults=True):
     lag: int = 0
 
 
+class Reduce(Struct, frozen=True, tag="reduce", omit_defaults=True):
+    """Adds what other devices found for the same weights to one's own gradient, or takes their sum.
+
+    A sum that travels coded is rounded here too: who adds must go on with what the others get.
+    """
+
+    layers: tuple[int, int]
+    parts: tuple[Tensor, ...]
+    replace: bool = False
+    codec: Codec = "none"  # of the sum that leaves
+    lag: int = 0
+
+
 class Update(Struct, frozen=True, tag="update", omit_defaults=True):
     layers: tuple[int, int]
     lag: int = 0
@@ -98,7 +113,10 @@ class Emit(Struct, frozen=True, tag="emit", omit_defaults=True):
     lag: int = 0
 
 
-Instruction = Load | Recv | Send | Forward | Loss | Backward | Update | Emit
+Instruction = Load | Recv | Send | Forward | Loss | Backward | Reduce | Update | Emit
+
+
+DONE = Tensor("done", 0)
 
 
 class Program(Struct, frozen=True):

@@ -25,7 +25,9 @@ import msgspec
 from weft.errors import InputError
 from weft.plan.plan import Codec, Part, Plan
 from weft.plan.wire import coded_bytes
+from weft.program.hybrid import lower_lanes
 from weft.program.instructions import (
+    DONE,
     Backward,
     Emit,
     Forward,
@@ -38,9 +40,8 @@ from weft.program.instructions import (
     Tensor,
     Update,
 )
+from weft.program.lanes import has_lanes
 from weft.program.schedule import forwards_ahead, micro_sizes, one_forward_one_backward
-
-DONE = Tensor("done", 0)
 
 
 class Stage(NamedTuple):
@@ -52,7 +53,9 @@ class Stage(NamedTuple):
 
 
 def lower(plan: Plan) -> Program:
-    """The program of a plan whose shards tile the layers."""
+    """The program of a plan: of whole layers, or with lanes of samples."""
+    if has_lanes(plan):
+        return lower_lanes(plan)
     writer = _Writer(plan)
     return Program(plan=plan, code={device: tuple(writer.code(device)) for device in plan.devices})
 
@@ -258,5 +261,5 @@ class _Writer:
             tensor, raw = Tensor("grad", at, micro), samples * profile.gradient_bytes(at)
         else:
             tensor, raw = Tensor("act", at, micro), samples * profile.cut_bytes(at)
-        codec: Codec = self.plan.codec if at > 0 else "none"  # the samples are sent as they are
+        codec: Codec = self.plan.codec if at > 0 else self.plan.input_codec
         return Send(tensor, dest, coded_bytes(raw, codec), codec)

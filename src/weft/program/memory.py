@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from weft.errors import InputError, WeftError
 from weft.plan.plan import Plan
+from weft.program.lanes import has_lanes, lanes_of
 from weft.program.lower import Stage, stages_of
 from weft.program.schedule import forwards_ahead, micro_sizes
 
@@ -22,6 +23,8 @@ BYTES_PER_MB = 1e6
 
 def memory_bytes(plan: Plan) -> dict[str, int]:
     """Bytes at the worst moment of a step, for every device with work."""
+    if has_lanes(plan):
+        return _with_lanes(plan)
     stages = stages_of(plan)
     need = dict.fromkeys(plan.devices, 0)
     copies = _copies_of_weights(plan)
@@ -31,6 +34,23 @@ def memory_bytes(plan: Plan) -> dict[str, int]:
         need[stage.device] += _activations(plan, stages, s)
     for device in need:
         need[device] += _buffers(plan, stages, device)
+    return need
+
+
+def _with_lanes(plan: Plan) -> dict[str, int]:
+    """All pieces may wait for their backward pass at once; a sum of gradients is held beside them."""
+    lanes = lanes_of(plan)
+    need = dict.fromkeys(plan.devices, 0)
+    for g, (first, last) in enumerate(lanes.segments):
+        layers = plan.profile.layers[first : last + 1]
+        weights = sum(layer.param_bytes for layer in layers)
+        holders = lanes.holders(g)
+        shared = max(len(holders) - 1, 0)
+        for device in holders:
+            copies = _copies_of_weights(plan) + (shared if device == lanes.root(g) else shared > 0)
+            need[device] += copies * weights
+            saved = sum(layer.saved_bytes for layer in layers)
+            need[device] += lanes.samples(g, device) * (saved + plan.profile.cut_bytes(first))
     return need
 
 

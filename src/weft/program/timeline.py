@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
 from pathlib import Path
 
@@ -32,11 +31,15 @@ class Timeline(Struct, frozen=True):
 
     @property
     def step_s(self) -> float:
-        """Seconds from one minibatch to the next in the steady state: the median of the later half."""
+        """Seconds from one minibatch to the next in the steady state: the median of the later half.
+
+        Half of the time between every second end: where two minibatches are under way at once, long
+        and short gaps may alternate, and their median would be one of them.
+        """
         ends = sorted(self.step_ends)
-        if len(ends) < 2:
-            return ends[0] if ends else 0.0
-        gaps = [b - a for a, b in itertools.pairwise(ends)]
+        if len(ends) < 3:
+            return ends[-1] - ends[0] if len(ends) == 2 else sum(ends)
+        gaps = [(b - a) / 2 for a, b in zip(ends, ends[2:], strict=False)]
         return statistics.median(gaps[len(gaps) // 2 :] if len(gaps) > 3 else gaps)
 
     def busy(self, where: str) -> float:

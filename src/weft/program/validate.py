@@ -13,6 +13,7 @@ from collections import Counter
 
 from weft.errors import WeftError
 from weft.program.instructions import (
+    DONE,
     Backward,
     Emit,
     Forward,
@@ -21,6 +22,7 @@ from weft.program.instructions import (
     Loss,
     Program,
     Recv,
+    Reduce,
     Send,
     Tensor,
     Update,
@@ -54,8 +56,9 @@ def show(instruction: Instruction) -> str:
             first, last = instruction.layers
             word = type(instruction).__name__.lower()
             text = f"{word} of layers {first}-{last}, micro-batch {instruction.micro}"
-        case Update():
-            text = f"update of layers {instruction.layers[0]}-{instruction.layers[1]}"
+        case Update() | Reduce():
+            word = type(instruction).__name__.lower()
+            text = f"{word} of layers {instruction.layers[0]}-{instruction.layers[1]}"
         case _:
             text = f"{type(instruction).__name__.lower()} of micro-batch {instruction.micro}"
     return text + lag
@@ -160,6 +163,8 @@ class _Run:
                 self.make(device, step, Tensor("act", 0, i.micro), Tensor("target", 0, i.micro))
             case Recv():
                 self.make(device, step, *_carried(i))
+            case Send(tensor=t) if t.kind == "wgrad":
+                self.after_backwards(device, step, i, (t.at, t.last))
             case Send():
                 self.need(device, step, i, *_carried(i))
             case Forward(layers=(first, last)):
@@ -176,17 +181,29 @@ class _Run:
                     raise WeftError(f"{device}: {show(i)} comes before the same layers' forward")
                 self.make(device, step, Tensor("grad", first, i.micro))
                 self.passes[device, Backward, first, last, -1, step] += 1
-            case Update(layers=(first, last)):
-                done = self.passes[device, Backward, first, last, -1, step]
-                wanted = self.backwards[device][i.layers]
-                if not 0 < wanted == done:
-                    raise WeftError(
-                        f"{device}: {show(i)} comes after {done} of its {wanted} backwards; "
-                        "it must follow them all"
-                    )
-                self.make(device, step, Tensor("done", 0))
+            case Reduce():
+                self.after_backwards(device, step, i, i.layers)
+                self.need(device, step, i, *i.parts)
+                first, last = i.layers
+                ranks = range(len(self.code))  # the sum is there for whoever shall have it
+                self.make(device, step, *(Tensor("wsum", first, r, last) for r in ranks))
+            case Update():
+                self.after_backwards(device, step, i, i.layers)
+                self.make(device, step, DONE)
             case Emit():
                 self.need(device, step, i, Tensor("act", i.at, i.micro))
+
+    def after_backwards(
+        self, device: str, step: int, i: Instruction, layers: tuple[int, int]
+    ) -> None:
+        """Gradients of weights are whole when every micro-batch has been backward."""
+        done = self.passes[device, Backward, layers[0], layers[1], -1, step]
+        wanted = self.backwards[device][layers]
+        if not 0 < wanted == done:
+            raise WeftError(
+                f"{device}: {show(i)} comes after {done} of its {wanted} backwards; "
+                "it must follow them all"
+            )
 
     def make(self, device: str, step: int, *tensors: Tensor) -> None:
         self.held[device].update((tensor, step) for tensor in tensors)

@@ -34,11 +34,11 @@ class Flow:
 
 
 def flows(plan: Plan) -> list[Flow]:
-    """The plan's messages, those of all micro-batches together; labels are too small to draw."""
+    """The plan's messages, all micro-batches together; labels and weights are left out."""
     found: dict[tuple[str, str, int], Flow] = {}
     for device, code in lower(plan).code.items():
         for send in code:
-            if not isinstance(send, Send) or send.tensor.kind == "target":
+            if not isinstance(send, Send) or send.tensor.kind not in ("act", "grad"):
                 continue
             back = send.tensor.kind == "grad"
             source, dest = (send.dest, device) if back else (device, send.dest)

@@ -35,9 +35,10 @@ def train_document(result: TrainResult) -> dict[str, Any]:
 def train_table(result: TrainResult) -> RenderableType:
     document = train_document(result)
     ratio = result.step_s / result.predicted_step_s if result.predicted_step_s else 0.0
+    count = result.steps - result.first
     rows = [
         ("strategy", f"{result.plan.strategy} on {', '.join(result.plan.devices)}"),
-        ("steps", f"{result.steps} of {result.plan.batch} samples in {seconds(result.seconds)}"),
+        ("steps", f"{count} of {result.plan.batch} samples in {seconds(result.seconds)}"),
         ("step", f"{seconds(result.step_s)} measured, {seconds(result.predicted_step_s)} predicted "
                  f"(measured / predicted = {ratio:.2f})"),
         ("loss", f"{document['final_loss']:.4f}" if result.losses else "-"),

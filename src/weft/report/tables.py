@@ -89,13 +89,20 @@ def plan_caption(plan: Plan) -> str:
         words.append(f"{plan.micro_batches} micro-batches")
     if plan.in_flight > 1:
         words.append(f"{plan.in_flight} in flight")
-    if plan.codec != "none":
-        words.append(f"codec {plan.codec}")
+    for what, codec in (
+        ("activations", plan.codec),
+        ("weight gradients", plan.gradient_codec),
+        ("samples", plan.input_codec),
+    ):
+        if codec != "none":
+            words.append(f"{what} in {codec}")
     lines = [", ".join(words)] if words else []
     moved = plan.predicted.transfer_bytes if plan.predicted else {}
     if moved:
         unit = "step" if plan.mode == "train" else "answer"
-        channels = ", ".join(f"{channel} {size(moved[channel])}" for channel in moved)
+        channels = ", ".join(
+            f"{channel} {size(moved[channel])}" for channel in moved if moved[channel]
+        )
         lines.append(f"bytes per {unit}: {channels}")
     return "\n".join(lines)
 

@@ -28,7 +28,7 @@ from weft.graph.network import Graph
 from weft.graph.optimizer import Optimizer
 from weft.plan.plan import Plan
 from weft.program.cost import compute_seconds
-from weft.program.instructions import Program
+from weft.program.instructions import Forward, Program
 from weft.program.lower import lower
 from weft.program.timeline import Span, Timeline
 from weft.program.validate import validate
@@ -86,6 +86,7 @@ class Coordinator:
         validate(self.program)
         self.devices = involved(plan.fleet, plan.devices)
         self._state = state
+        self._end = plan.shards[-1].device
         self._feed = feed
         self._feeder = crew.session.declare_publisher(
             f"{crew.group}/data/{plan.source}",
@@ -128,10 +129,9 @@ class Coordinator:
         last = len(self.graph.layers) - 1
         training = plan.mode == "train"
         code = self.program.code.get(device, ())
+        layers = sorted({i.layers for i in code if isinstance(i, Forward)})
         segments = tuple(
-            self.graph.segment(*shard.layers, with_loss=training and shard.layers[1] == last)
-            for shard in plan.shards
-            if shard.device == device
+            self.graph.segment(*span, with_loss=training and span[1] == last) for span in layers
         )
         return msg.Job(
             run=self.run,
@@ -199,7 +199,11 @@ class Coordinator:
         match event:
             case msg.Progress():
                 outcome.done[event.device] = event.step
-                outcome.losses.update(event.losses)
+                for (
+                    step,
+                    loss,
+                ) in event.losses:  # lanes may end on several devices: their shares add up
+                    outcome.losses[step] = outcome.losses.get(step, 0.0) + loss
             case msg.Finished():
                 outcome.done[event.device] = event.last - 1
                 waiting.discard(event.device)
@@ -255,7 +259,9 @@ class Coordinator:
         optimizer: dict[str, Tensor] = {}
         wait = self.settings.deadline_s + sum(t.nbytes for t in self._state.values()) / 1e5
         replies = self.crew.ask_all({d: msg.GetState(self.run) for d in self.devices}, wait)
-        for pieces in replies.values():
+        # Copies of a layer have equal weights, but running statistics of their own samples: those
+        # of the device with the last layer count, which has seen every sample on its way.
+        for _, pieces in sorted(replies.items(), key=lambda item: item[0] == self._end):
             for piece in pieces:
                 assert isinstance(piece, msg.StatePiece)
                 (optimizer if piece.optimizer else state).update(load_safetensors(piece.data))

@@ -70,11 +70,9 @@ def discover(
     config: str | None = None,
 ) -> Found:
     """Looks for `wait` seconds; WeftError where nobody is there."""
-    endpoints = Endpoints(join=join, multicast=not join, config=config)
+    endpoints = Endpoints(join=join, multicast=not join, asks_only=True, config=config)
     with Crew(endpoints, group) as crew:
-        time.sleep(
-            wait
-        )  # nodes make themselves known at their own pace: nothing tells "that is all"
+        time.sleep(wait)  # nodes come at their own pace: nothing tells "that is all"
         names = crew.present
         if not names:
             where = ", ".join(join) or "the local network"

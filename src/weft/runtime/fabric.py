@@ -280,6 +280,10 @@ class _Channel:
             due = end + self.link.latency_s if self.link.latency_s else 0.0
             if due or header.due:
                 header = msgspec.structs.replace(header, due=due)
+            if not self.link.bytes_per_s:
+                start = (
+                    time.monotonic()
+                )  # the link's own time; only the hand-over is seen from here
             self._publish(header, payload, start, end if self.link.bytes_per_s else None)
             if not self.link.bytes_per_s and self._queue.empty():
                 self._slow_until = 0.0  # all is out: the link keeps up again

@@ -60,7 +60,7 @@ def open_crew(plan: Plan, place: Place, settings: Settings) -> Iterator[tuple[Cr
             )
         return
     endpoints = Endpoints(join=place.join, multicast=place.multicast or not place.join,
-                          config=place.config)  # fmt: skip
+                          asks_only=True, config=place.config)  # fmt: skip
     with Crew(endpoints, place.group) as crew, _here(crew, plan, devices, place):
         crew.wait_for(devices, settings.deadline_s)
         yield crew, replace(settings, paced=frozenset())

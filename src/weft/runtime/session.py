@@ -22,6 +22,7 @@ class Endpoints(Struct, frozen=True, omit_defaults=True):
     join: tuple[str, ...] = ()  # e.g. "tcp/192.0.2.7:7447"
     multicast: bool = False  # look for others on the local network
     gossip: bool = True  # learn of further nodes from those one is connected to
+    asks_only: bool = False  # opens no port: for who talks to nodes but is none
     shared_memory: bool = False  # several times faster between processes of one machine;
     # must stay off where links are emulated: it would go around them
     config: str | None = None  # a Zenoh configuration file (TLS, access control)
@@ -71,8 +72,13 @@ def _config(endpoints: Endpoints) -> Any:
         "transport/link/tx/queue/size/data": 16,
         "transport/link/rx/buffer_size": 256 * 1024,
     }
-    if not (endpoints.config and not endpoints.listen):
-        settings["listen/endpoints"] = list(endpoints.listen) or ["tcp/[::]:0"]
+    if endpoints.listen:
+        settings["listen/endpoints"] = list(endpoints.listen)
+    elif endpoints.asks_only or (endpoints.config and _says_nothing(config)):
+        # A configuration that brings its own security must not get an open port beside it.
+        settings["listen/endpoints"] = []
+    elif not endpoints.config:
+        settings["listen/endpoints"] = ["tcp/[::]:0"]
     if endpoints.join:
         settings["connect/endpoints"] = list(endpoints.join)
         settings["connect/timeout_ms"] = 5000
@@ -86,6 +92,12 @@ def _config(endpoints: Endpoints) -> Any:
                 "(an endpoint looks like tcp/127.0.0.1:7447)"
             ) from None
     return config
+
+
+def _says_nothing(config: Any) -> bool:
+    """Whether a configuration file leaves open where to listen."""
+    said = str(config.get_json("listen/endpoints"))
+    return said == str(zenoh.Config().get_json("listen/endpoints"))
 
 
 def check_free(endpoint: str) -> None:
@@ -118,4 +130,5 @@ def free_endpoint(host: str = "127.0.0.1") -> str:
 
 
 def _first(error: Exception) -> str:
-    return str(error).splitlines()[0][:300]
+    """Zenoh's own words, without where in its sources they stand."""
+    return str(error).splitlines()[0].split(" at /")[0][:300]

@@ -48,6 +48,7 @@ class Step:
     seconds: float
     predicted_step_s: float | None
     batch: int
+    first: int = 0  # where this run began, when it goes on with another
 
 
 @dataclass
@@ -59,6 +60,7 @@ class TrainResult:
     seconds: float  # of training alone, without starting and collecting
     timeline: Timeline
     nodes: dict[str, Spans]
+    first: int = 0  # the minibatch that this run began with
     too_fast: tuple[str, ...] = ()  # devices of the fleet that this machine cannot emulate
     test_accuracy: float | None = None
     events: list[dict[str, Any]] = field(default_factory=list)
@@ -238,9 +240,10 @@ class _Run:
         self.on_progress = on_progress
         self.losses: dict[int, float] = {}
         self.training_s = 0.0
+        self.first = 0
 
     def go(self, model: nn.Module, resume: bool, leg: int) -> TrainResult:
-        first, optimizer_state = self._resume() if resume else (0, {})
+        self.first, optimizer_state = self._resume() if resume else (0, {})
         if self.folder:
             self.folder.save_plan(self.plan)
             if not resume:
@@ -254,13 +257,13 @@ class _Run:
             ) as run,
         ):
             run.prepare(optimizer_state)
-            for start in range(first, self.steps, leg):
+            for start in range(self.first, self.steps, leg):
                 state = self._leg(run, start, min(start + leg, self.steps))
             timeline, nodes = run.timeline()
         result = TrainResult(
             model=_with_state(model, state), plan=self.plan, steps=self.steps,
             losses=[self.losses[s] for s in sorted(self.losses)], seconds=self.training_s,
-            timeline=timeline, nodes=nodes, out=self.folder.path if self.folder else None,
+            first=self.first, timeline=timeline, nodes=nodes, out=self.folder.path if self.folder else None,
             too_fast=self.trainee.emulation.too_fast if self.trainee.emulation else (),
         )  # fmt: skip
         if self.folder:
@@ -278,7 +281,7 @@ class _Run:
                 seconds = self.training_s + time.monotonic() - begin
                 predicted = self.plan.predicted.step_s if self.plan.predicted else None
                 self.on_progress(Step(newest + 1, self.steps, outcome.losses[newest], seconds,
-                                      predicted, self.plan.batch))  # fmt: skip
+                                      predicted, self.plan.batch, self.first))  # fmt: skip
 
         outcome = run.steps(first, last, progress)
         self.training_s += time.monotonic() - begin

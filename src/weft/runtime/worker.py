@@ -21,6 +21,7 @@ from weft.graph.execute import Runner
 from weft.graph.optimizer import load_state_tensors, state_tensors
 from weft.program import instructions as ins
 from weft.program.timeline import Span
+from weft.runtime.codec import TensorSpec
 from weft.runtime.fabric import Fabric
 from weft.runtime.mailbox import Cancelled, nothing_missing
 from weft.runtime.messages import Finished, Job, Progress, Report
@@ -68,6 +69,7 @@ class Worker:
         self._left: dict[Key, int] = {}  # reads until a held tensor may go
         self._reads = _count_reads(job)
         self._saved: dict[tuple[int, tuple[int, int], int], tuple[Values, Values]] = {}
+        self._sums: dict[tuple[int, int], tuple[tuple[TensorSpec, ...], bytes]] = {}  # to be sent
         self._losses: dict[int, float] = {}
         self._lasting = _last_of_step(job)
         self._reported = 0.0
@@ -75,7 +77,7 @@ class Worker:
         self._do: dict[type, Callable[..., None]] = {
             ins.Load: self._load, ins.Recv: self._recv, ins.Send: self._send,
             ins.Forward: self._forward, ins.Loss: self._loss, ins.Backward: self._backward,
-            ins.Update: self._update, ins.Emit: self._emit,
+            ins.Reduce: self._reduce, ins.Update: self._update, ins.Emit: self._emit,
         }  # fmt: skip
 
     def run(self, first: int, last: int) -> None:
@@ -137,16 +139,23 @@ class Worker:
 
     def _send(self, i: ins.Send, step: int) -> None:
         t = i.tensor
-        tensors = self._use(step, t.kind, t.at, t.micro)
-        if i.also is not None:
-            (labels,) = self._use(step, i.also.kind, i.also.at, i.also.micro).values()
-            tensors = {**tensors, RIDING: labels}
-        specs, payload = pack_tensors(tensors, i.codec)
-        self.fabric.send(
-            Header(self.job.run, self.job.version, step, t.kind, t.at, t.micro,
-                   self.fabric.name, i.dest, len(payload), specs),
-            payload,
-        )  # fmt: skip
+        if t.kind == "wsum":
+            specs, payload = self._sums[t.at, t.last]
+        elif t.kind == "wgrad":
+            specs, payload = pack_tensors(self._gradients((t.at, t.last)), i.codec)
+        else:
+            tensors = self._use(step, t.kind, t.at, t.micro)
+            if i.also is not None:
+                (labels,) = self._use(step, i.also.kind, i.also.at, i.also.micro).values()
+                tensors = {**tensors, RIDING: labels}
+            specs, payload = pack_tensors(tensors, i.codec)
+        self.fabric.send(self._header(t, i.dest, step, specs, len(payload)), payload)
+
+    def _header(
+        self, t: ins.Tensor, dest: str, step: int, specs: tuple[TensorSpec, ...], size: int
+    ) -> Header:
+        return Header(self.job.run, self.job.version, step, t.kind, t.at, t.micro,
+                      self.fabric.name, dest, size, specs)  # fmt: skip
 
     def _forward(self, i: ins.Forward, step: int) -> None:
         runner = self.runners[i.layers]
@@ -193,11 +202,50 @@ class Worker:
                 for n, t in inputs.items() if t.requires_grad
             })  # fmt: skip
 
+    def _reduce(self, i: ins.Reduce, step: int) -> None:
+        own = self._gradients(i.layers)
+        for part in i.parts:
+            theirs = self._use(step, part.kind, part.at, part.micro)
+            if theirs.keys() != own.keys():
+                odd = sorted(theirs.keys() ^ own.keys())[:3]
+                raise WeftError(f"{part} of minibatch {step}: {', '.join(odd)} do not match")
+            for name, gradient in own.items():
+                if gradient.shape != theirs[name].shape:
+                    raise WeftError(f"{part} of minibatch {step}: {name} has another shape")
+                if i.replace:
+                    gradient.copy_(theirs[name])
+                else:
+                    gradient.add_(theirs[name])
+        if not i.replace:
+            self._pack_sum(i, step, own)
+
+    def _pack_sum(self, i: ins.Reduce, step: int, own: dict[str, Tensor]) -> None:
+        """Coded once, for all who get it and for ourselves: coding it again gives other values."""
+        specs, payload = self._sums[i.layers] = pack_tensors(own, i.codec)
+        if i.codec != "none":
+            total = ins.Tensor("wsum", i.layers[0], last=i.layers[1])
+            to_ourselves = self._header(total, self.fabric.name, step, specs, len(payload))
+            for name, rounded in unpack_tensors(to_ourselves, payload).items():
+                own[name].copy_(rounded)
+
+    def _gradients(self, layers: tuple[int, int]) -> dict[str, Tensor]:
+        """The gradients of a segment's weights; zeros where nothing reached one."""
+        found = {}
+        runner = self.runners[layers]
+        for name, info in runner.segment.state.items():
+            if info.trainable:
+                parameter = runner.state[name]
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                found[name] = parameter.grad
+        return found
+
     def _update(self, i: ins.Update, step: int) -> None:
         optimizer = self.optimizers.get(i.layers)
         if optimizer is not None:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
+        self._sums.pop(i.layers, None)
         self._hold(step, "done", 0, 0, {})
 
     def _emit(self, i: ins.Emit, step: int) -> None:
@@ -287,6 +335,11 @@ def _count_reads(job: Job) -> Counter[tuple[str, int, int]]:
     reads: Counter[tuple[str, int, int]] = Counter()
     for i in job.code:
         match i:
+            case ins.Reduce():
+                for part in i.parts:
+                    reads[part.kind, part.at, part.micro] += 1
+            case ins.Send(tensor=ins.Tensor(kind="wgrad" | "wsum")):
+                pass  # read from the gradients themselves
             case ins.Send(tensor=t, also=also):
                 reads[t.kind, t.at, t.micro] += 1
                 if also is not None:

@@ -19,6 +19,7 @@ from weft.program.instructions import (
     Load,
     Program,
     Recv,
+    Reduce,
     Send,
     Tensor,
     Update,
@@ -96,7 +97,7 @@ class _Compiler:
         label = f"{i.layers[0]}-{i.layers[1]}" if isinstance(i, _LAYERED) else ""
         if isinstance(i, Load):
             label = f"{i.samples[0]}-{i.samples[1]}"
-        micro = 0 if isinstance(i, Update) else i.micro
+        micro = 0 if isinstance(i, Update | Reduce) else i.micro
         return COMPUTE, i.lag, seconds, 0, (), (type(i).__name__.lower(), micro, label, 0)
 
     def number(self, source: str, dest: str, tensor: Tensor) -> int:
@@ -111,4 +112,4 @@ class _Compiler:
         return tuple(way)
 
 
-_LAYERED = (Forward, Backward, Update)
+_LAYERED = (Forward, Backward, Update, Reduce)

@@ -17,7 +17,7 @@ from weft.program.validate import check_flow
 from weft.simulate.compiled import compile_program
 from weft.simulate.simulate import run
 
-STEPS = 6  # the first ones fill the pipeline; the later half tells the period
+STEPS = 8  # the first ones fill the pipeline; the later half tells the period
 
 
 def price(plan: Plan) -> Predicted:

@@ -1,0 +1,99 @@
+"""Writes docs/commands.md from the command line's own declarations, so that the two cannot differ.
+
+python docs/write_commands.py              writes the page
+python docs/write_commands.py --check      exit code 1 where the page is not up to date
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import typer.main
+
+from weft import cli
+from weft.commands.app import app
+
+PAGE = Path(__file__).resolve().parent / "commands.md"
+ORDER = (
+    "demo", "models", "strategies", "profile", "plan", "compare", "simulate", "train", "infer",
+    "node", "fleet",
+)  # fmt: skip
+KINDS = {Path: "PATH", int: "NUMBER", float: "NUMBER"}
+HEAD = """# Commands
+
+Written by `docs/write_commands.py` from the command line itself; do not edit.
+
+Exit codes: 0 done, 1 the work failed, 2 wrong use or bad input. With `--json` one JSON document goes to
+standard output and all else to standard error. MODEL is a name from `weft models`, or `file.py:factory` for
+a network of your own ([capture](capture.md)). ENDPOINT looks like `tcp/192.0.2.7:7447`.
+"""
+
+
+def usage(name: str, command: Any) -> str:
+    words = [f"weft {name}"]
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            words.append((parameter.metavar or parameter.name).upper())
+        elif parameter.required:
+            words.append(f"{parameter.opts[0]} {value_of(parameter)}")
+    return " ".join([*words, "[OPTIONS]"])
+
+
+def value_of(parameter: Any) -> str:
+    """What to write after an option's name; nothing after a flag."""
+    if parameter.is_flag:
+        return ""
+    kind = parameter.type_descriptor.annotation
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return " or ".join(choice.value for choice in kind)
+    return str(parameter.metavar or KINDS.get(kind, "TEXT"))
+
+
+def rows(command: Any) -> Iterator[str]:
+    for parameter in command.params:
+        if parameter.param_type_name == "argument" or getattr(parameter, "hidden", False):
+            continue
+        names = ", ".join(f"`{name}`" for name in [*parameter.opts, *parameter.secondary_opts])
+        default = parameter.default
+        said = "" if default in (None, False, ()) or callable(default) else f"{default}"
+        if parameter.required:
+            said = "required"
+        if default is True:
+            said = parameter.opts[0]
+        yield f"| {names} | {value_of(parameter)} | {parameter.help or ''} | {said} |"
+
+
+def section(name: str, command: Any) -> str:
+    text, _, example = inspect.cleandoc(command.help or "").partition("\b")
+    lines = [f"## weft {name}", "", text.strip(), "", f"    {usage(name, command)}", ""]
+    if example.strip():
+        shown = example.strip().removeprefix("Example:").strip().splitlines()
+        lines += ["Example:", "", *(f"    {line.strip()}" for line in shown), ""]
+    lines += ["| option | value | meaning | default |", "|---|---|---|---|", *rows(command)]
+    return "\n".join(lines) + "\n"
+
+
+def page() -> str:
+    assert cli.main  # importing the command line has registered every command
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    names = [*(n for n in ORDER if n in commands), *(n for n in commands if n not in ORDER)]
+    return "\n".join([HEAD, *(section(name, commands[name]) for name in names)])
+
+
+def main() -> int:
+    if "--check" not in sys.argv:
+        PAGE.write_text(page(), encoding="utf-8")
+        return 0
+    if PAGE.read_text(encoding="utf-8") == page():
+        return 0
+    print(f"{PAGE.name} is not up to date: run python docs/write_commands.py")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""What the papers print beside what we get: `weft reproduce hiertrain`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from weft.commands.app import app, say, show, show_json
+from weft.commands.options import Json
+from weft.papers.claims import joined
+from weft.papers.registry import PAPERS, Tell
+from weft.papers.registry import get as get_paper
+from weft.papers.registry import reproduce as run_paper
+from weft.papers.tables import reproduction_table
+
+OUT = Path("runs/reproduce")
+
+
+@app.command()
+def reproduce(
+    paper: Annotated[str, typer.Argument(metavar="PAPER|all", help="Such as hiertrain.")],
+    quick: Annotated[bool, typer.Option("--quick", help="Under a minute: no real runs.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for figures and tables.", show_default=False)
+    ] = None,
+    json: Json = False,
+) -> None:
+    """A paper's claims, tables and figures beside ours, and why where they differ.
+
+    Files go to runs/reproduce/PAPER, if --out says nothing else. A claim that does not come out is
+    a row like any other: the command has then still done its work (exit code 0).
+
+    \b
+    Example:  weft reproduce hiertrain --quick
+    """
+    names = list(PAPERS) if paper == "all" else [get_paper(paper).name]
+    found = []
+    for name in names:
+        folder = OUT / name if out is None else out / name if paper == "all" else out
+        with progress_bar(name, quiet=json) as tell:
+            found.append(run_paper(name, folder, quick=quick, tell=tell))
+        say(f"wrote {len(found[-1].files)} files to {folder}")
+    if json:
+        whole = joined(found) if paper == "all" else found[0]
+        show_json({"paper": whole.paper, "claims": whole.claims, "files": whole.files})
+        return
+    for one in found:
+        show(reproduction_table(one))
+
+
+@contextmanager
+def progress_bar(name: str, quiet: bool) -> Iterator[Tell]:
+    """A bar on stderr that says what is being done."""
+    with Progress(
+        TextColumn(name), BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn(),
+        console=Console(stderr=True, quiet=quiet),
+    ) as bar:  # fmt: skip
+        task = bar.add_task("", total=1.0)
+
+        def tell(what: str, share: float) -> None:
+            bar.update(task, completed=share, description=what)
+
+        yield tell

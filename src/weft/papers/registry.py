@@ -1,0 +1,64 @@
+"""The papers by name, and the one way to reproduce one.
+
+    reproduce("hiertrain", Path("runs/reproduce/hiertrain"), quick=True)
+
+A paper is one module with a function under `@paper`; `weft/papers/__init__.py` imports the modules.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from weft.errors import InputError
+from weft.papers.claims import Reproduction
+
+Tell = Callable[[str, float], None]  # what is being done, and which share of all is behind it
+Run = Callable[[Path, bool, Tell], Reproduction]  # folder for files, quick or not, progress
+
+
+@dataclass(frozen=True)
+class Paper:
+    name: str
+    title: str
+    run: Run
+
+
+PAPERS: dict[str, Paper] = {}
+
+
+def paper(name: str, title: str) -> Callable[[Run], Run]:
+    """Register a function that reproduces a paper's evaluation."""
+
+    def register(run: Run) -> Run:
+        if name in PAPERS:
+            raise ValueError(f"two papers are called {name!r}")
+        PAPERS[name] = Paper(name, title, run)
+        return run
+
+    return register
+
+
+def get(name: str) -> Paper:
+    found = PAPERS.get(name)
+    if found is None:
+        near = difflib.get_close_matches(name, PAPERS, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise InputError(f"unknown paper {name!r}{hint}; there are: {', '.join(PAPERS)}, all")
+    return found
+
+
+def silent(what: str, share: float) -> None:
+    """For callers who show no progress."""
+
+
+def reproduce(name: str, out: Path, *, quick: bool = False, tell: Tell = silent) -> Reproduction:
+    """The paper's claims beside ours; its tables and figures become files in `out`."""
+    chosen = get(name)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"folder {out}: {error.strerror or error}") from None
+    return chosen.run(out, quick, tell)

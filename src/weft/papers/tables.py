@@ -1,0 +1,95 @@
+"""Claims as people read them: a table for the terminal, the same in Markdown for a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.padding import Padding
+from rich.text import Text
+
+from weft.papers.claims import WITHIN, Claim, Reproduction, Said, Table
+from weft.report.tables import framed, new_table
+from weft.report.words import digits, seconds
+
+COLUMNS = ("claim", "what", "paper", "ours", "holds")
+
+
+def said(value: Said, unit: str) -> str:
+    """`2.3x`, `0.52 s`, or the words themselves."""
+    if isinstance(value, str):
+        return value
+    if unit == "s":
+        return seconds(value)
+    # A paper's numbers are printed as it prints them, ours with three digits.
+    text = f"{value:g}" if len(f"{value:g}") <= 4 else digits(value)
+    return f"{text}{unit}" if unit == "x" else f"{text} {unit}".rstrip()
+
+
+def cells(claim: Claim) -> tuple[str, ...]:
+    verdict = "yes" if claim.reproduced else "no"
+    return (
+        claim.id,
+        claim.what,
+        said(claim.paper, claim.unit),
+        said(claim.ours, claim.unit),
+        verdict,
+    )
+
+
+def reproduction_table(found: Reproduction) -> RenderableType:
+    """All claims, why each stands or falls, and the paper's tables."""
+    table = new_table()
+    for name in COLUMNS:
+        table.add_column(name, overflow="fold", no_wrap=name in ("claim", "holds"))
+    for claim in found.claims:
+        colour = "green" if claim.reproduced else "yellow"
+        *text, verdict = map(escape, cells(claim))
+        table.add_row(*text, f"[{colour}]{verdict}[/{colour}]")
+    parts: list[RenderableType] = [framed(headline(found), table)]
+    for note, ids in shared_notes(found.claims).items():
+        parts += [Text(", ".join(ids), style="bold"), Padding(Text(note), (0, 0, 0, 2))]
+    parts += [Group(Text(""), plain_table(table)) for table in found.tables]
+    return Group(*parts)
+
+
+def shared_notes(claims: Iterable[Claim]) -> dict[str, list[str]]:
+    """Each note once, with the claims that it is about."""
+    notes: dict[str, list[str]] = {}
+    for claim in claims:
+        if claim.note:
+            notes.setdefault(claim.note, []).append(claim.id)
+    return notes
+
+
+def plain_table(table: Table) -> RenderableType:
+    drawn = new_table()
+    for index, name in enumerate(table.columns):
+        drawn.add_column(name, justify="right" if index else "left", overflow="fold")
+    for row in table.rows:
+        drawn.add_row(*map(escape, row))
+    return framed(table.title, drawn)
+
+
+def headline(found: Reproduction) -> str:
+    return (
+        f"{found.paper}: {found.reproduced} of {len(found.claims)} claims reproduced "
+        f"(a printed number: within {WITHIN:.0%})"
+    )
+
+
+def claims_markdown(found: Reproduction) -> str:
+    rows = [(*cells(claim), claim.note) for claim in found.claims]
+    return f"# {headline(found)}\n\n{markdown_rows((*COLUMNS, 'note'), rows)}"
+
+
+def table_markdown(table: Table) -> str:
+    return f"# {table.title}\n\n{markdown_rows(table.columns, table.rows)}"
+
+
+def markdown_rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "".join(
+        f"| {' | '.join(t.replace('|', chr(92) + '|') for t in row)} |\n" for row in lines
+    )

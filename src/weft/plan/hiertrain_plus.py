@@ -1,0 +1,238 @@
+"""HierTrain planned against physical links: no barriers, pieces, streamed gradients, codecs.
+
+The paper's model sets barriers between its stages and gives flows that share a link its full rate each.
+Here every candidate is lowered and played through the simulator (`task.price`): links carry one
+message at a time, samples travel in about eight pieces, a device computes whatever is ready, and
+gradients leave layer by layer. The search climbs from the paper's own optimum (with the codecs'
+sizes) over roles, cuts, shares and pieces. Every other strategy's plan, with the same codecs, is a
+candidate too, so `hiertrain+` is never slower than the best of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from itertools import permutations
+from typing import NamedTuple
+
+import msgspec
+
+from weft.errors import WeftError
+from weft.plan import options
+from weft.plan.hiertrain import role_shards, three_workers
+from weft.plan.hiertrain_model import HierCosts, all_cells
+from weft.plan.hiertrain_search import fastest_split
+from weft.plan.plan import Codec, Plan
+from weft.plan.profile import Profile
+from weft.plan.registry import get, strategy
+from weft.plan.task import Task
+
+CODECS = ("none", "activations", "weights", "all")
+OTHERS = (
+    "all-device",
+    "all-edge",
+    "all-cloud",
+    "jointdnn",
+    "jointdnn+",
+    "jalad",
+    "chain",
+    "hiertrain",
+)
+PIECES = (4, 8, 16)
+CLIMBS = 4  # from as many seeds
+BUDGET = 160  # prices asked for in each climb
+
+
+class Split(NamedTuple):
+    """A point of the search: roles (o, s, l), cuts, shares of the same, pieces of the batch."""
+
+    roles: tuple[str, str, str]
+    m_s: int
+    m_l: int
+    shares: tuple[int, int, int]
+    pieces: int
+    eager: bool = True
+    stream: bool = True
+
+
+@strategy(
+    "hiertrain+",
+    "hiertrain on physical links: pieces, no barriers, codecs; never worse than the others",
+    modes=("train",),
+    options={
+        "codecs": "none | activations | weights | all: what may cross links in 8 bits; "
+        "activations: and their gradients; weights: these and weight gradients; all: samples too",
+    },
+)
+def hiertrain_plus(task: Task) -> Plan:
+    allowed = options.choice(task, "codecs", CODECS, "all")
+    search = _Search(task, three_workers(task, "hiertrain+"), allowed)
+    search.climb()
+    for other in search.others():
+        search.offer(other)
+    if search.best is None:
+        raise WeftError("hiertrain+: no split of this network fits into the memory of this fleet")
+    return search.best
+
+
+class _Search:
+    def __init__(self, task: Task, workers: tuple[str, str, str], allowed: str) -> None:
+        plain = {k: v for k, v in task.options.items() if k not in ("codecs", "codec")}
+        self.task = dataclasses.replace(task, options=plain)
+        self.workers = workers
+        self.layers = len(task.profile.layers)
+        level = CODECS.index(allowed)
+        self.codec: Codec = "int8" if level >= 1 else options.codec(task)
+        self.gradient_codec: Codec = "int8" if level >= 2 else "none"
+        self.input_codec: Codec = "int8" if level >= 3 else options.input_codec(task)
+        self.best: Plan | None = None
+        self.seconds = math.inf
+        self.asked: dict[Split, float] = {}
+
+    def offer(self, plan: Plan) -> float:
+        """A candidate's price; it becomes the answer where it is the best so far."""
+        seconds = self.task.price(plan)
+        if seconds < self.seconds:
+            self.best, self.seconds = plan, seconds
+        return seconds
+
+    def try_split(self, split: Split) -> float:
+        if split not in self.asked:
+            self.asked[split] = self.offer(self.plan(split))
+        return self.asked[split]
+
+    def climb(self) -> None:
+        """From the best seeds, as long as a neighbour is better."""
+        seeds = sorted(set(self.seeds()), key=self.try_split)
+        for seed in seeds[:CLIMBS]:
+            here, value, found = seed, self.try_split(seed), True
+            last = len(self.asked) + BUDGET
+            while found and len(self.asked) < last:
+                found = False
+                for neighbour in self.neighbours(here):
+                    if len(self.asked) >= last:
+                        break
+                    price = self.try_split(neighbour)
+                    if price < value * 0.9999:
+                        here, value, found = neighbour, price, True
+                        break
+
+    def seeds(self) -> Iterator[Split]:
+        """The paper's optimum with and without codecs, and simple splits for every choice of roles."""
+        for profile in (self.task.profile, self.coded_profile()):
+            cells = all_cells(
+                HierCosts.of(dataclasses.replace(self.task, profile=profile), self.workers)
+            )
+            found = fastest_split(cells)
+            o, s, l = (self.workers[i] for i in cells.roles[:, found.cell])  # noqa: E741
+            m_s, m_l = int(cells.m_s[found.cell]), int(cells.m_l[found.cell])
+            yield Split((o, s, l), m_s, m_l, (found.b_o, found.b_s, found.b_l), 8)
+        batch, middle = self.task.batch, max(1, self.layers // 2)
+        for roles in self.role_choices():
+            yield Split(roles, 1, middle, (batch - 2 * (batch // 4), batch // 4, batch // 4), 8)
+            yield Split(roles, 1, 1, (batch - batch // 2, batch // 2, 0), 8)
+
+    def role_choices(self) -> Iterator[tuple[str, str, str]]:
+        a, b, c = self.workers
+        yield from ((a, b, c), (a, c, b), (b, a, c), (b, c, a), (c, a, b), (c, b, a))
+
+    def coded_profile(self) -> Profile:
+        """What the paper's model should count where codecs shrink what crosses."""
+        small = 4 if self.codec == "int8" else 1
+        weights = 4 if self.gradient_codec == "int8" else 1
+        layers = tuple(
+            msgspec.structs.replace(
+                layer,
+                output_bytes=layer.output_bytes // small,
+                param_bytes=layer.param_bytes // weights,
+            )
+            for layer in self.task.profile.layers
+        )
+        inputs = self.task.profile.input_bytes // (4 if self.input_codec == "int8" else 1)
+        return msgspec.structs.replace(self.task.profile, layers=layers, input_bytes=inputs)
+
+    def neighbours(self, split: Split) -> Iterator[Split]:
+        batch = self.task.batch
+        steps = dict.fromkeys(max(1, batch // n) for n in (4, 8, 16, 32, batch))
+        for step in steps:
+            for give, take in permutations(range(3), 2):
+                shares = list(split.shares)
+                if shares[give] >= step:
+                    shares[give] -= step
+                    shares[take] += step
+                    yield split._replace(shares=(shares[0], shares[1], shares[2]))
+        for m_s in (split.m_s - 1, split.m_s + 1):
+            if 1 <= m_s <= split.m_l:
+                yield split._replace(m_s=m_s)
+        for m_l in (split.m_l - 1, split.m_l + 1):
+            if max(1, split.m_s) <= m_l <= self.layers:
+                yield split._replace(m_l=m_l)
+        yield split._replace(eager=not split.eager)
+        yield split._replace(stream=not split.stream)
+        for pieces in PIECES:
+            if pieces != split.pieces and pieces <= batch:
+                yield split._replace(pieces=pieces)
+        for roles in self.role_choices():
+            if roles != split.roles:
+                yield split._replace(roles=roles)
+
+    def plan(self, split: Split) -> Plan:
+        o, s, l = split.roles  # noqa: E741 - the paper's letter
+        # A share needs layers to be computed by its worker: with none, o computes it itself.
+        b_o, b_s, b_l = split.shares
+        if split.m_s == 0:
+            b_o, b_s = b_o + b_s, 0
+        if split.m_l == 0:
+            b_o, b_l = b_o + b_l, 0
+        return Plan(
+            strategy="hiertrain+",
+            model=self.task.profile.model,
+            batch=self.task.batch,
+            mode=self.task.mode,
+            shards=role_shards(self.layers, split.roles, split.m_s, split.m_l, (b_o, b_s, b_l)),
+            source=self.task.source,
+            fleet=self.task.fleet,
+            profile=self.task.profile,
+            micro_batches=min(split.pieces, self.task.batch),
+            codec=self.codec,
+            gradient_codec=self.gradient_codec,
+            input_codec=self.input_codec,
+            schedule="eager" if split.eager else "staged",
+            stream=split.stream,
+            ahead=2,
+            route=options.route(self.task),
+            optimizer=self.task.optimizer,
+            decisions={
+                "roles": {"o": o, "s": s, "l": l}, "m_s": split.m_s, "m_l": split.m_l,
+                "b_o": b_o, "b_s": b_s, "b_l": b_l, "pieces": split.pieces,
+                "codecs": {"activations": self.codec, "weight_gradients": self.gradient_codec,
+                           "samples": self.input_codec},
+            },
+        )  # fmt: skip
+
+    def others(self) -> Iterator[Plan]:
+        """Every other strategy's plan, pipelined where it can be, with the codecs that are allowed."""
+        for name in OTHERS:
+            for pieces in ("1", "4", "8", "16"):
+                chosen = {**self.task.options, "input_codec": self.input_codec}
+                if name != "jalad":
+                    chosen["codec"] = self.codec
+                if "micro_batches" in get(name).options and name != "chain":
+                    if int(pieces) > self.task.batch:
+                        continue
+                    chosen["micro_batches"] = pieces
+                elif pieces != "1":
+                    continue
+                try:
+                    found = get(name).decide(dataclasses.replace(self.task, options=chosen))
+                except WeftError:
+                    continue  # this fleet has no such tier, or the way visits a device twice
+                if name == "jalad" and self.codec != "int8":
+                    continue  # 8 bits by definition
+                yield msgspec.structs.replace(
+                    found,
+                    strategy="hiertrain+",
+                    gradient_codec=self.gradient_codec,
+                    decisions={**found.decisions, "as": name},
+                )
