@@ -22,21 +22,21 @@ data = true
 [[device]]
 name = "nuc"
 tier = "edge"
-gflops = 2.0
+gflops = 1.0
 
 [[device]]
 name = "cloud"
 tier = "cloud"
-gflops = 4.0
+gflops = 2.0
 
 [[link]]
 between = ["pi", "nuc"]
-mbps = 20
+mbps = 10
 latency_ms = 2
 
 [[link]]
 between = ["nuc", "cloud"]
-mbps = 50
+mbps = 20
 latency_ms = 5
 """
 

@@ -32,12 +32,13 @@ from weft.program.timeline import Span
 from weft.runtime import keys
 from weft.runtime import messages as msg
 from weft.runtime.fabric import Fabric
+from weft.runtime.holding import Values
 from weft.runtime.mailbox import Cancelled
 from weft.runtime.probe import probe_compute, probe_link
 from weft.runtime.samples import open_samples
 from weft.runtime.session import Endpoints, open_session
 from weft.runtime.wire import BadMessage, Header, pack_header, pack_tensors
-from weft.runtime.worker import Values, Worker
+from weft.runtime.worker import Worker
 from weft.version import __version__
 
 log = logging.getLogger("weft.node")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 
 import torch
@@ -23,14 +22,13 @@ from weft.program import instructions as ins
 from weft.program.timeline import Span
 from weft.runtime.codec import TensorSpec
 from weft.runtime.fabric import Fabric
+from weft.runtime.holding import Holding, Values
 from weft.runtime.mailbox import Cancelled, nothing_missing
 from weft.runtime.messages import Finished, Job, Progress, Report
 from weft.runtime.samples import Samples
 from weft.runtime.shaping import sleep_until
 from weft.runtime.wire import BadMessage, Header, pack_tensors, unpack_tensors
 
-Key = tuple[int, str, int, int]  # minibatch, kind, cut, micro-batch
-Values = Mapping[str, Tensor]
 REPORT_EVERY_S = 0.1
 RIDING = "@also"  # the name of what rides in another tensor's message; no value can be called so
 MAX_SPANS = 200_000
@@ -65,9 +63,7 @@ class Worker:
         self.compute_cpu_s = 0.0
         self.overruns = 0  # instructions that took longer here than on the emulated device
         self._unpaced = math.inf
-        self._held: dict[Key, Values] = {}
-        self._left: dict[Key, int] = {}  # reads until a held tensor may go
-        self._reads = _count_reads(job)
+        self._holding = Holding(job)
         self._saved: dict[tuple[int, tuple[int, int], int], tuple[Values, Values]] = {}
         self._sums: dict[tuple[int, int], tuple[tuple[TensorSpec, ...], bytes]] = {}  # to be sent
         self._losses: dict[int, float] = {}
@@ -110,9 +106,9 @@ class Worker:
         start = time.monotonic()
         inputs, target = self.samples.minibatch(step)
         a, b = i.samples
-        self._hold(step, "act", 0, i.micro, {n: x[a:b] for n, x in inputs.items()})
+        self._holding.hold(step, "act", 0, i.micro, {n: x[a:b] for n, x in inputs.items()})
         if target is not None:
-            self._hold(step, "target", 0, i.micro, {"target": target[a:b]})
+            self._holding.hold(step, "target", 0, i.micro, {"target": target[a:b]})
         self._span("load", start, step, i.micro, f"{a}-{b}")
 
     def _recv(self, i: ins.Recv, step: int) -> None:
@@ -133,8 +129,8 @@ class Worker:
             labels = tensors.pop(RIDING, None)
             if labels is None:
                 raise WeftError(f"{t} of minibatch {step} from {i.source} came without {i.also}")
-            self._hold(step, i.also.kind, i.also.at, i.also.micro, {i.also.kind: labels})
-        self._hold(step, t.kind, t.at, t.micro, tensors)
+            self._holding.hold(step, i.also.kind, i.also.at, i.also.micro, {i.also.kind: labels})
+        self._holding.hold(step, t.kind, t.at, t.micro, tensors)
         self._span("wait", start, step, t.micro, str(t))
 
     def _send(self, i: ins.Send, step: int) -> None:
@@ -144,9 +140,9 @@ class Worker:
         elif t.kind == "wgrad":
             specs, payload = pack_tensors(self._gradients((t.at, t.last)), i.codec)
         else:
-            tensors = self._use(step, t.kind, t.at, t.micro)
+            tensors = self._holding.use(step, t.kind, t.at, t.micro)
             if i.also is not None:
-                (labels,) = self._use(step, i.also.kind, i.also.at, i.also.micro).values()
+                (labels,) = self._holding.use(step, i.also.kind, i.also.at, i.also.micro).values()
                 tensors = {**tensors, RIDING: labels}
             specs, payload = pack_tensors(tensors, i.codec)
         self.fabric.send(self._header(t, i.dest, step, specs, len(payload)), payload)
@@ -159,7 +155,7 @@ class Worker:
 
     def _forward(self, i: ins.Forward, step: int) -> None:
         runner = self.runners[i.layers]
-        held = self._use(step, "act", i.layers[0], i.micro)
+        held = self._holding.use(step, "act", i.layers[0], i.micro)
         problem = nothing_missing(
             dict(held),
             {n: _shape(v.shape, v.batch_dim, i.samples) for n, v in runner.segment.inputs.items()},
@@ -175,29 +171,29 @@ class Worker:
             outputs = runner.forward(inputs, training=self.training, seed=seed)
         if self.training:
             self._saved[step, i.layers, i.micro] = (inputs, outputs)
-        self._hold(step, "act", i.layers[1] + 1, i.micro, outputs)
+        self._holding.hold(step, "act", i.layers[1] + 1, i.micro, outputs)
 
     def _loss(self, i: ins.Loss, step: int) -> None:
         runner = next(r for r in self.runners.values() if r.segment.loss is not None)
         record = runner.segment.loss
         assert record is not None
-        output = self._use(step, "act", self.job.layers, i.micro)[record.inputs[0]]
-        target = self._use(step, "target", 0, i.micro)["target"]
+        output = self._holding.use(step, "act", self.job.layers, i.micro)[record.inputs[0]]
+        target = self._holding.use(step, "target", 0, i.micro)["target"]
         leaf = output.detach().requires_grad_()
         share = i.samples / self.job.batch if record.reduction == "mean" else 1.0
         with torch.enable_grad():
             loss = runner.loss(leaf, target, i.samples) * share
         (gradient,) = torch.autograd.grad(loss, leaf)
         self._losses[step] = self._losses.get(step, 0.0) + loss.item()
-        self._hold(step, "grad", self.job.layers, i.micro, {record.inputs[0]: gradient})
+        self._holding.hold(step, "grad", self.job.layers, i.micro, {record.inputs[0]: gradient})
 
     def _backward(self, i: ins.Backward, step: int) -> None:
         inputs, outputs = self._saved.pop((step, i.layers, i.micro))
-        gradients = self._use(step, "grad", i.layers[1] + 1, i.micro)
+        gradients = self._holding.use(step, "grad", i.layers[1] + 1, i.micro)
         known = [n for n in gradients if n in outputs and outputs[n].requires_grad]
         torch.autograd.backward([outputs[n] for n in known], [gradients[n] for n in known])
         if i.layers[0] > 0:
-            self._hold(step, "grad", i.layers[0], i.micro, {
+            self._holding.hold(step, "grad", i.layers[0], i.micro, {
                 n: t.grad if t.grad is not None else torch.zeros_like(t)
                 for n, t in inputs.items() if t.requires_grad
             })  # fmt: skip
@@ -205,7 +201,7 @@ class Worker:
     def _reduce(self, i: ins.Reduce, step: int) -> None:
         own = self._gradients(i.layers)
         for part in i.parts:
-            theirs = self._use(step, part.kind, part.at, part.micro)
+            theirs = self._holding.use(step, part.kind, part.at, part.micro)
             if theirs.keys() != own.keys():
                 odd = sorted(theirs.keys() ^ own.keys())[:3]
                 raise WeftError(f"{part} of minibatch {step}: {', '.join(odd)} do not match")
@@ -246,28 +242,14 @@ class Worker:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         self._sums.pop(i.layers, None)
-        self._hold(step, "done", 0, 0, {})
+        self._holding.hold(step, "done", 0, 0, {})
 
     def _emit(self, i: ins.Emit, step: int) -> None:
         start = time.monotonic()
-        self.emit(step, i.micro, self._use(step, "act", i.at, i.micro))
+        self.emit(step, i.micro, self._holding.use(step, "act", i.at, i.micro))
         self._span("emit", start, step, i.micro, "")
 
-    # --- what is held, what is told -------------------------------------------------------------
-
-    def _hold(self, step: int, kind: str, at: int, micro: int, tensors: Values) -> None:
-        reads = self._reads[kind, at, micro]
-        if reads:
-            key = (step, kind, at, micro)
-            self._held[key], self._left[key] = tensors, reads
-
-    def _use(self, step: int, kind: str, at: int, micro: int) -> Values:
-        key = (step, kind, at, micro)
-        self._left[key] -= 1
-        if self._left[key]:
-            return self._held[key]
-        del self._left[key]
-        return self._held.pop(key)
+    # --- what is told ---------------------------------------------------------------------------
 
     def _timed(
         self, instruction: ins.Instruction, do: Callable[..., None], step: int, pace: float
@@ -328,32 +310,6 @@ def _shape(shape: tuple[int, ...], batch_dim: int | None, samples: int) -> tuple
     if batch_dim is None:
         return shape
     return (*shape[:batch_dim], samples, *shape[batch_dim + 1 :])
-
-
-def _count_reads(job: Job) -> Counter[tuple[str, int, int]]:
-    """How often each tensor of a minibatch is read: after that many reads it may go."""
-    reads: Counter[tuple[str, int, int]] = Counter()
-    for i in job.code:
-        match i:
-            case ins.Reduce():
-                for part in i.parts:
-                    reads[part.kind, part.at, part.micro] += 1
-            case ins.Send(tensor=ins.Tensor(kind="wgrad" | "wsum")):
-                pass  # read from the gradients themselves
-            case ins.Send(tensor=t, also=also):
-                reads[t.kind, t.at, t.micro] += 1
-                if also is not None:
-                    reads[also.kind, also.at, also.micro] += 1
-            case ins.Forward():
-                reads["act", i.layers[0], i.micro] += 1
-            case ins.Loss():
-                reads["act", job.layers, i.micro] += 1
-                reads["target", 0, i.micro] += 1
-            case ins.Backward():
-                reads["grad", i.layers[1] + 1, i.micro] += 1
-            case ins.Emit():
-                reads["act", i.at, i.micro] += 1
-    return reads
 
 
 def _last_of_step(job: Job) -> int:
