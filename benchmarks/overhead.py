@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 from two_stages import activation_bytes, torch_run, weft_run
 
-ROUNDS = 3
+ROUNDS, STEPS = 3, 30
 
 
 def main() -> None:
@@ -22,8 +22,8 @@ def main() -> None:
     for channels in (1, 5, 20):
         ours, theirs = [], []
         for _ in range(ROUNDS):
-            ours.append(weft_run(channels, 16, 4, 6, None)[0].own_ms)
-            measured = torch_run(channels, 16, 6, None)
+            ours.append(weft_run(channels, 16, 4, STEPS, None)[0].own_ms)
+            measured = torch_run(channels, 16, STEPS, None)
             assert measured is not None
             theirs.append(measured.own_ms)
         a, b = statistics.median(ours), statistics.median(theirs)

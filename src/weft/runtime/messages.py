@@ -147,7 +147,7 @@ class StatePiece(Struct, frozen=True, tag="piece"):
 class Spans(Struct, frozen=True, tag="spans"):
     spans: tuple[Span, ...]
     counts: dict[str, int]
-    compute_cpu_s: float  # CPU time inside compute instructions
+    compute_cpu_s: float  # CPU time of the mathematics and of reading samples
     total_cpu_s: float  # of the whole process, since the first step
 
 

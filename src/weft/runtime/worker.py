@@ -103,12 +103,13 @@ class Worker:
 
     def _load(self, i: ins.Load, step: int) -> None:
         assert self.samples is not None
-        start = time.monotonic()
+        start, cpu = time.monotonic(), time.thread_time()
         inputs, target = self.samples.minibatch(step)
         a, b = i.samples
         self._holding.hold(step, "act", 0, i.micro, {n: x[a:b] for n, x in inputs.items()})
         if target is not None:
             self._holding.hold(step, "target", 0, i.micro, {"target": target[a:b]})
+        self.compute_cpu_s += time.thread_time() - cpu
         self._span("load", start, step, i.micro, f"{a}-{b}")
 
     def _recv(self, i: ins.Recv, step: int) -> None:
