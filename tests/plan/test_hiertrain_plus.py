@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -90,9 +91,39 @@ def test_it_says_what_it_decided() -> None:
     assert plan.strategy == "hiertrain+"
     assert plan.codec == plan.gradient_codec == plan.input_codec == "int8"
     if "as" not in plan.decisions:
-        shares = [plan.decisions[k] for k in ("b_o", "b_s", "b_l")]
-        assert sum(shares) == 16
-        assert set(plan.decisions["roles"].values()) == {"pi", "nuc", "cloud"}
+        lanes = plan.decisions["lanes"]
+        assert plan.decisions["b_o"] + sum(lane["samples"] for lane in lanes) == 16
+
+
+def test_more_than_three_devices_share_the_samples() -> None:
+    """Two more edge servers beside the first, and links so fast that only computing counts."""
+    more = "".join(
+        f"""
+        [[device]]
+        name = "nuc{n}"
+        tier = "edge"
+        [[link]]
+        between = ["pi", "nuc{n}"]
+        mbps = 10000
+        [[link]]
+        between = ["nuc{n}", "cloud"]
+        mbps = 10000
+        """
+        for n in (2, 3)
+    )
+    fleet = parse_fleet(FLEET.format(near=10_000, far=10_000) + more)
+    base = profile(0.01)
+    equal = dict.fromkeys(("nuc", "nuc2", "nuc3", "cloud"), base.devices["nuc"])
+    times = {**equal, "pi": base.devices["pi"]}
+    known = msgspec.structs.replace(base, devices=times)
+    plan = make_plan("hiertrain+", make_task(known, fleet, batch=32))
+    validate(lower(plan))
+    assert len({shard.device for shard in plan.shards}) >= 4
+    three = make_plan("hiertrain+", make_task(
+        msgspec.structs.replace(known, devices={k: times[k] for k in ("pi", "nuc", "cloud")}),
+        parse_fleet(FLEET.format(near=10_000, far=10_000)), batch=32,
+    ))  # fmt: skip
+    assert price(plan).seconds < 0.8 * price(three).seconds
 
 
 @pytest.mark.parametrize(

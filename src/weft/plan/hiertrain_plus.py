@@ -20,10 +20,11 @@ import msgspec
 
 from weft.errors import WeftError
 from weft.plan import options
-from weft.plan.hiertrain import role_shards, three_workers
+from weft.plan.costs import Costs
+from weft.plan.hiertrain import three_workers
 from weft.plan.hiertrain_model import HierCosts, all_cells
 from weft.plan.hiertrain_search import fastest_split
-from weft.plan.plan import Codec, Plan
+from weft.plan.plan import Codec, Part, Plan, Shard
 from weft.plan.profile import Profile
 from weft.plan.registry import get, strategy
 from weft.plan.task import Task
@@ -41,18 +42,20 @@ OTHERS = (
 )
 PIECES = (4, 8, 16)
 WORTH_IT = 0.95  # a split must gain this much over a simpler plan: runs differ from prices by less
+MOST_WORKERS = 6
 CLIMBS = 4  # from as many seeds
-BUDGET = 160  # prices asked for in each climb
+BUDGET = 160  # prices asked for in each climb with three workers; more with more
 
 
 class Split(NamedTuple):
-    """A point of the search: roles (o, s, l), cuts, shares of the same, pieces of the batch."""
+    """A point of the search. `o` trains all layers; each of the others trains its first `cuts[i]`
+    layers on its share and o finishes them. `shares` has o's samples first."""
 
-    roles: tuple[str, str, str]
-    m_s: int
-    m_l: int
-    shares: tuple[int, int, int]
-    pieces: int
+    o: str
+    others: tuple[str, ...]
+    cuts: tuple[int, ...]
+    shares: tuple[int, ...]
+    pieces: int = 8
     eager: bool = True
     stream: bool = True
 
@@ -68,7 +71,7 @@ class Split(NamedTuple):
 )
 def hiertrain_plus(task: Task) -> Plan:
     allowed = options.choice(task, "codecs", CODECS, "all")
-    search = _Search(task, three_workers(task, "hiertrain+"), allowed)
+    search = _Search(task, all_workers(task), allowed)
     search.climb()
     split, seconds = search.best, search.seconds
     search.best, search.seconds = None, seconds / WORTH_IT
@@ -80,11 +83,24 @@ def hiertrain_plus(task: Task) -> Plan:
     return found
 
 
+def all_workers(task: Task) -> tuple[str, ...]:
+    """HierTrain's three, then the fastest of what else the fleet has within reach."""
+    three = three_workers(task, "hiertrain+")
+    costs = Costs(task)
+    more = [
+        device.name
+        for device in task.fleet.devices
+        if device.name not in three and task.fleet.connected(task.source, device.name)
+    ]
+    return (*three, *sorted(more, key=costs.total))[:MOST_WORKERS]
+
+
 class _Search:
-    def __init__(self, task: Task, workers: tuple[str, str, str], allowed: str) -> None:
+    def __init__(self, task: Task, workers: tuple[str, ...], allowed: str) -> None:
         plain = {k: v for k, v in task.options.items() if k not in ("codecs", "codec")}
         self.task = dataclasses.replace(task, options=plain)
         self.workers = workers
+        self.three = (workers[0], workers[1], workers[2])  # what the paper's model knows
         self.layers = len(task.profile.layers)
         level = CODECS.index(allowed)
         self.codec: Codec = "int8" if level >= 1 else options.codec(task)
@@ -111,7 +127,7 @@ class _Search:
         seeds = sorted(set(self.seeds()), key=self.try_split)
         for seed in seeds[:CLIMBS]:
             here, value, found = seed, self.try_split(seed), True
-            last = len(self.asked) + BUDGET
+            last = len(self.asked) + BUDGET * (len(self.workers) - 2)
             while found and len(self.asked) < last:
                 found = False
                 for neighbour in self.neighbours(here):
@@ -126,20 +142,23 @@ class _Search:
         """The paper's optimum with and without codecs, and simple splits for every choice of roles."""
         for profile in (self.task.profile, self.coded_profile()):
             cells = all_cells(
-                HierCosts.of(dataclasses.replace(self.task, profile=profile), self.workers)
+                HierCosts.of(dataclasses.replace(self.task, profile=profile), self.three)
             )
             found = fastest_split(cells)
             o, s, l = (self.workers[i] for i in cells.roles[:, found.cell])  # noqa: E741
-            m_s, m_l = int(cells.m_s[found.cell]), int(cells.m_l[found.cell])
-            yield Split((o, s, l), m_s, m_l, (found.b_o, found.b_s, found.b_l), 8)
+            more = tuple(device for device in self.workers if device not in (o, s, l))
+            cuts = (int(cells.m_s[found.cell]), int(cells.m_l[found.cell]), *[1] * len(more))
+            shares = (found.b_o, found.b_s, found.b_l, *[0] * len(more))
+            yield Split(o, (s, l, *more), tuple(max(1, m) for m in cuts), shares)
         batch, middle = self.task.batch, max(1, self.layers // 2)
-        for roles in self.role_choices():
-            yield Split(roles, 1, middle, (batch - 2 * (batch // 4), batch // 4, batch // 4), 8)
-            yield Split(roles, 1, 1, (batch - batch // 2, batch // 2, 0), 8)
-
-    def role_choices(self) -> Iterator[tuple[str, str, str]]:
-        a, b, c = self.workers
-        yield from ((a, b, c), (a, c, b), (b, a, c), (b, c, a), (c, a, b), (c, b, a))
+        for o in self.workers:
+            others = tuple(device for device in self.workers if device != o)
+            even = batch // (2 * len(others))
+            shares = (batch - even * len(others), *[even] * len(others))
+            yield Split(o, others, (middle,) * len(others), shares)
+            for i in range(len(others)):
+                half = [batch // 2 if j == i else 0 for j in range(len(others))]
+                yield Split(o, others, (1,) * len(others), (batch - batch // 2, *half))
 
     def coded_profile(self) -> Profile:
         """What the paper's model should count where codecs shrink what crosses."""
@@ -158,43 +177,34 @@ class _Search:
 
     def neighbours(self, split: Split) -> Iterator[Split]:
         batch = self.task.batch
-        steps = dict.fromkeys(max(1, batch // n) for n in (4, 8, 16, 32, batch))
-        for step in steps:
-            for give, take in permutations(range(3), 2):
-                shares = list(split.shares)
-                if shares[give] >= step:
+        for step in dict.fromkeys(max(1, batch // n) for n in (4, 8, 16, 32, batch)):
+            for give, take in permutations(range(len(split.shares)), 2):
+                if split.shares[give] >= step:
+                    shares = list(split.shares)
                     shares[give] -= step
                     shares[take] += step
-                    yield split._replace(shares=(shares[0], shares[1], shares[2]))
-        for m_s in (split.m_s - 1, split.m_s + 1):
-            if 1 <= m_s <= split.m_l:
-                yield split._replace(m_s=m_s)
-        for m_l in (split.m_l - 1, split.m_l + 1):
-            if max(1, split.m_s) <= m_l <= self.layers:
-                yield split._replace(m_l=m_l)
+                    yield split._replace(shares=tuple(shares))
+        for i, m in enumerate(split.cuts):
+            for cut in (m - 1, m + 1):
+                if 1 <= cut <= self.layers:
+                    yield split._replace(cuts=(*split.cuts[:i], cut, *split.cuts[i + 1 :]))
         yield split._replace(eager=not split.eager)
         yield split._replace(stream=not split.stream)
         for pieces in PIECES:
             if pieces != split.pieces and pieces <= batch:
                 yield split._replace(pieces=pieces)
-        for roles in self.role_choices():
-            if roles != split.roles:
-                yield split._replace(roles=roles)
+        for i, other in enumerate(split.others):
+            others = (*split.others[:i], split.o, *split.others[i + 1 :])
+            yield split._replace(o=other, others=others)
 
     def plan(self, split: Split) -> Plan:
-        o, s, l = split.roles  # noqa: E741 - the paper's letter
-        # A share needs layers to be computed by its worker: with none, o computes it itself.
-        b_o, b_s, b_l = split.shares
-        if split.m_s == 0:
-            b_o, b_s = b_o + b_s, 0
-        if split.m_l == 0:
-            b_o, b_l = b_o + b_l, 0
+        lanes = list(zip(split.others, split.cuts, split.shares[1:], strict=True))
         return Plan(
             strategy="hiertrain+",
             model=self.task.profile.model,
             batch=self.task.batch,
             mode=self.task.mode,
-            shards=role_shards(self.layers, split.roles, split.m_s, split.m_l, (b_o, b_s, b_l)),
+            shards=lane_shards(self.layers, split.o, split.shares[0], lanes),
             source=self.task.source,
             fleet=self.task.fleet,
             profile=self.task.profile,
@@ -208,8 +218,9 @@ class _Search:
             route=options.route(self.task),
             optimizer=self.task.optimizer,
             decisions={
-                "roles": {"o": o, "s": s, "l": l}, "m_s": split.m_s, "m_l": split.m_l,
-                "b_o": b_o, "b_s": b_s, "b_l": b_l, "pieces": split.pieces,
+                "o": split.o, "b_o": split.shares[0],
+                "lanes": [{"device": d, "layers": m, "samples": b} for d, m, b in lanes if b],
+                "pieces": split.pieces,
                 "codecs": {"activations": self.codec, "weight_gradients": self.gradient_codec,
                            "samples": self.input_codec},
             },
@@ -240,3 +251,23 @@ class _Search:
                     gradient_codec=self.gradient_codec,
                     decisions={**found.decisions, "as": name},
                 )
+
+
+def lane_shards(
+    layers: int, o: str, own: int, lanes: list[tuple[str, int, int]]
+) -> tuple[Shard, ...]:
+    """Lanes of (device, its first layers, samples), each finished by o, whose own samples are last.
+
+    >>> [(s.device, s.layers) for s in lane_shards(3, "o", 2, [("a", 1, 4), ("b", 3, 0)])]
+    [('a', (0, 0)), ('o', (1, 2)), ('o', (0, 2))]
+    """
+    found: list[Shard] = []
+    offset = 0
+    for device, m, samples in [*lanes, (o, layers, own)]:
+        if samples:
+            part = Part(samples, offset)
+            found.append(Shard(device, (0, m - 1), part))
+            if m < layers:
+                found.append(Shard(o, (m, layers - 1), part))
+            offset += samples
+    return tuple(found)
