@@ -9,8 +9,8 @@ micro-batches. Ratios are over All-Edge, serial, as in the paper.
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 
+import msgspec
 import torch
 from torch import nn
 
@@ -19,7 +19,7 @@ from weft.fleet.fleet import Fleet
 from weft.fleet.parse import parse_fleet
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.optimizer import Optimizer
-from weft.plan.plan import Plan
+from weft.plan.plan import Plan, Shard
 from weft.runtime.coordinator import Coordinator, Settings
 from weft.runtime.emulate import Emulation, emulation
 from weft.runtime.launch import Place, open_crew
@@ -99,7 +99,7 @@ def main(bandwidths: list[float]) -> None:
     everyone = bench.plan(5, "hiertrain", {})
     feed = {bench.graph.inputs[0]: bench.x}
     print(f"this machine: {bench.here.gflops_here:.0f} GFLOPS")
-    with open_crew(replace_devices(everyone), Place(local=True), settings) as (crew, fitted):
+    with open_crew(on_every_device(everyone), Place(local=True), settings) as (crew, fitted):
         for mbps in bandwidths:
             print(f"\nedge-cloud {mbps:g} Mbps, batch {BATCH}")
             print(f"{'':<28} {'predicted':>10} {'measured':>10} {'ratio':>6} {'over all-edge':>14}")
@@ -107,7 +107,7 @@ def main(bandwidths: list[float]) -> None:
             for label, strategy, options in RUNS:
                 plan = bench.plan(mbps, strategy, options)
                 with Coordinator(
-                    crew, plan, bench.graph, bench.state, replace(fitted, record=True),
+                    crew, plan, bench.graph, bench.state, fitted,
                     lambda _: (feed, bench.y),
                 ) as run:  # fmt: skip
                     run.prepare()
@@ -125,17 +125,13 @@ def main(bandwidths: list[float]) -> None:
                   f"hiertrain+ over the best one in 8 bit {coded / steps['hiertrain+']:.2f}x")  # fmt: skip
 
 
-def replace_devices(plan: Plan) -> Plan:
+def on_every_device(plan: Plan) -> Plan:
     """A plan that needs every device, so that all nodes are started once."""
-    import msgspec
-
-    from weft.plan.plan import Part, Shard
-
     last = len(plan.profile.layers) - 1
     shards = [
-        Shard("pi", (0, 0), Part()),
-        Shard("nuc", (1, 1), Part()),
-        Shard("cloud", (2, last), Part()),
+        Shard("pi", (0, 0)),
+        Shard("nuc", (1, 1)),
+        Shard("cloud", (2, last)),
     ]
     return msgspec.structs.replace(plan, shards=tuple(shards))
 

@@ -18,8 +18,10 @@ from weft.plan.plan import Plan
 
 if TYPE_CHECKING:
     from weft.graph.capture import capture
+    from weft.runtime.serve import serve
+    from weft.runtime.train import train
 
-__all__ = ["Fleet", "Plan", "capture", "load_model", "plan"]
+__all__ = ["Fleet", "Plan", "capture", "load_model", "plan", "serve", "train"]
 
 # What is imported when it is first asked for, and from where.
 LATER = {

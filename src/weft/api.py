@@ -22,7 +22,14 @@ from weft.fleet.fleet import Fleet
 from weft.fleet.parse import dump_fleet, parse_fleet
 from weft.graph.network import Graph
 from weft.plan import registry
-from weft.plan.derive import check_profile, derive_profile, derive_times, graph_profile, layer_costs
+from weft.plan.derive import (
+    check_profile,
+    derive_profile,
+    derive_times,
+    graph_profile,
+    layer_costs,
+    measured_times,
+)
 from weft.plan.plan import Mode, Plan
 from weft.plan.profile import DeviceTimes, Profile
 from weft.plan.task import Task
@@ -118,7 +125,7 @@ def profile_model(
     if gflops is not None:
         times = derive_times(layer_costs(graph), gflops)
     else:
-        times = measured_times(module, graph, batch=batch)
+        times = measure_here(module, graph, batch=batch)
     return graph_profile(graph, {device: times})
 
 
@@ -268,16 +275,9 @@ def simulate_plan(path: str | Path, steps: int = 6) -> tuple[Plan, Timeline]:
     return found, simulate(program, steps)
 
 
-def measured_times(model: nn.Module, graph: Graph, *, batch: int, repeats: int = 7) -> DeviceTimes:
+def measure_here(model: nn.Module, graph: Graph, *, batch: int, repeats: int = 7) -> DeviceTimes:
     """A network's times on this machine, by CPU time of one thread."""
     from weft.graph.capture import state_of
     from weft.graph.measure import measure
 
-    times = measure(graph, state_of(model), batch=batch, repeats=repeats)
-    return DeviceTimes(
-        times.forward_s,
-        times.backward_s,
-        times.update_s,
-        times.forward_call_s,
-        times.backward_call_s,
-    )
+    return measured_times(measure(graph, state_of(model), batch=batch, repeats=repeats))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,6 +17,9 @@ from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.graph.network import Graph
 from weft.plan.profile import DeviceTimes, LayerCost, Profile
+
+if TYPE_CHECKING:  # imports torch, which planning does without
+    from weft.graph.measure import LayerTimes
 
 MAX_BYTES = 64 << 20
 
@@ -58,6 +62,17 @@ def derive_profile(graph: Graph, fleet: Fleet) -> Profile:
             )
         devices[device.name] = derive_times(layers, device.gflops)
     return graph_profile(graph, devices)
+
+
+def measured_times(times: LayerTimes) -> DeviceTimes:
+    """What was measured on a machine, as that device's part of a profile."""
+    return DeviceTimes(
+        times.forward_s,
+        times.backward_s,
+        times.update_s,
+        times.forward_call_s,
+        times.backward_call_s,
+    )
 
 
 def derive_times(layers: tuple[LayerCost, ...], gflops: float) -> DeviceTimes:

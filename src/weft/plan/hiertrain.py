@@ -11,6 +11,8 @@ so the simulator's price of the plan on physical links is another number; `decis
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from weft.errors import InputError
 from weft.plan import options
 from weft.plan.costs import Costs
@@ -83,16 +85,22 @@ def role_shards(
     """
     o, s, l = roles  # noqa: E741 - the paper's letter
     b_o, b_s, b_l = shares
+    return lane_shards(layers, o, [(s, m_s, b_s), (o, layers, b_o), (l, m_l, b_l)])
+
+
+def lane_shards(layers: int, o: str, lanes: Iterable[tuple[str, int, int]]) -> tuple[Shard, ...]:
+    """Lanes of (device, its first layers, samples), in the order of the samples; o finishes them.
+
+    >>> [(s.device, s.layers) for s in lane_shards(3, "o", [("a", 1, 4), ("b", 3, 0), ("o", 3, 2)])]
+    [('a', (0, 0)), ('o', (1, 2)), ('o', (0, 2))]
+    """
     found: list[Shard] = []
-    for device, m, part in (
-        (s, m_s, Part(b_s, 0)),
-        (o, 0, Part(b_o, b_s)),
-        (l, m_l, Part(b_l, b_s + b_o)),
-    ):
-        if not part.samples:
-            continue
-        if m > 0:
+    offset = 0
+    for device, m, samples in lanes:
+        part = Part(samples, offset)
+        offset += samples
+        if samples and m > 0:
             found.append(Shard(device, (0, m - 1), part))
-        if m < layers:
+        if samples and m < layers:
             found.append(Shard(o, (m, layers - 1), part))
     return tuple(found)

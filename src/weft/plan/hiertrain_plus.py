@@ -21,10 +21,10 @@ import msgspec
 from weft.errors import WeftError
 from weft.plan import options
 from weft.plan.costs import Costs
-from weft.plan.hiertrain import three_workers
+from weft.plan.hiertrain import lane_shards, three_workers
 from weft.plan.hiertrain_model import HierCosts, all_cells
 from weft.plan.hiertrain_search import fastest_split
-from weft.plan.plan import Codec, Part, Plan, Shard
+from weft.plan.plan import Codec, Plan
 from weft.plan.profile import Profile
 from weft.plan.registry import get, strategy
 from weft.plan.task import Task
@@ -204,7 +204,9 @@ class _Search:
             model=self.task.profile.model,
             batch=self.task.batch,
             mode=self.task.mode,
-            shards=lane_shards(self.layers, split.o, split.shares[0], lanes),
+            shards=lane_shards(
+                self.layers, split.o, [*lanes, (split.o, self.layers, split.shares[0])]
+            ),
             source=self.task.source,
             fleet=self.task.fleet,
             profile=self.task.profile,
@@ -251,23 +253,3 @@ class _Search:
                     gradient_codec=self.gradient_codec,
                     decisions={**found.decisions, "as": name},
                 )
-
-
-def lane_shards(
-    layers: int, o: str, own: int, lanes: list[tuple[str, int, int]]
-) -> tuple[Shard, ...]:
-    """Lanes of (device, its first layers, samples), each finished by o, whose own samples are last.
-
-    >>> [(s.device, s.layers) for s in lane_shards(3, "o", 2, [("a", 1, 4), ("b", 3, 0)])]
-    [('a', (0, 0)), ('o', (1, 2)), ('o', (0, 2))]
-    """
-    found: list[Shard] = []
-    offset = 0
-    for device, m, samples in [*lanes, (o, layers, own)]:
-        if samples:
-            part = Part(samples, offset)
-            found.append(Shard(device, (0, m - 1), part))
-            if m < layers:
-                found.append(Shard(o, (m, layers - 1), part))
-            offset += samples
-    return tuple(found)

@@ -12,15 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import msgspec
 from torch import Tensor
 
 from weft.fleet.fleet import Fleet
 from weft.graph.measure import measure
 from weft.graph.network import Graph
 from weft.graph.optimizer import Optimizer
-from weft.plan.derive import graph_profile
-from weft.plan.profile import DeviceTimes, Profile
+from weft.plan.derive import graph_profile, measured_times
+from weft.plan.profile import Profile
 
 REST_S = 0.01  # emulated devices wait for each other, so measure what they find after a pause
 
@@ -54,7 +53,7 @@ def emulation(
         graph, state, batch=batch, repeats=repeats, training=training, optimizer=optimizer,
         rest_s=REST_S,
     )  # fmt: skip
-    here = DeviceTimes(**msgspec.structs.asdict(times))
+    here = measured_times(times)
     last = len(graph.layers) - 1
     seconds = here.forward(0, last, batch) + here.backward(0, last, batch)
     flops = graph.forward_flops * batch

@@ -17,13 +17,14 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import zenoh
 from msgspec import Struct
 
 from weft.errors import WeftError
+from weft.program.timeline import Span
 from weft.runtime.mailbox import Letter, Mailbox
 from weft.runtime.shaping import Clock, OwnClock, SharedClock, sleep_until
 from weft.runtime.wire import BadMessage, Header, pack_header, unpack_header
@@ -58,18 +59,6 @@ class Roads(Struct, frozen=True):
     cut_through: bool = True  # relays pass on pieces as they come, not whole messages
 
 
-class Transfer(NamedTuple):
-    """A message's stay on a channel, for the timeline."""
-
-    channel: str
-    start: float
-    end: float
-    step: int
-    micro: int
-    label: str
-    bytes: int
-
-
 class Fabric:
     """One device's end of the network."""
 
@@ -79,7 +68,7 @@ class Fabric:
         self.name = name
         self.mailbox = Mailbox()
         self.counts: Counter[str] = Counter()  # bad, foreign, doubled, relayed, sent messages
-        self.transfers: list[Transfer] = []
+        self.transfers: list[Span] = []  # messages' stays on channels, for the timeline
         self.run = ""
         self._roads = Roads()
         self._channels: dict[str, _Channel] = {}
@@ -298,6 +287,6 @@ class _Channel:
             label = f"{header.kind}{header.at}>{header.dest}"
             end = time.monotonic() if end is None else end
             self._fabric.transfers.append(
-                Transfer(self.link.channel, start, end, header.step, header.micro, label,
-                         len(payload))
+                Span(self.link.channel, "transfer", start, end, header.step, header.micro, label,
+                     len(payload))
             )  # fmt: skip

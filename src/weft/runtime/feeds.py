@@ -11,8 +11,9 @@ from torch import Tensor
 
 from weft.data import Dataset, batch_indices, load
 from weft.errors import InputError
-from weft.runtime.coordinator import Feed
+from weft.runtime.coordinator import Feed, Minibatch
 
+Pair = tuple[Tensor, Tensor]  # samples and their targets
 Data = str | Dataset | tuple[Tensor, Tensor] | Callable[[int], tuple[Tensor, Tensor]]
 
 
@@ -22,60 +23,67 @@ class Source:
 
     example: Tensor  # two samples
     target: Tensor  # their labels
-    feed: Feed
+    pairs: Callable[[int], Pair]  # of minibatch n
     name: str | None = None
     test: tuple[Tensor, Tensor] | None = None
     classes: int | None = None
 
+    def feed(self, input_name: str) -> Feed:
+        """The minibatches under the name that the network gives its input."""
 
-def source_of(data: Data, batch: int, seed: int, input_name: str = "x") -> Source:
+        def named(step: int) -> Minibatch:
+            x, y = self.pairs(step)
+            return {input_name: x}, y
+
+        return named
+
+
+def source_of(data: Data, batch: int, seed: int) -> Source:
     """What a run reads. Minibatch n is the same wherever and whenever it is asked for."""
     if isinstance(data, str):
-        return _of_set(load(data), batch, seed, input_name, name=data)
+        return _of_set(load(data), batch, seed, name=data)
     if isinstance(data, Dataset):
-        return _of_set(data, batch, seed, input_name)
+        return _of_set(data, batch, seed)
     if isinstance(data, tuple):
         x, y = data
         _check_pair(x, y)
-        return Source(x[:2], y[:2], _shuffled(x, y, batch, seed, input_name))
+        return Source(x[:2], y[:2], _shuffled(x, y, batch, seed))
     if callable(data):
         given = data
 
-        def feed(step: int) -> tuple[dict[str, Tensor], Tensor | None]:
+        def pairs(step: int) -> Pair:
             x, y = given(step)
             _check_pair(x, y)
             if len(x) != batch:
                 raise InputError(f"minibatch {step} has {len(x)} samples; the plan is for {batch}")
-            return {input_name: x}, y
+            return x, y
 
         x, y = given(0)
         _check_pair(x, y)
-        return Source(x[:2], y[:2], feed)
+        return Source(x[:2], y[:2], pairs)
     raise InputError(
         f"data is a {type(data).__name__}; give a set's name, a Dataset, a pair of tensors, "
         "or a function that returns the pair of minibatch n"
     )
 
 
-def _of_set(
-    found: Dataset, batch: int, seed: int, input_name: str, name: str | None = None
-) -> Source:
+def _of_set(found: Dataset, batch: int, seed: int, name: str | None = None) -> Source:
     return Source(
         found.train_x[:2],
         found.train_y[:2],
-        _shuffled(found.train_x, found.train_y, batch, seed, input_name),
+        _shuffled(found.train_x, found.train_y, batch, seed),
         name,
         (found.test_x, found.test_y),
         found.classes,
     )
 
 
-def _shuffled(x: Tensor, y: Tensor, batch: int, seed: int, input_name: str) -> Feed:
-    def feed(step: int) -> tuple[dict[str, Tensor], Tensor | None]:
+def _shuffled(x: Tensor, y: Tensor, batch: int, seed: int) -> Callable[[int], Pair]:
+    def pairs(step: int) -> Pair:
         index = batch_indices(len(x), batch, step, seed)
-        return {input_name: x[index]}, y[index]
+        return x[index], y[index]
 
-    return feed
+    return pairs
 
 
 def _check_pair(x: Any, y: Any) -> None:

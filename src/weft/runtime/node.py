@@ -28,7 +28,6 @@ from torch import Tensor
 
 from weft.errors import InputError, WeftError
 from weft.program import instructions as ins
-from weft.program.timeline import Span
 from weft.runtime import keys
 from weft.runtime import messages as msg
 from weft.runtime.fabric import Fabric
@@ -221,15 +220,11 @@ class Node:
             self._report(_failed(self.name, error))
 
     def _timeline(self, worker: Worker) -> msg.Spans:
-        transfers = [
-            Span(t.channel, "transfer", t.start, t.end, t.step, t.micro, t.label, t.bytes)
-            for t in self.fabric.transfers
-        ]
         counts = {
             **self.fabric.counts, "bad_commands": self.bad_commands, "overruns": worker.overruns
         }  # fmt: skip
         total = time.process_time() - self._cpu_start
-        spans = (*worker.spans, *transfers)
+        spans = (*worker.spans, *self.fabric.transfers)
         return msg.Spans(spans, counts, worker.compute_cpu_s, total)
 
     def _own_job(self, run: str) -> msg.Job:

@@ -248,8 +248,7 @@ class _Run:
             self.folder.save_plan(self.plan)
             if not resume:
                 self.folder.forget_metrics()
-        # The network's own name for its input, where the feed calls it otherwise.
-        feed = _named(self.source.feed, self.trainee.graph.inputs[0])
+        feed = self.source.feed(self.trainee.graph.inputs[0])
         with (
             open_crew(self.plan, self.place, self.settings) as (crew, settings),
             Coordinator(
@@ -313,15 +312,6 @@ class _Run:
             raise InputError(f"{self.folder.path} holds another network: {', '.join(odd)} differ")
         self.trainee.state.update(saved.weights)
         return saved.run.steps, saved.optimizer
-
-
-def _named(feed: Any, name: str) -> Any:
-    def renamed(step: int) -> tuple[dict[str, Tensor], Tensor | None]:
-        inputs, target = feed(step)
-        (tensor,) = inputs.values()
-        return {name: tensor}, target
-
-    return renamed
 
 
 def _with_state(model: nn.Module, state: dict[str, Tensor]) -> nn.Module:
