@@ -1,0 +1,54 @@
+"""What a policy sees of a run, and what it may ask for: plain records, the same for a simulated city
+and a live run.
+
+    decision = policy.decide(seen)      # None: go on as it is
+
+A policy decides for one client and its servers: who is the worker, where the network is cut, how
+many minibatches are in flight. It keeps whatever memory it wants; it opens nothing and sends nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from msgspec import Struct
+
+
+class Setting(Struct, frozen=True):
+    """How client and worker share the network."""
+
+    worker: str | None  # None: the client trains alone
+    cut: int  # layers 0..cut-1 are the client's
+    in_flight: int = 1
+
+
+class Server(Struct, frozen=True):
+    """What was last measured of a server that is in reach."""
+
+    name: str
+    slowdown: float  # its seconds over those of the profile; load included
+    up_bytes_per_s: float  # client to server
+    down_bytes_per_s: float
+    rtt_s: float  # propagation there and back, without transmission
+
+
+class Seen(Struct, frozen=True):
+    """One look at a run: what has happened since the last one."""
+
+    step: int  # minibatches done
+    now_s: float  # since the run began
+    setting: Setting
+    period_s: float  # measured, per minibatch; 0 before the first
+    servers: tuple[Server, ...]  # those in reach; empty: nobody is there
+    lost: bool = False  # the worker is out of reach or dead
+
+
+class Decision(Struct, frozen=True):
+    setting: Setting
+    why: str  # for people: goes into the run's events
+
+
+class Policy(Protocol):
+    every: int  # minibatches between two looks
+
+    def decide(self, seen: Seen) -> Decision | None: ...
