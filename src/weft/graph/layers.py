@@ -26,16 +26,30 @@ def split_layers(
 ) -> list[Layer]:
     """Groups nodes into layers; constants are computed anew in every layer that reads them."""
     constants, depth = _depths(nodes, inputs, state)
+    kept = [node for node in nodes if node.name not in constants]
+    return group_layers(kept, depth, inputs, output, values, state, modules, constants)
+
+
+def group_layers(
+    nodes: list[Node],
+    depth: dict[str, int],
+    inputs: list[str],
+    output: str,
+    values: dict[str, Value],
+    state: Mapping[str, State],
+    modules: Mapping[str, str],
+    constants: Mapping[str, Node] | None = None,
+) -> list[Layer]:
+    """Layers from the depth of every node; those that must not be parted are joined."""
     _sink_views(nodes, depth, output, values)
     groups: dict[int, list[Node]] = defaultdict(list)
     for node in nodes:
-        if node.name not in constants:
-            groups[max(depth[node.name], 1)].append(node)
+        groups[max(depth[node.name], 1)].append(node)
     ordered = [groups[d] for d in sorted(groups)]
     ordered = _join(ordered, inputs, output, values, state)
     layers = []
     for index, group in enumerate(ordered):
-        body = _with_constants(group, constants, index, values)
+        body = _with_constants(group, constants or {}, index, values)
         layers.append(_layer(body, index, values, state, modules, _owned(ordered, index, state)))
     return layers
 

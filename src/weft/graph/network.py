@@ -183,7 +183,16 @@ class Graph(Struct, frozen=True, dict=True):
         )
 
 
-class Segment(Struct, frozen=True):
+class Pick(Struct, frozen=True):
+    """A part of a parameter: seen in this shape, places first..last-1 of one dimension."""
+
+    shape: tuple[int, ...]
+    dim: int
+    first: int
+    last: int
+
+
+class Segment(Struct, frozen=True, omit_defaults=True):
     """A run of layers with what crosses its two ends: all that a device needs to know of a network."""
 
     first: int
@@ -193,6 +202,8 @@ class Segment(Struct, frozen=True):
     outputs: dict[str, Value]
     state: dict[str, State]
     loss: Loss | None = None
+    part: int = 0  # 0: all of the layers; else the number of a turn in a round
+    picks: dict[str, Pick] = {}  # state of which only a part is here; its shape is the part's
 
 
 def refs(node: Node) -> list[str]:

@@ -18,6 +18,7 @@ from msgspec import Struct
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.plan.profile import Profile
+from weft.plan.rounds import Round
 
 Mode = Literal["train", "infer"]
 Codec = Literal["none", "fp16", "int8"]
@@ -29,6 +30,8 @@ class Part(Struct, frozen=True, omit_defaults=True):
     samples: int | None = None  # how many of the batch
     offset: int = 0  # the first of them
     rows: tuple[int, int] | None = None
+    outputs: tuple[int, int] | None = None  # of a fully connected layer
+    inputs: tuple[int, int] | None = None  # of a fully connected layer; partial sums come out
     units: tuple[int, ...] | None = None
     classes: tuple[int, ...] | None = None
 
@@ -75,6 +78,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     schedule: Literal["staged", "eager"] = "staged"  # of a plan with lanes; see program/order.py
     stream: bool = False  # gradients of shared layers leave one by one, not block by block
     route: Literal["min", "store_and_forward"] = "min"
+    layering: Literal["depth", "sequence"] = "depth"  # which layers are meant; graph/sequence.py
+    rounds: tuple[Round, ...] = ()  # of a plan that cuts feature maps or vectors
     optimizer: str = "sgd"  # its state counts in memory
     decisions: dict[str, Any] = {}
     predicted: Predicted | None = None

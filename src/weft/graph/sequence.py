@@ -1,0 +1,54 @@
+"""A network's layers in the order of execution: one weighted operator each.
+
+    in_sequence(capture(yolov2, example))      # 23 layers, in the order of its configuration
+
+Layers by weighted depth (weft.graph.layers) put parallel branches into one layer, so that few tensors
+cross a cut. Slicing feature maps by rows wants the finer list: a cut may then carry a branch's tensor
+past several layers. Of two branches the longer one comes first. Only for inference: counters of
+batches, which only training changes, are left out.
+"""
+
+from __future__ import annotations
+
+from weft.graph.layers import group_layers
+from weft.graph.network import Graph, Node, refs
+from weft.graph.operators import WEIGHTED
+
+
+def in_sequence(graph: Graph) -> Graph:
+    """The same network with one layer for every weighted operator."""
+    nodes = _ordered(graph)
+    place: dict[str, int] = dict.fromkeys(graph.inputs, 0)
+    modules: dict[str, str] = {}
+    count = 0
+    for node in nodes:
+        weights = [name for name in refs(node) if name in graph.state]
+        if node.op in WEIGHTED and weights:
+            count += 1
+            modules[node.name] = weights[0].rpartition(".")[0]
+        place[node.name] = count
+    layers = group_layers(
+        nodes, place, graph.inputs, graph.output, dict(graph.values), graph.state, modules
+    )
+    return Graph(graph.name, graph.inputs, graph.output, layers, graph.values, graph.state)
+
+
+def _ordered(graph: Graph) -> list[Node]:
+    """What the output depends on; before each node all that it reads, the longest branch first."""
+    made = {node.name: node for layer in graph.layers for node in layer.nodes}
+    depth: dict[str, int] = dict.fromkeys(graph.inputs, 0)
+    for name, node in made.items():  # layers are in order, and so are the nodes of each
+        depth[name] = 1 + max((depth.get(read, 0) for read in refs(node)), default=0)
+    done: dict[str, Node] = {}
+    todo = [(graph.output, False)]
+    while todo:
+        name, ready = todo.pop()
+        if name in done or name not in made:
+            continue
+        if ready:
+            done[name] = made[name]
+            continue
+        todo.append((name, True))
+        # the last one pushed is visited first
+        todo += [(r, False) for r in sorted(refs(made[name]), key=lambda r: depth.get(r, 0))]
+    return list(done.values())

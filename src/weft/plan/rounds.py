@@ -1,0 +1,71 @@
+"""One network computed by many devices at once, round by round, through a gateway.
+
+In a round every device computes its strip of the round's last output: rows of a feature map, or units of
+a vector. What it lacks of the round's inputs comes from the gateway, which has it from the devices
+that made it. Two devices, rows of a map of height 8, a round of two 3x3 convolutions:
+
+    r1   takes rows 0:6    gives rows 0:4          r1 made rows 0:4 itself: it fetches 4:6
+    r2   takes rows 2:8    gives rows 4:8          r2 fetches 2:4
+
+A plan's rounds hold all of this as numbers, so that they can be lowered and priced without the network.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+# rows: convolutions, each device some rows.  rows+data: the same, and a fully connected layer on
+# those rows, whose partial sums are added.  model: some of a fully connected layer's outputs each.
+# data: some of its inputs each, partial sums.  hybrid: one layer in model mode, the next in data mode.
+# whole: all of it on one device.
+RoundMode = Literal["whole", "rows", "rows+data", "model", "data", "hybrid"]
+
+ROW_DIM, UNIT_DIM = 2, 1  # of a feature map (samples, channels, rows, columns) and of a vector
+
+
+class Strip(Struct, frozen=True, array_like=True):
+    """Places first..last-1 of a value along the dimension in which it is cut."""
+
+    value: str
+    first: int
+    last: int
+    bytes: int  # of one place of one sample
+    dim: int = ROW_DIM
+
+    @property
+    def size(self) -> int:
+        return (self.last - self.first) * self.bytes
+
+
+class Turn(Struct, frozen=True, omit_defaults=True):
+    """What one device does in a round: a part of its layers on strips of its inputs."""
+
+    device: str
+    takes: tuple[Strip, ...]
+    gives: tuple[Strip, ...]
+    work: tuple[float, ...] = ()  # of every layer of the round: the share that is computed here
+    state_bytes: int = 0  # weights that it needs
+
+
+class Round(Struct, frozen=True, omit_defaults=True):
+    """Layers first..last, by all devices at once.
+
+    The gateway may do something before the devices (flatten a map into a vector) and after them (add a
+    bias to a sum, pool over all rows). A device may have several turns, done in this order: the
+    inner rows, which need nothing from others, while the rest is on its way.
+    """
+
+    layers: tuple[int, int]
+    mode: RoundMode
+    turns: tuple[Turn, ...]
+    before: Turn | None = None
+    after: Turn | None = None
+    sums: bool = False  # what the turns give are parts of a sum
+
+    @property
+    def numbered(self) -> dict[int, Turn]:
+        """All turns by number; the numbers name segments and messages. 0 would be the whole layer."""
+        every = (self.before, *self.turns, self.after)
+        return {number: turn for number, turn in enumerate(every, start=1) if turn is not None}
