@@ -12,7 +12,7 @@ from weft.errors import WeftError
 from weft.runtime.mailbox import Cancelled, Letter, Mailbox
 from weft.runtime.wire import Header
 
-KEY = (0, 7, "act", 2, 1)
+KEY = (0, 7, "act", 2, 1, 0)
 
 
 def letter(payload: bytes = b"x", step: int = 7, due: float = 0.0) -> Letter:

@@ -66,6 +66,11 @@ class Round(Struct, frozen=True, omit_defaults=True):
 
     @property
     def numbered(self) -> dict[int, Turn]:
-        """All turns by number; the numbers name segments and messages. 0 would be the whole layer."""
+        """All turns by number: 1 the gateway's before the devices', from 2 on the devices', then the
+        gateway's after them. The numbers name segments and messages; 0 would be the whole layer."""
         every = (self.before, *self.turns, self.after)
         return {number: turn for number, turn in enumerate(every, start=1) if turn is not None}
+
+    @property
+    def device_turns(self) -> dict[int, Turn]:
+        return dict(enumerate(self.turns, start=2))

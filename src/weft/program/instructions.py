@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from weft.plan.plan import Codec, Plan
 
-Kind = Literal["act", "grad", "target", "done", "wgrad", "wsum"]
+Kind = Literal["act", "grad", "target", "done", "wgrad", "wsum", "in", "up", "down"]
 
 
 class Tensor(Struct, frozen=True, array_like=True):
@@ -26,13 +26,17 @@ class Tensor(Struct, frozen=True, array_like=True):
     # act: forward over cut `at` (0: the samples); grad: back over it; target: the labels;
     # done: only the word that the first layers have been updated;
     # wgrad: a device's gradient of the weights of layers at..last; wsum: the sum over all devices
+    # in, up, down: strips of the values of a round that begins at layer `at`: what a turn reads,
+    # what a device hands to the gateway, what the gateway hands to a turn
     kind: Kind
     at: int
     micro: int = 0  # for weights: the number of the device in the plan
     last: int = -1
+    part: int = 0  # the number of a turn in its round, or of a device; 0: the whole
 
     def __str__(self) -> str:
-        return f"{self.kind}{self.at}.{self.micro}"
+        part = f"/{self.part}" if self.part else ""
+        return f"{self.kind}{self.at}.{self.micro}{part}"
 
 
 class Load(Struct, frozen=True, tag="load", omit_defaults=True):
@@ -62,12 +66,17 @@ class Send(Struct, frozen=True, tag="send", omit_defaults=True):
 
 
 class Forward(Struct, frozen=True, tag="forward", omit_defaults=True):
-    """Layers first..last on one micro-batch: act `first` in, act `last + 1` out."""
+    """Layers first..last on one micro-batch: act `first` in, act `last + 1` out.
+
+    A turn of a round reads `in` and computes only its part: `work` is its share of each layer.
+    """
 
     layers: tuple[int, int]
     micro: int
     samples: int
     lag: int = 0
+    part: int = 0
+    work: tuple[float, ...] = ()
 
 
 class Loss(Struct, frozen=True, tag="loss", omit_defaults=True):
@@ -105,6 +114,29 @@ class Update(Struct, frozen=True, tag="update", omit_defaults=True):
     lag: int = 0
 
 
+class Piece(Struct, frozen=True, array_like=True):
+    """Places first..last-1 of one value of a tensor that the device holds, counted from its own 0."""
+
+    tensor: Tensor
+    value: str
+    dim: int
+    first: int
+    last: int
+
+
+class Stitch(Struct, frozen=True, tag="stitch", omit_defaults=True):
+    """Make one tensor of pieces of others: of each value its pieces one after the other, or added."""
+
+    into: Tensor
+    pieces: tuple[Piece, ...]
+    add: bool = False
+    lag: int = 0
+
+    @property
+    def micro(self) -> int:
+        return self.into.micro
+
+
 class Emit(Struct, frozen=True, tag="emit", omit_defaults=True):
     """Hand act `at` of a micro-batch to the user: the answer of an inference."""
 
@@ -113,7 +145,7 @@ class Emit(Struct, frozen=True, tag="emit", omit_defaults=True):
     lag: int = 0
 
 
-Instruction = Load | Recv | Send | Forward | Loss | Backward | Reduce | Update | Emit
+Instruction = Load | Recv | Send | Forward | Loss | Backward | Reduce | Update | Stitch | Emit
 
 
 DONE = Tensor("done", 0)

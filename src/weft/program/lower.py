@@ -41,6 +41,7 @@ from weft.program.instructions import (
     Update,
 )
 from weft.program.lanes import has_lanes
+from weft.program.rounds import lower_rounds
 from weft.program.schedule import forwards_ahead, micro_sizes, one_forward_one_backward
 
 
@@ -53,7 +54,9 @@ class Stage(NamedTuple):
 
 
 def lower(plan: Plan) -> Program:
-    """The program of a plan: of whole layers, or with lanes of samples."""
+    """The program of a plan: of whole layers, with lanes of samples, or in rounds of strips."""
+    if plan.rounds:
+        return lower_rounds(plan)
     if has_lanes(plan):
         return lower_lanes(plan)
     writer = _Writer(plan)

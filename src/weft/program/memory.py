@@ -23,6 +23,8 @@ BYTES_PER_MB = 1e6
 
 def memory_bytes(plan: Plan) -> dict[str, int]:
     """Bytes at the worst moment of a step, for every device with work."""
+    if plan.rounds:
+        return _in_rounds(plan)
     if has_lanes(plan):
         return _with_lanes(plan)
     stages = stages_of(plan)
@@ -52,6 +54,23 @@ def _with_lanes(plan: Plan) -> dict[str, int]:
             saved = sum(layer.saved_bytes for layer in layers)
             need[device] += lanes.samples(g, device) * (saved + plan.profile.cut_bytes(first))
     return need
+
+
+def _in_rounds(plan: Plan) -> dict[str, int]:
+    """Weights of all rounds (turns of one device in a round share them), and the largest strips."""
+    need = dict.fromkeys(plan.devices, 0)
+    samples = sum(micro_sizes(plan.batch, plan.micro_batches)[: plan.in_flight])
+    strips = dict.fromkeys(plan.devices, 0)
+    for r in plan.rounds:
+        weights = dict.fromkeys(plan.devices, 0)
+        held = dict.fromkeys(plan.devices, 0)
+        for turn in r.numbered.values():
+            weights[turn.device] = max(weights[turn.device], turn.state_bytes)
+            held[turn.device] += sum(strip.size for strip in (*turn.takes, *turn.gives))
+        for device in plan.devices:
+            need[device] += weights[device]
+            strips[device] = max(strips[device], held[device])
+    return {device: need[device] + strips[device] * samples for device in need}
 
 
 def fits(plan: Plan) -> bool:

@@ -24,6 +24,7 @@ from weft.program.instructions import (
     Recv,
     Reduce,
     Send,
+    Stitch,
     Tensor,
     Update,
 )
@@ -56,6 +57,8 @@ def show(instruction: Instruction) -> str:
             first, last = instruction.layers
             word = type(instruction).__name__.lower()
             text = f"{word} of layers {first}-{last}, micro-batch {instruction.micro}"
+            if isinstance(instruction, Forward) and instruction.part:
+                text += f", turn {instruction.part}"
         case Update() | Reduce():
             word = type(instruction).__name__.lower()
             text = f"{word} of layers {instruction.layers[0]}-{instruction.layers[1]}"
@@ -167,6 +170,12 @@ class _Run:
                 self.after_backwards(device, step, i, (t.at, t.last))
             case Send():
                 self.need(device, step, i, *_carried(i))
+            case Forward(layers=(first, last)) if i.part:
+                self.need(device, step, i, Tensor("in", first, i.micro, part=i.part))
+                self.make(device, step, Tensor("act", last + 1, i.micro, part=i.part))
+            case Stitch():
+                self.need(device, step, i, *(piece.tensor for piece in i.pieces))
+                self.make(device, step, i.into)
             case Forward(layers=(first, last)):
                 self.need(device, step, i, Tensor("act", first, i.micro))
                 self.make(device, step, Tensor("act", last + 1, i.micro))

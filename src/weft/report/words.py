@@ -56,6 +56,10 @@ def part_words(part: Part, batch: int) -> str:
         words.append(f"{part.samples} samples ({part.offset}:{part.offset + part.samples})")
     if part.rows is not None:
         words.append(f"rows {part.rows[0]}:{part.rows[1]}")
+    if part.outputs is not None:
+        words.append(f"outputs {part.outputs[0]}:{part.outputs[1]}")
+    if part.inputs is not None:
+        words.append(f"inputs {part.inputs[0]}:{part.inputs[1]}")
     if part.units is not None:
         words.append(f"{len(part.units)} units")
     if part.classes is not None:

@@ -11,7 +11,7 @@ from weft.program import instructions as ins
 from weft.runtime.messages import Job
 
 Values = Mapping[str, Tensor]
-Key = tuple[int, str, int, int]  # minibatch, kind, cut, micro-batch
+Key = tuple[int, str, int, int, int]  # minibatch, kind, cut, micro-batch, part
 
 
 class Holding:
@@ -24,14 +24,16 @@ class Holding:
         self._held: dict[Key, Values] = {}
         self._left: dict[Key, int] = {}  # reads until a held tensor may go
 
-    def hold(self, step: int, kind: str, at: int, micro: int, tensors: Values) -> None:
-        reads = self._reads[kind, at, micro]
+    def hold(
+        self, step: int, kind: str, at: int, micro: int, tensors: Values, part: int = 0
+    ) -> None:
+        reads = self._reads[kind, at, micro, part]
         if reads:
-            key = (step, kind, at, micro)
+            key = (step, kind, at, micro, part)
             self._held[key], self._left[key] = tensors, reads
 
-    def use(self, step: int, kind: str, at: int, micro: int) -> Values:
-        key = (step, kind, at, micro)
+    def use(self, step: int, kind: str, at: int, micro: int, part: int = 0) -> Values:
+        key = (step, kind, at, micro, part)
         self._left[key] -= 1
         if self._left[key]:
             return self._held[key]
@@ -39,27 +41,31 @@ class Holding:
         return self._held.pop(key)
 
 
-def _count_reads(job: Job) -> Counter[tuple[str, int, int]]:
+def _count_reads(job: Job) -> Counter[tuple[str, int, int, int]]:
     """How often each tensor of a minibatch is read."""
-    reads: Counter[tuple[str, int, int]] = Counter()
+    reads: Counter[tuple[str, int, int, int]] = Counter()
     for i in job.code:
         match i:
             case ins.Reduce():
                 for part in i.parts:
-                    reads[part.kind, part.at, part.micro] += 1
+                    reads[part.kind, part.at, part.micro, part.part] += 1
             case ins.Send(tensor=ins.Tensor(kind="wgrad" | "wsum")):
                 pass  # read from the gradients themselves
             case ins.Send(tensor=t, also=also):
-                reads[t.kind, t.at, t.micro] += 1
+                reads[t.kind, t.at, t.micro, t.part] += 1
                 if also is not None:
-                    reads[also.kind, also.at, also.micro] += 1
+                    reads[also.kind, also.at, also.micro, also.part] += 1
+            case ins.Stitch():
+                for piece in i.pieces:
+                    t = piece.tensor
+                    reads[t.kind, t.at, t.micro, t.part] += 1
             case ins.Forward():
-                reads["act", i.layers[0], i.micro] += 1
+                reads["in" if i.part else "act", i.layers[0], i.micro, i.part] += 1
             case ins.Loss():
-                reads["act", job.layers, i.micro] += 1
-                reads["target", 0, i.micro] += 1
+                reads["act", job.layers, i.micro, 0] += 1
+                reads["target", 0, i.micro, 0] += 1
             case ins.Backward():
-                reads["grad", i.layers[1] + 1, i.micro] += 1
+                reads["grad", i.layers[1] + 1, i.micro, 0] += 1
             case ins.Emit():
-                reads["act", i.at, i.micro] += 1
+                reads["act", i.at, i.micro, 0] += 1
     return reads

@@ -50,7 +50,7 @@ class FedSamples:
     def minibatch(self, step: int) -> Minibatch:
         if self._last is None or self._last[0] != step:
             letter = self._fabric.mailbox.take(
-                (self._job.version, step, "feed", 0, 0),
+                (self._job.version, step, "feed", 0, 0, 0),
                 max(self._job.deadline_s, 30.0),
                 lambda: f"the samples of minibatch {step} from the coordinator",
             )

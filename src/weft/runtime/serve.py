@@ -18,6 +18,7 @@ from weft import api
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.graph.capture import capture, state_of
+from weft.graph.sequence import in_sequence
 from weft.plan.derive import derive_profile
 from weft.plan.plan import Plan
 from weft.plan.profile import Profile
@@ -123,6 +124,8 @@ def serve(
         plan = api.decide(strategy, task)
     if plan.mode != "infer":
         raise InputError(f"this plan of {plan.strategy} is for training, not for inference")
+    if plan.layering == "sequence":
+        graph = in_sequence(graph)
     inputs: dict[int, Tensor] = {}
     settings = Settings(deadline_s=deadline, paced=paced)
     with contextlib.ExitStack() as opening:

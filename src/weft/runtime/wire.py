@@ -40,13 +40,14 @@ class Header(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     piece: int = 0  # a message over several links is cut into pieces that follow each other
     pieces: int = 1
     due: float = 0.0  # emulated latency: not before this time of the machine's clock
+    part: int = 0  # which part of the tensor
 
     @property
     def key(self) -> Key:
-        return (self.version, self.step, self.kind, self.at, self.micro)
+        return (self.version, self.step, self.kind, self.at, self.micro, self.part)
 
 
-Key = tuple[int, int, str, int, int]  # version, step, kind, cut, micro-batch
+Key = tuple[int, int, str, int, int, int]  # version, step, kind, cut, micro-batch, part
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Header)

@@ -52,7 +52,8 @@ class Worker:
         self.report = report
         self.emit = emit
         self.training = job.mode == "train"
-        self.runners = {(s.first, s.last): Runner(s, state) for s in job.segments}
+        self.runners = {(s.first, s.last): Runner(s, state) for s in job.segments if not s.part}
+        self.turns = {((s.first, s.last), s.part): Runner(s, state) for s in job.segments if s.part}
         self.optimizers = {
             layers: job.optimizer.build(runner.parameters)
             for layers, runner in self.runners.items()
@@ -73,7 +74,8 @@ class Worker:
         self._do: dict[type, Callable[..., None]] = {
             ins.Load: self._load, ins.Recv: self._recv, ins.Send: self._send,
             ins.Forward: self._forward, ins.Loss: self._loss, ins.Backward: self._backward,
-            ins.Reduce: self._reduce, ins.Update: self._update, ins.Emit: self._emit,
+            ins.Reduce: self._reduce, ins.Update: self._update, ins.Stitch: self._stitch,
+            ins.Emit: self._emit,
         }  # fmt: skip
 
     def run(self, first: int, last: int) -> None:
@@ -116,7 +118,7 @@ class Worker:
         t = i.tensor
         start = time.monotonic()
         letter = self.fabric.mailbox.take(
-            (self.job.version, step, t.kind, t.at, t.micro),
+            (self.job.version, step, t.kind, t.at, t.micro, t.part),
             self.job.deadline_s,
             lambda: f"{t} of minibatch {step} from {i.source}",
         )
@@ -131,7 +133,7 @@ class Worker:
             if labels is None:
                 raise WeftError(f"{t} of minibatch {step} from {i.source} came without {i.also}")
             self._holding.hold(step, i.also.kind, i.also.at, i.also.micro, {i.also.kind: labels})
-        self._holding.hold(step, t.kind, t.at, t.micro, tensors)
+        self._holding.hold(step, t.kind, t.at, t.micro, tensors, t.part)
         self._span("wait", start, step, t.micro, str(t))
 
     def _send(self, i: ins.Send, step: int) -> None:
@@ -141,7 +143,7 @@ class Worker:
         elif t.kind == "wgrad":
             specs, payload = pack_tensors(self._gradients((t.at, t.last)), i.codec)
         else:
-            tensors = self._holding.use(step, t.kind, t.at, t.micro)
+            tensors = self._holding.use(step, t.kind, t.at, t.micro, t.part)
             if i.also is not None:
                 (labels,) = self._holding.use(step, i.also.kind, i.also.at, i.also.micro).values()
                 tensors = {**tensors, RIDING: labels}
@@ -152,11 +154,12 @@ class Worker:
         self, t: ins.Tensor, dest: str, step: int, specs: tuple[TensorSpec, ...], size: int
     ) -> Header:
         return Header(self.job.run, self.job.version, step, t.kind, t.at, t.micro,
-                      self.fabric.name, dest, size, specs)  # fmt: skip
+                      self.fabric.name, dest, size, specs, part=t.part)  # fmt: skip
 
     def _forward(self, i: ins.Forward, step: int) -> None:
-        runner = self.runners[i.layers]
-        held = self._holding.use(step, "act", i.layers[0], i.micro)
+        runner = self.turns[i.layers, i.part] if i.part else self.runners[i.layers]
+        kind = "in" if i.part else "act"
+        held = self._holding.use(step, kind, i.layers[0], i.micro, i.part)
         problem = nothing_missing(
             dict(held),
             {n: _shape(v.shape, v.batch_dim, i.samples) for n, v in runner.segment.inputs.items()},
@@ -172,7 +175,29 @@ class Worker:
             outputs = runner.forward(inputs, training=self.training, seed=seed)
         if self.training:
             self._saved[step, i.layers, i.micro] = (inputs, outputs)
-        self._holding.hold(step, "act", i.layers[1] + 1, i.micro, outputs)
+        self._holding.hold(step, "act", i.layers[1] + 1, i.micro, outputs, i.part)
+
+    def _stitch(self, i: ins.Stitch, step: int) -> None:
+        found: dict[str, list[Tensor]] = {}
+        dims: dict[str, int] = {}
+        for piece in i.pieces:
+            t = piece.tensor
+            held = self._holding.use(step, t.kind, t.at, t.micro, t.part).get(piece.value)
+            if held is None or held.dim() <= piece.dim or held.shape[piece.dim] < piece.last:
+                has = "nothing" if held is None else f"shape {tuple(held.shape)}"
+                raise WeftError(
+                    f"{t} of minibatch {step} has {has} of {piece.value}; places {piece.first} to "
+                    f"{piece.last} of dimension {piece.dim} are needed"
+                )
+            strip = held.narrow(piece.dim, piece.first, piece.last - piece.first)
+            found.setdefault(piece.value, []).append(strip)
+            dims[piece.value] = piece.dim
+        self._holding.hold(step, i.into.kind, i.into.at, i.into.micro, {
+            value: strips[0] if len(strips) == 1
+            else torch.stack(strips).sum(0) if i.add
+            else torch.cat(strips, dims[value])
+            for value, strips in found.items()
+        }, i.into.part)  # fmt: skip
 
     def _loss(self, i: ins.Loss, step: int) -> None:
         runner = next(r for r in self.runners.values() if r.segment.loss is not None)
@@ -260,14 +285,14 @@ class Worker:
         do(instruction, step)
         self.compute_cpu_s += time.thread_time() - cpu
         if self.job.pace:
-            self._keep_pace(start, pace)
+            self._keep_pace(start, pace, isinstance(instruction, ins.Loss))
         layers = getattr(instruction, "layers", None)
         label = f"{layers[0]}-{layers[1]}" if layers else ""
         what = type(instruction).__name__.lower()
         self._span(what, start, step, getattr(instruction, "micro", 0), label)
 
-    def _keep_pace(self, start: float, pace: float) -> None:
-        if pace == 0.0:  # the loss: its time is part of the backward pass that follows
+    def _keep_pace(self, start: float, pace: float, loss: bool) -> None:
+        if loss:  # its time is part of the backward pass that follows
             self._unpaced = start
             return
         begin, self._unpaced = min(start, self._unpaced), math.inf

@@ -21,6 +21,7 @@ from weft.program.instructions import (
     Recv,
     Reduce,
     Send,
+    Stitch,
     Tensor,
     Update,
 )
@@ -97,6 +98,8 @@ class _Compiler:
         label = f"{i.layers[0]}-{i.layers[1]}" if isinstance(i, _LAYERED) else ""
         if isinstance(i, Load):
             label = f"{i.samples[0]}-{i.samples[1]}"
+        if isinstance(i, Stitch):
+            label = str(i.into)
         micro = 0 if isinstance(i, Update | Reduce) else i.micro
         return COMPUTE, i.lag, seconds, 0, (), (type(i).__name__.lower(), micro, label, 0)
 
