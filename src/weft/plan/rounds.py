@@ -46,7 +46,11 @@ class Turn(Struct, frozen=True, omit_defaults=True):
     takes: tuple[Strip, ...]
     gives: tuple[Strip, ...]
     work: tuple[float, ...] = ()  # of every layer of the round: the share that is computed here
-    state_bytes: int = 0  # weights that it needs
+    state_bytes: int = (
+        0  # weights that it needs; the same ones for all turns of a device in a round
+    )
+    # Of a sum: the places that are added up here, rows of the map (rows+data) or units (data, hybrid).
+    places: tuple[int, int] = (0, 0)
 
 
 class Round(Struct, frozen=True, omit_defaults=True):
