@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from typing import Any
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from weft.errors import InputError
 from weft.graph.capture import capture
 from weft.graph.execute import Runner
 from weft.graph.network import Graph
 from weft.graph.sequence import in_sequence
 from weft.graph.sliced_state import sliced_state
-from weft.models import load
-from weft.plan.plan import Part, Shard
-from weft.plan.rounds import Round, Strip, Turn
-from weft.plan.slicing import Block, even, proportional, rounds_of, shards_of, turn_segment
+from weft.plan.rounds import Round, Strip
+from weft.plan.slicing import Block, rounds_of, turn_segment
 
 Network = tuple[Graph, dict[str, Tensor], Tensor, Tensor]  # with its state, an input, the output
 

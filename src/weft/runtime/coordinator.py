@@ -26,7 +26,9 @@ from torch import Tensor
 from weft.errors import InputError, LostDevice, WeftError
 from weft.graph.network import Graph
 from weft.graph.optimizer import Optimizer
+from weft.graph.sliced_state import sliced_state
 from weft.plan.plan import Plan
+from weft.plan.slicing import turn_segment
 from weft.program.cost import compute_seconds
 from weft.program.instructions import Forward, Program
 from weft.program.lower import lower
@@ -118,7 +120,10 @@ class Coordinator:
         self.crew.listen(self.run)  # not before: a refused run must not make a running one deaf
         for device, job in jobs.items():
             names = [n for segment in job.segments for n in segment.state]
-            self._ship(device, {n: self._state[n] for n in names}, optimizer=False)
+            mine: dict[str, Tensor] = {}
+            for segment in job.segments:
+                mine |= sliced_state(segment, self._state)
+            self._ship(device, mine, optimizer=False)
             if optimizer_state:
                 mine = {k: v for k, v in optimizer_state.items() if k.rpartition("/")[0] in names}
                 self._ship(device, mine, optimizer=True)
@@ -129,9 +134,13 @@ class Coordinator:
         last = len(self.graph.layers) - 1
         training = plan.mode == "train"
         code = self.program.code.get(device, ())
-        layers = sorted({i.layers for i in code if isinstance(i, Forward)})
+        layers = sorted({(i.layers, i.part) for i in code if isinstance(i, Forward)})
+        rounds = {r.layers: r for r in plan.rounds}
         segments = tuple(
-            self.graph.segment(*span, with_loss=training and span[1] == last) for span in layers
+            turn_segment(self.graph, rounds[span], part)
+            if part
+            else self.graph.segment(*span, with_loss=training and span[1] == last)
+            for span, part in layers
         )
         return msg.Job(
             run=self.run,
