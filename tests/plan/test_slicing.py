@@ -64,7 +64,7 @@ def run_rounds(
                 n: s.shape for n, s in segment.state.items()
             }
             if number != 1 and number != len(each.turns) + 2:
-                assert turn.state_bytes == sum(s.bytes for s in segment.state.values())
+                assert turn.state_bytes == sum(s.bytes for s in segment.state.values()), (turn, list(segment.state))
             with torch.no_grad():
                 made = Runner(segment, own).forward(inputs)
             for strip in turn.gives:

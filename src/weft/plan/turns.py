@@ -34,7 +34,7 @@ class Rows:
     def __init__(self, graph: Graph, layers: Sequence[Layer], made: Division) -> None:
         self.graph, self.layers, self.made = graph, layers, made
         self.inputs = reads(graph, made.own)
-        self.bytes = state_bytes(graph, made.own)
+        self._bytes = state_bytes(graph, made.own)
         own = {node.name for node in made.own if not is_constant(graph, node.name)}
         self._heavy = [_heavy(graph, [n for n in layer.nodes if n.name in own]) for layer in layers]
 
@@ -46,7 +46,9 @@ class Rows:
         takes = tuple(strip_of(self.graph, n, rows[n]) for n in self.inputs if n in rows)
         gives = tuple(strip_of(self.graph, name, part) for name, part in wanted.items())
         work = tuple(_computed(nodes, rows) for nodes in self._heavy)
-        return Turn(device, takes, gives, work, self.bytes)
+        done = [node for node in self.made.own if node.name in rows]
+        size = self._bytes if len(done) == len(self.made.own) else state_bytes(self.graph, done)
+        return Turn(device, takes, gives, work, size)
 
     def inner(self, wanted: Mapping[str, Range], own: Mapping[str, Range]) -> dict[str, Range]:
         """Those of the wanted rows that need nothing beyond what the device has itself."""
@@ -125,4 +127,4 @@ def _cost(graph: Graph, node: Node) -> float:
 
 
 def _computed(heavy: Sequence[tuple[str, float]], rows: Mapping[str, Range]) -> float:
-    return sum((rows[n][1] - rows[n][0]) * share for n, share in heavy if n in rows)
+    return sum(((rows[n][1] - rows[n][0]) * share for n, share in heavy if n in rows), start=0.0)
