@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from weft.plan.plan import Codec, Plan
 
-Kind = Literal["act", "grad", "target", "done", "wgrad", "wsum"]
+Kind = Literal["act", "grad", "target", "done", "wgrad", "wsum", "follow"]
 
 
 class Tensor(Struct, frozen=True, array_like=True):
@@ -25,7 +25,8 @@ class Tensor(Struct, frozen=True, array_like=True):
 
     # act: forward over cut `at` (0: the samples); grad: back over it; target: the labels;
     # done: only the word that the first layers have been updated;
-    # wgrad: a device's gradient of the weights of layers at..last; wsum: the sum over all devices
+    # wgrad: a device's gradient of the weights of layers at..last; wsum: the sum over all devices;
+    # follow: the gradient and the buffers of layers at..last, for a device that stands by
     kind: Kind
     at: int
     micro: int = 0  # for weights: the number of the device in the plan
