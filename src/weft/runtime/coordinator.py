@@ -28,7 +28,7 @@ from weft.graph.network import Graph
 from weft.graph.optimizer import Optimizer
 from weft.plan.plan import Plan
 from weft.program.cost import compute_seconds
-from weft.program.instructions import Forward, Program
+from weft.program.instructions import Forward, Program, Update
 from weft.program.lower import lower
 from weft.program.timeline import Span, Timeline
 from weft.program.validate import validate
@@ -129,7 +129,7 @@ class Coordinator:
         last = len(self.graph.layers) - 1
         training = plan.mode == "train"
         code = self.program.code.get(device, ())
-        layers = sorted({i.layers for i in code if isinstance(i, Forward)})
+        layers = sorted({i.layers for i in code if isinstance(i, Forward | Update)})
         segments = tuple(
             self.graph.segment(*span, with_loss=training and span[1] == last) for span in layers
         )
@@ -285,7 +285,8 @@ class Coordinator:
         for span in spans_:
             if span.what != "transfer":
                 ends[span.step] = max(ends.get(span.step, 0.0), span.end)
-        return Timeline(spans_, tuple(ends[s] for s in sorted(ends)), "measured"), counts
+        beat = max(2, self.plan.stale + 1)
+        return Timeline(spans_, tuple(ends[s] for s in sorted(ends)), "measured", beat), counts
 
     def _tell(self, commands: Mapping[str, msg.Command], seconds: float) -> None:
         """Says something to those who are still there; nobody has to answer."""

@@ -27,6 +27,7 @@ from weft.runtime.mailbox import Cancelled, nothing_missing
 from weft.runtime.messages import Finished, Job, Progress, Report
 from weft.runtime.samples import Samples
 from weft.runtime.shaping import sleep_until
+from weft.runtime.stash import stashes
 from weft.runtime.wire import BadMessage, Header, pack_tensors, unpack_tensors
 
 REPORT_EVERY_S = 0.1
@@ -58,6 +59,7 @@ class Worker:
             for layers, runner in self.runners.items()
             if self.training and runner.parameters
         }
+        self._stashes = stashes(self.runners, job.code) if self.training else {}
         self.cancelled: str | None = None  # why to stop, set from another thread
         self.spans: list[Span] = []
         self.compute_cpu_s = 0.0
@@ -140,6 +142,8 @@ class Worker:
             specs, payload = self._sums[t.at, t.last]
         elif t.kind == "wgrad":
             specs, payload = pack_tensors(self._gradients((t.at, t.last)), i.codec)
+        elif t.kind == "follow":
+            specs, payload = pack_tensors(self._followed((t.at, t.last)), i.codec)
         else:
             tensors = self._holding.use(step, t.kind, t.at, t.micro)
             if i.also is not None:
@@ -168,6 +172,9 @@ class Worker:
             for tensor in inputs.values():
                 tensor.requires_grad_(tensor.is_floating_point())
         seed = (self.job.seed * 1_000_003 + step) * 1_009 + i.micro
+        stash = self._stashes.get(i.layers)
+        if stash is not None:
+            runner = stash.at(step)
         with torch.set_grad_enabled(self.training):
             outputs = runner.forward(inputs, training=self.training, seed=seed)
         if self.training:
@@ -193,6 +200,8 @@ class Worker:
         gradients = self._holding.use(step, "grad", i.layers[1] + 1, i.micro)
         known = [n for n in gradients if n in outputs and outputs[n].requires_grad]
         torch.autograd.backward([outputs[n] for n in known], [gradients[n] for n in known])
+        if i.layers in self._stashes:
+            self._stashes[i.layers].settle(step)
         if i.layers[0] > 0:
             self._holding.hold(step, "grad", i.layers[0], i.micro, {
                 n: t.grad if t.grad is not None else torch.zeros_like(t)
@@ -200,7 +209,8 @@ class Worker:
             })  # fmt: skip
 
     def _reduce(self, i: ins.Reduce, step: int) -> None:
-        own = self._gradients(i.layers)
+        follows = i.replace and any(part.kind == "follow" for part in i.parts)
+        own = self._followed(i.layers) if follows else self._gradients(i.layers)
         for part in i.parts:
             theirs = self._holding.use(step, part.kind, part.at, part.micro)
             if theirs.keys() != own.keys():
@@ -236,6 +246,12 @@ class Worker:
                     parameter.grad = torch.zeros_like(parameter)
                 found[name] = parameter.grad
         return found
+
+    def _followed(self, layers: tuple[int, int]) -> dict[str, Tensor]:
+        """What a device that stands by needs: gradients, and buffers, which follow from none."""
+        runner = self.runners[layers]
+        buffers = {n: runner.state[n] for n, s in runner.segment.state.items() if not s.trainable}
+        return {**self._gradients(layers), **buffers}
 
     def _update(self, i: ins.Update, step: int) -> None:
         optimizer = self.optimizers.get(i.layers)
