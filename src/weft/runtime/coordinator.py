@@ -24,6 +24,7 @@ from safetensors.torch import load as load_safetensors
 from torch import Tensor
 
 from weft.errors import InputError, LostDevice, WeftError
+from weft.fleet.trace import Trace
 from weft.graph.network import Graph
 from weft.graph.optimizer import Optimizer
 from weft.plan.plan import Plan
@@ -33,6 +34,7 @@ from weft.program.lower import lower
 from weft.program.timeline import Span, Timeline
 from weft.program.validate import validate
 from weft.runtime import messages as msg
+from weft.runtime.changes import changes_of
 from weft.runtime.crew import Crew
 from weft.runtime.node import state_pieces
 from weft.runtime.roads import Shaping, involved, roads_of
@@ -53,6 +55,8 @@ class Settings:
     shaping: Shaping = "none"
     paced: frozenset[str] = frozenset()  # devices made as slow as the plan's profile says
     scratch: Path | None = None  # for the clocks of shared media
+    trace: Trace | None = None  # emulated: how the fleet changes
+    trace_start: float = 0.0  # when its time 0 is, on the machine's clock
     data: str | None = None  # a set of weft.data that the source device has; None: fed from here
     same_clock: bool = False  # all nodes on this machine
     record: bool = True
@@ -155,6 +159,11 @@ class Coordinator:
             pace=tuple(compute_seconds(plan.profile, device, i) for i in code)
             if device in settings.paced
             else (),
+            changes=changes_of(
+                settings.trace, plan.fleet, device, plan.source, settings.trace_start
+            )
+            if settings.trace is not None
+            else None,
             deadline_s=settings.deadline_s,
             data=msg.Data(name=settings.data, seed=settings.seed),
             record=settings.record,

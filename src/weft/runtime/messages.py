@@ -12,6 +12,7 @@ from weft.graph.optimizer import Optimizer
 from weft.plan.plan import Mode
 from weft.program.instructions import Instruction
 from weft.program.timeline import Span
+from weft.runtime.changes import Changes
 from weft.runtime.fabric import Roads
 from weft.runtime.wire import BadMessage
 
@@ -39,6 +40,7 @@ class Job(Struct, frozen=True, kw_only=True):
     roads: Roads
     seed: int = 0
     pace: tuple[float, ...] = ()  # emulated: seconds each instruction of `code` shall take
+    changes: Changes | None = None  # emulated: how its speed and its links change
     deadline_s: float = 30.0
     data: Data = Data()
     record: bool = True

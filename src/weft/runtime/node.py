@@ -168,7 +168,7 @@ class Node:
         self._end("a new plan has come")
         self._job = job
         self._state, self._optimizer_state = {}, {}
-        self.fabric.begin(job.run, job.roads, job.record)
+        self.fabric.begin(job.run, job.roads, job.record, job.changes)
 
     def _take_weights(self, command: msg.Weights) -> None:
         job = self._own_job(command.run)

@@ -287,6 +287,8 @@ class Worker:
             self._unpaced = start
             return
         begin, self._unpaced = min(start, self._unpaced), math.inf
+        if self.job.changes is not None:
+            pace *= self.job.changes.slowdown(begin)
         end = begin + pace
         if time.monotonic() > end:
             self.overruns += 1
