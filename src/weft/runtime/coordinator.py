@@ -29,7 +29,7 @@ from weft.graph.network import Graph
 from weft.graph.optimizer import Optimizer
 from weft.plan.plan import Plan
 from weft.program.cost import compute_seconds
-from weft.program.instructions import Forward, Program, Update
+from weft.program.instructions import Forward, Update
 from weft.program.lower import lower
 from weft.program.timeline import Span, Timeline
 from weft.program.validate import validate
@@ -71,6 +71,10 @@ class Outcome:
     done: dict[str, int] = field(default_factory=dict)  # device -> newest minibatch
 
 
+class Stalled(WeftError):
+    """Nothing goes on: somebody cannot be reached, though all are there."""
+
+
 class Coordinator:
     def __init__(
         self,
@@ -80,17 +84,19 @@ class Coordinator:
         state: Mapping[str, Tensor],
         settings: Settings,
         feed: Feed | None = None,
+        also: tuple[str, ...] = (),
     ) -> None:
         self.crew = crew
-        self.plan = plan
         self.graph = graph
         self.settings = settings
         self.run = secrets.token_hex(6)
-        self.program: Program = lower(plan)
-        validate(self.program)
-        self.devices = involved(plan.fleet, plan.devices)
+        # Devices that have no part in the plan but may get one: they belong to the run, so that they
+        # can be probed. One of them may come and go without harm.
+        self.also = also
+        self.patience: float | None = None  # seconds without any report until the run has stalled
+        self.adopt(plan)
+        self._last = 0
         self._state = state
-        self._end = plan.shards[-1].device
         self._feed = feed
         self._feeder = crew.session.declare_publisher(
             f"{crew.group}/data/{plan.source}",
@@ -98,6 +104,21 @@ class Coordinator:
         )
         if feed is None and settings.data is None:
             raise InputError("nothing to run on: give data or a feed")
+
+    def adopt(self, plan: Plan) -> None:
+        """From now on this plan; WeftError where it cannot run. The devices do not know it yet."""
+        program = lower(plan)
+        validate(program)
+        self.plan, self.program = plan, program
+        self.devices = involved(plan.fleet, plan.devices)
+        self.working = tuple(d for d in self.devices if program.code.get(d))
+        self._end = plan.shards[-1].device
+
+    @property
+    def everyone(self) -> tuple[str, ...]:
+        """The devices of the plan, and those beside it that are there."""
+        there = self.crew.present
+        return tuple(dict.fromkeys((*self.devices, *(d for d in self.also if d in there))))
 
     def __enter__(self) -> Coordinator:
         return self
@@ -110,23 +131,41 @@ class Coordinator:
     ) -> None:
         """Frees every node that still answers; never hides the error that led here."""
         if error is not None:
-            self._tell({d: msg.Cancel(self.run, str(error)[:500]) for d in self.devices}, 2.0)
-        self._tell({d: msg.End(self.run) for d in self.devices}, 8.0)
+            self.cancel(str(error))
+        self.release()
+
+    def cancel(self, why: str) -> None:
+        """Whoever is at work stops; what has been updated stays as it is."""
+        self._tell({d: msg.Cancel(self.run, why[:500]) for d in self.everyone}, 2.0)
+
+    def release(self) -> None:
+        """Every device forgets the run; it may be given a job of it again."""
+        self._tell({d: msg.End(self.run) for d in self.everyone}, 8.0)
 
     def prepare(self, optimizer_state: Mapping[str, Tensor] | None = None) -> None:
         """Every device has its job, its weights and its neighbours; nothing has been computed."""
         self.crew.wait_for(self.devices, self.settings.deadline_s)
-        wait = max(self.settings.deadline_s, 10.0)
-        jobs = {device: self._job(device) for device in self.devices}
-        self.crew.ask_all({d: msg.Assign(job) for d, job in jobs.items()}, wait)
+        jobs = self.assign()
         self.crew.listen(self.run)  # not before: a refused run must not make a running one deaf
         for device, job in jobs.items():
             names = [n for segment in job.segments for n in segment.state]
-            self._ship(device, {n: self._state[n] for n in names}, optimizer=False)
+            self.ship(device, {n: self._state[n] for n in names}, optimizer=False)
             if optimizer_state:
                 mine = {k: v for k, v in optimizer_state.items() if k.rpartition("/")[0] in names}
-                self._ship(device, mine, optimizer=True)
-        self.crew.ask_all({d: msg.Prepare(self.run) for d in self.devices}, wait + 30)
+                self.ship(device, mine, optimizer=True)
+        self.build()
+
+    def assign(self) -> dict[str, msg.Job]:
+        """Hands out the jobs of the plan; of what devices hold already, they keep what they need."""
+        jobs = {device: self._job(device) for device in self.everyone}
+        wait = max(self.settings.deadline_s, 10.0)
+        self.crew.ask_all({d: msg.Assign(job) for d, job in jobs.items()}, wait)
+        return jobs
+
+    def build(self) -> None:
+        """Every device makes ready to compute, and sees that it reaches its neighbours."""
+        wait = max(self.settings.deadline_s, 10.0) + 30
+        self.crew.ask_all({d: msg.Prepare(self.run) for d in self.everyone}, wait)
 
     def _job(self, device: str) -> msg.Job:
         plan, settings = self.plan, self.settings
@@ -150,7 +189,7 @@ class Coordinator:
             roads=roads_of(
                 plan.fleet,
                 device,
-                self.devices,
+                self.everyone,
                 shaping=settings.shaping,
                 cut_through=plan.route == "min",
                 scratch=settings.scratch,
@@ -169,7 +208,7 @@ class Coordinator:
             record=settings.record,
         )
 
-    def _ship(self, device: str, tensors: dict[str, Tensor], optimizer: bool) -> None:
+    def ship(self, device: str, tensors: dict[str, Tensor], optimizer: bool) -> None:
         for piece in state_pieces(tensors, optimizer):
             # a slow link carries a piece of weights for as long as it takes, within reason
             wait = self.settings.deadline_s + len(piece.data) / 1e5
@@ -178,13 +217,13 @@ class Coordinator:
     def steps(
         self, first: int, last: int, on_progress: Callable[[Outcome], None] | None = None
     ) -> Outcome:
-        """Minibatches first..last-1 on all devices. Ends within the deadline when a device fails."""
+        """Minibatches first..last-1 on all devices. Ends within the deadline when a device fails.
+        `on_progress` may `extend` the series: the pipeline then does not run empty."""
         outcome = Outcome(done=dict.fromkeys(self.devices, first - 1))
+        self._last = last
         fed = self._feed_ahead(first, first, last)
-        self.crew.ask_all(
-            {d: msg.Run(self.run, first, last) for d in self.devices}, self.settings.deadline_s
-        )
-        waiting = set(self.devices)
+        self._ask_to_run(first, last)
+        waiting = set(self.working)
         heard = time.monotonic()
         while waiting or (
             self.plan.mode == "infer" and len(outcome.answers) < self._expected(first, last)
@@ -196,10 +235,23 @@ class Coordinator:
                 continue
             heard = time.monotonic()
             self._take(event, waiting, outcome)
-            fed = self._feed_ahead(outcome.done[self.plan.source] + 1, fed, last)
+            fed = self._feed_ahead(outcome.done[self.plan.source] + 1, fed, self._last)
             if on_progress:
+                before = self._last
                 on_progress(outcome)
+                if self._last > before:
+                    waiting = set(self.working)
         return outcome
+
+    def extend(self, last: int) -> None:
+        """Goes on to `last` where the series would have ended: to be called from `on_progress`."""
+        first, self._last = self._last, last
+        self._ask_to_run(first, last)
+
+    def _ask_to_run(self, first: int, last: int) -> None:
+        self.crew.ask_all(
+            {d: msg.Run(self.run, first, last) for d in self.working}, self.settings.deadline_s
+        )
 
     def _expected(self, first: int, last: int) -> int:
         return (last - first) * self.plan.micro_batches
@@ -215,7 +267,8 @@ class Coordinator:
                     outcome.losses[step] = outcome.losses.get(step, 0.0) + loss
             case msg.Finished():
                 outcome.done[event.device] = event.last - 1
-                waiting.discard(event.device)
+                if event.last == self._last:
+                    waiting.discard(event.device)
             case msg.Failed():
                 kind = InputError if event.bad_input else WeftError
                 raise kind(f"{event.device}: {event.error}")
@@ -232,6 +285,8 @@ class Coordinator:
     def _check_silence(self, heard: float, waiting: set[str], outcome: Outcome) -> None:
         """Nodes wait `deadline_s` for each other and then say so; past that, the silent one is lost."""
         silent = time.monotonic() - heard
+        if self.patience is not None and silent > self.patience and waiting:
+            raise Stalled(f"no minibatch has been done for {silent:.1f} s")
         limit = self.settings.deadline_s * 1.5 + 5
         if silent > limit and not waiting:
             raise WeftError(

@@ -51,6 +51,8 @@ class Hello(Struct, frozen=True, tag="hello"):
 
 
 class Assign(Struct, frozen=True, tag="assign"):
+    """A new job. Of the same run: weights and optimizer memory that the new job needs stay."""
+
     job: Job
 
 
@@ -69,7 +71,8 @@ class Prepare(Struct, frozen=True, tag="prepare"):
 
 
 class Run(Struct, frozen=True, tag="run"):
-    """Do minibatches first..last-1; answer at once, report when done."""
+    """Do minibatches first..last-1; answer at once, report when done. While at work on those before
+    `first`: go on to `last`, without a pause where that is still possible."""
 
     run: str
     first: int
@@ -78,9 +81,17 @@ class Run(Struct, frozen=True, tag="run"):
 
 class GetState(Struct, frozen=True, tag="state"):
     run: str
+    names: tuple[str, ...] | None = None  # of weights and buffers; None: all
 
 
 class GetTimeline(Struct, frozen=True, tag="timeline"):
+    run: str
+    since: int | None = None  # the minibatches from this one on, while the work goes on
+
+
+class Where(Struct, frozen=True, tag="where"):
+    """How far have you come? Asked when the run has been cancelled or is between two legs."""
+
     run: str
 
 
@@ -118,6 +129,7 @@ Command = (
     | Run
     | GetState
     | GetTimeline
+    | Where
     | ProbeCompute
     | ProbeLink
     | Echo
@@ -146,6 +158,11 @@ class StatePiece(Struct, frozen=True, tag="piece"):
     optimizer: bool = False
 
 
+class At(Struct, frozen=True, tag="at"):
+    step: int  # the newest minibatch that is all done
+    begun: int  # the newest that has been begun
+
+
 class Spans(Struct, frozen=True, tag="spans"):
     spans: tuple[Span, ...]
     counts: dict[str, int]
@@ -159,7 +176,7 @@ class Probed(Struct, frozen=True, tag="probed"):
     bytes_per_s: float = 0.0
 
 
-Reply = Welcome | Done | StatePiece | Spans | Probed
+Reply = Welcome | Done | StatePiece | At | Spans | Probed
 
 
 class Progress(Struct, frozen=True, tag="progress"):

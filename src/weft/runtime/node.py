@@ -28,6 +28,7 @@ from torch import Tensor
 
 from weft.errors import InputError, WeftError
 from weft.program import instructions as ins
+from weft.program.timeline import Span
 from weft.runtime import keys
 from weft.runtime import messages as msg
 from weft.runtime.fabric import Fabric
@@ -43,6 +44,7 @@ from weft.version import __version__
 log = logging.getLogger("weft.node")
 
 PIECE_BYTES = 64 << 20  # of state per reply
+MOST_IN_FLIGHT = 64  # minibatches that a later span may be behind an earlier one
 
 
 class Node:
@@ -132,10 +134,21 @@ class Node:
                 yield msg.Done()
             case msg.GetState():
                 worker = self._idle_worker(command.run)
-                yield from state_pieces(worker.state(), optimizer=False)
-                yield from state_pieces(worker.optimizer_state(), optimizer=True)
-            case msg.GetTimeline():
+                state, memory = worker.state(), worker.optimizer_state()
+                if command.names is not None:
+                    state, memory = chosen(state, memory, set(command.names))
+                yield from state_pieces(state, optimizer=False)
+                yield from state_pieces(memory, optimizer=True)
+            case msg.GetTimeline(since=None):
                 yield self._timeline(self._idle_worker(command.run))
+            case msg.GetTimeline():
+                self._own_job(command.run)
+                if self._worker is None:
+                    raise WeftError(f"{self.name} has not begun run {command.run}")
+                yield self._timeline(self._worker, command.since)
+            case msg.Where():
+                worker = self._idle_worker(command.run)
+                yield msg.At(worker.done, worker.leg.begun)
             case msg.ProbeCompute():
                 yield msg.Probed(gflops=probe_compute())
             case msg.ProbeLink():
@@ -165,9 +178,16 @@ class Node:
     def _assign(self, job: msg.Job) -> None:
         if self._job is not None and self._job.run != job.run:
             raise WeftError(f"{self.name} is busy with run {self._job.run}; try again later")
+        held: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
+        if self._job is not None:  # the same run goes on under another plan
+            self._cancel("a new plan has come")
+            needed = {n for segment in job.segments for n in segment.state}
+            worker = self._idle_worker(job.run) if self._worker else None
+            if worker is not None:
+                held = chosen(worker.state(), worker.optimizer_state(), needed)
         self._end("a new plan has come")
         self._job = job
-        self._state, self._optimizer_state = {}, {}
+        self._state, self._optimizer_state = held
         self.fabric.begin(job.run, job.roads, job.record, job.changes)
 
     def _take_weights(self, command: msg.Weights) -> None:
@@ -198,10 +218,14 @@ class Node:
 
     def _start(self, command: msg.Run) -> None:
         job = self._own_job(command.run)
-        if self._thread is not None and self._thread.is_alive():
-            raise WeftError(f"{self.name} is still at work on run {job.run}")
         if self._worker is None:
             raise WeftError(f"{self.name} is not prepared for run {job.run}")
+        if self._thread is not None and self._thread.is_alive():
+            if self._worker.leg.extend(command.first, command.last):
+                return
+            self._thread.join(timeout=5.0)  # it has done its last minibatch and is about to end
+            if self._thread.is_alive():
+                raise WeftError(f"{self.name} is still at work on run {job.run}")
         self._cpu_start = time.process_time()
         self._thread = threading.Thread(
             target=self._work, args=(self._worker, command), name="worker", daemon=True
@@ -219,12 +243,14 @@ class Node:
                 log.exception("%s failed", self.name)
             self._report(_failed(self.name, error))
 
-    def _timeline(self, worker: Worker) -> msg.Spans:
+    def _timeline(self, worker: Worker, since: int | None = None) -> msg.Spans:
         counts = {
             **self.fabric.counts, "bad_commands": self.bad_commands, "overruns": worker.overruns
         }  # fmt: skip
         total = time.process_time() - self._cpu_start
         spans = (*worker.spans, *self.fabric.transfers)
+        if since is not None:
+            spans = (*latest(worker.spans, since), *latest(self.fabric.transfers, since))
         return msg.Spans(spans, counts, worker.compute_cpu_s, total)
 
     def _own_job(self, run: str) -> msg.Job:
@@ -283,6 +309,27 @@ def _failed(name: str, error: Exception) -> msg.Failed:
     if not isinstance(error, WeftError):
         text = f"{type(error).__name__}: {text}"
     return msg.Failed(name, text[:2000], bad_input=isinstance(error, InputError))
+
+
+def chosen(
+    state: dict[str, Tensor], memory: dict[str, Tensor], names: set[str]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Weights and buffers of these names, and the optimizer's memory of them."""
+    return (
+        {n: t for n, t in state.items() if n in names},
+        {k: t for k, t in memory.items() if k.rpartition("/")[0] in names},
+    )
+
+
+def latest(spans: list[Span], since: int) -> list[Span]:
+    """The spans of minibatches from `since` on; they lie at the end, only roughly in order."""
+    found: list[Span] = []
+    for span in reversed(spans):
+        if span.step < since - MOST_IN_FLIGHT:
+            break
+        if span.step >= since:
+            found.append(span)
+    return found[::-1]
 
 
 def state_pieces(tensors: dict[str, Tensor], optimizer: bool) -> Iterator[msg.StatePiece]:

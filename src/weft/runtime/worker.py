@@ -23,6 +23,7 @@ from weft.program.timeline import Span
 from weft.runtime.codec import TensorSpec
 from weft.runtime.fabric import Fabric
 from weft.runtime.holding import Holding, Values
+from weft.runtime.leg import Leg
 from weft.runtime.mailbox import Cancelled, nothing_missing
 from weft.runtime.messages import Finished, Job, Progress, Report
 from weft.runtime.samples import Samples
@@ -60,6 +61,8 @@ class Worker:
             if self.training and runner.parameters
         }
         self._stashes = stashes(self.runners, job.code) if self.training else {}
+        self.leg = Leg(max((i.lag for i in job.code), default=0))
+        self.done = -1  # the newest minibatch that is all done here
         self.cancelled: str | None = None  # why to stop, set from another thread
         self.spans: list[Span] = []
         self.compute_cpu_s = 0.0
@@ -85,8 +88,9 @@ class Worker:
             (i, self._do[type(i)], i.lag, isinstance(i, COMPUTE), pace)
             for i, pace in zip(self.job.code, paces, strict=True)
         ]
-        drain = max((i.lag for i in self.job.code), default=0)
-        for tick in range(first, last + drain):
+        self.leg.begin(first, last)
+        while (tick := self.leg.tick()) is not None:
+            first, last = self.leg.first, self.leg.last
             for index, (instruction, do, lag, compute, pace) in enumerate(code):
                 step = tick - lag
                 if not first <= step < last:
@@ -301,6 +305,7 @@ class Worker:
             )
 
     def _step_done(self, step: int, final: bool) -> None:
+        self.done = step
         if step in self._losses:
             self._unreported.append((step, self._losses.pop(step)))
         now = time.monotonic()
