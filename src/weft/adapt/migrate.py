@@ -23,6 +23,7 @@ from weft.errors import LostDevice, WeftError
 from weft.graph.network import Graph
 from weft.plan.plan import Plan
 from weft.program.instructions import Forward, Instruction, Update
+from weft.program.lower import lower
 from weft.runtime import messages as msg
 from weft.runtime.coordinator import Coordinator
 
@@ -68,13 +69,15 @@ def migrate(
     away = set(gone)
     before = run.plan
     held = {d: held_names(run.graph, run.program.code.get(d, ())) for d in _by_rank(before)}
-    run.adopt(msgspec.structs.replace(plan, version=before.version + 1))
-    needed = {d: held_names(run.graph, run.program.code.get(d, ())) for d in run.devices}
+    plan = msgspec.structs.replace(plan, version=before.version + 1)
+    code = lower(plan).code
+    needed = {d: held_names(run.graph, body) for d, body in code.items()}
     while True:
         alive = {d: names for d, names in held.items() if d not in away}
         wanted = {d: names - alive.get(d, frozenset()) for d, names in needed.items()}
         sources = _sources(wanted, alive)
         if sources is None:
+            run.adopt(plan)
             return _go_back(run, needed, saved, begin)
         try:
             pieces = {d: _fetch(run, d, names) for d, names in sources.items()}
@@ -82,6 +85,7 @@ def migrate(
         except LostDevice as error:
             away.add(error.device)
     _pay_the_way(run, wanted, sources, pieces)
+    run.adopt(plan)
     run.assign()
     moved = 0
     for device, names in wanted.items():

@@ -14,7 +14,7 @@ import queue
 import secrets
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -161,6 +161,12 @@ class Coordinator:
         wait = max(self.settings.deadline_s, 10.0)
         self.crew.ask_all({d: msg.Assign(job) for d, job in jobs.items()}, wait)
         return jobs
+
+    def enlist(self, device: str) -> None:
+        """A device beside the plan that has come while the run goes on."""
+        wait = max(self.settings.deadline_s, 10.0)
+        self.crew.ask(device, msg.Assign(self._job(device)), wait)
+        self.crew.ask(device, msg.Prepare(self.run), wait)
 
     def build(self) -> None:
         """Every device makes ready to compute, and sees that it reaches its neighbours."""
@@ -331,10 +337,21 @@ class Coordinator:
                 (optimizer if piece.optimizer else state).update(load_safetensors(piece.data))
         return state, optimizer
 
-    def timeline(self) -> tuple[Timeline, dict[str, msg.Spans]]:
-        """What happened, on this machine's clock, from the first instruction on."""
+    def timeline(self, since: int | None = None) -> tuple[Timeline, dict[str, msg.Spans]]:
+        """What happened, on this machine's clock, from the first instruction on; or from minibatch
+        `since` on, while the run goes on."""
+        found, counts = self.spans(self.devices, since)
+        whole = None
+        if since is not None:  # the newest minibatches are still under way
+            whole = _done_everywhere(found)
+        return self.as_timeline(found, whole), counts
+
+    def spans(
+        self, devices: Iterable[str], since: int | None = None
+    ) -> tuple[list[Span], dict[str, msg.Spans]]:
+        """What these devices did when, on this machine's clock."""
         replies = self.crew.ask_all(
-            {d: msg.GetTimeline(self.run) for d in self.devices}, self.settings.deadline_s
+            {d: msg.GetTimeline(self.run, since) for d in devices}, self.settings.deadline_s
         )
         found: list[Span] = []
         counts: dict[str, msg.Spans] = {}
@@ -343,14 +360,18 @@ class Coordinator:
             offset = 0.0 if self.settings.same_clock else self.crew.clock_offset(device)
             found += [_moved(s, offset) for s in spans.spans]
             counts[device] = spans
+        return found, counts
+
+    def as_timeline(self, found: list[Span], last: int | None = None) -> Timeline:
+        """Spans in order, from 0 on. `last` is the newest minibatch whose end counts."""
         begin = min((s.start for s in found), default=0.0)
-        spans_ = tuple(sorted((_moved(s, -begin) for s in found), key=lambda s: s.start))
+        spans = tuple(sorted((_moved(s, -begin) for s in found), key=lambda s: s.start))
         ends: dict[int, float] = {}
-        for span in spans_:
-            if span.what != "transfer":
+        for span in spans:
+            if span.what != "transfer" and (last is None or span.step <= last):
                 ends[span.step] = max(ends.get(span.step, 0.0), span.end)
         beat = max(2, self.plan.stale + 1)
-        return Timeline(spans_, tuple(ends[s] for s in sorted(ends)), "measured", beat), counts
+        return Timeline(spans, tuple(ends[s] for s in sorted(ends)), "measured", beat)
 
     def _tell(self, commands: Mapping[str, msg.Command], seconds: float) -> None:
         """Says something to those who are still there; nobody has to answer."""
@@ -366,6 +387,15 @@ def _copies(header: Header, payload: bytes) -> dict[str, Tensor]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given buffer is not writable")
         return {name: tensor.clone() for name, tensor in unpack_tensors(header, payload).items()}
+
+
+def _done_everywhere(spans: list[Span]) -> int:
+    """The newest minibatch that every device with weights has updated them for."""
+    newest: dict[str, int] = {}
+    for span in spans:
+        if span.what == "update":
+            newest[span.where] = max(newest.get(span.where, -1), span.step)
+    return min(newest.values(), default=-1)
 
 
 def _moved(span: Span, by: float) -> Span:
