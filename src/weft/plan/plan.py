@@ -69,6 +69,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     # Minibatches that a source without layers may feed before the first of them is done: 1 is
     # serial, as the papers count; with 2 the next samples cross the links meanwhile.
     ahead: int = 1
+    stale: int = 0  # minibatches that a first stage may be ahead of its update: weights are stashed
     codec: Codec = "none"  # for activations and their gradients
     input_codec: Codec = "none"  # for the samples: images of 256 levels lose nothing by int8
     gradient_codec: Codec = "none"  # for gradients of weights that several devices hold
