@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.adapt.migrate import Move, Saved, migrate
+from weft.adapt.probes import Probes
 from weft.adapt.recover import stop_at
 from weft.adapt.steer import Change, Steering, View
 from weft.adapt.watch import Watch
@@ -31,6 +32,8 @@ AHEAD_S = (
 )
 LEAST_PATIENCE_S = 1.0
 PATIENCE = 8  # periods without any news: somebody is out of reach
+FIRST_PROBES_S = 5.0
+LOST_PROBES_S = 0.8  # training stands still
 MOST_LOSSES = 5  # in a row, without a minibatch between them
 
 
@@ -52,13 +55,14 @@ class Live:
         self.losses: dict[int, float] = {}
         self.saved = saved
         self.fleet = run.plan.fleet
-        self.out_of_reach: set[str] = set()
+        self.probes = Probes(run, self.watch)
         self._begin = time.monotonic()
         self._looked = 0  # the minibatch of the last look
         self._present = frozenset(run.everyone)
         self._spans: list[Span] = []
         self._counts: dict[str, msg.Spans] = {}
         self._change: Change | None = None
+        self._begun = False
         self._next = 0  # the first minibatch that is not done
         self._horizon = 0  # where the series that runs will end
 
@@ -66,6 +70,8 @@ class Live:
         """Minibatches first..last-1, whatever happens on the way."""
         self._next, losses = first, 0
         lost: LostDevice | Stalled | None = None
+        if not self._begun:
+            self._start()
         while self._next < last or lost is not None:
             try:
                 if lost is not None:
@@ -81,6 +87,17 @@ class Live:
                 lost, losses = error, losses + 1
                 if losses > MOST_LOSSES:
                     raise
+
+    def _start(self) -> None:
+        """Before the first minibatch: all servers are probed, and the first decision is made."""
+        self._begun = True
+        if self.steering.probes:
+            self.probes.install()
+            self.probes.start(self.probes.servers)
+            self.probes.wait(FIRST_PROBES_S)
+        change = self.steering.begin(self._view(self._next))
+        if change is not None:
+            self._migrate(change, self._next)
 
     @property
     def _keeps(self) -> bool:
@@ -137,12 +154,14 @@ class Live:
         self._looked = done
         self._greet(done)
         self._change = self.steering.look(self._view(done))
+        if self.steering.probes and not self.probes.under_way:
+            busy = set(self.run.working)
+            self.probes.start([d for d in self.probes.servers if d not in busy])
 
     def _view(self, step: int, without: str | None = None) -> View:
-        reach = set(self.run.crew.present) - self.out_of_reach - {without}
-        known = set(self.fleet.names)
+        reach = set(self.run.crew.present) - self.probes.out_of_reach - {without}
         return View(step, time.monotonic() - self._begin, self.run.plan, self.watch,
-                    frozenset(reach & known))  # fmt: skip
+                    frozenset(reach & set(self.fleet.names)), self.probes.take_faster())  # fmt: skip
 
     def _greet(self, step: int) -> None:
         """Notices who has come and who has gone among those that have no part in the plan."""
@@ -150,7 +169,9 @@ class Live:
         for device in sorted(now - self._present):
             self._note(step, "device_joined", f"{device} is there", device=device)
             self.run.enlist(device)
+            self.probes.install()
         for device in sorted(self._present - now):
+            self.probes.forget(device)
             if device not in self.run.devices:
                 self._note(step, "device_lost", f"{device} is gone; it had no part", device=device)
         self._present = now
@@ -160,6 +181,8 @@ class Live:
     def _migrate(self, change: Change, step: int) -> Move:
         before = self.run.plan
         self._gather()
+        if change.pause_s and self.run.settings.paced:
+            time.sleep(change.pause_s)
         move = migrate(self.run, change.plan, saved=self.saved)
         self.watch.follow(self.run.plan)
         self._note(step, kind_of(before, change.plan), change.why, **change.what,
@@ -173,10 +196,17 @@ class Live:
         stop = stop_at(self.run, device if dead else None, str(error), self._next)
         self._next = stop.resume
         self._note(stop.resume, "device_lost", str(error), device=device)
-        if not dead:
-            self.out_of_reach.add(device)
+        if dead:
+            self.probes.forget(device)
+        else:
+            self.probes.out_of_reach.add(device)
         self._gather(without=device if dead else None)
+        if self.steering.probes:
+            self.probes.start([d for d in self.probes.servers if d != device])
+            self.probes.wait(LOST_PROBES_S)
         change = self.steering.lost(self._view(stop.resume, without=device), device)
+        if change.pause_s and self.run.settings.paced:
+            time.sleep(change.pause_s)
         move = migrate(self.run, change.plan, gone={device} if dead else (), saved=self.saved)
         self.watch.follow(self.run.plan)
         self._present = frozenset(self.run.crew.present)

@@ -24,6 +24,8 @@ from weft.simulate.price import price
 
 
 class Replanning:
+    probes = False
+
     def __init__(
         self,
         strategy: str,
@@ -39,6 +41,12 @@ class Replanning:
         self._fleet, self._profile = plan.fleet, plan.profile  # as they were meant to be
         self._reference: float | None = None
         self._reach: frozenset[str] | None = None
+
+    def first(self, plan: Plan) -> Plan:
+        return plan
+
+    def begin(self, view: View) -> Change | None:
+        return None
 
     def also(self, plan: Plan) -> tuple[str, ...]:
         return plan.fleet.names

@@ -93,10 +93,11 @@ class Coordinator:
         # Devices that have no part in the plan but may get one: they belong to the run, so that they
         # can be probed. One of them may come and go without harm.
         self.also = also
+        self.heard: Callable[[msg.ServerProbed | msg.Notice], None] | None = None
         self.patience: float | None = None  # seconds without any report until the run has stalled
         self.adopt(plan)
         self._last = 0
-        self._state = state
+        self.initial = state  # the weights that the run begins with
         self._feed = feed
         self._feeder = crew.session.declare_publisher(
             f"{crew.group}/data/{plan.source}",
@@ -149,7 +150,7 @@ class Coordinator:
         self.crew.listen(self.run)  # not before: a refused run must not make a running one deaf
         for device, job in jobs.items():
             names = [n for segment in job.segments for n in segment.state]
-            self.ship(device, {n: self._state[n] for n in names}, optimizer=False)
+            self.ship(device, {n: self.initial[n] for n in names}, optimizer=False)
             if optimizer_state:
                 mine = {k: v for k, v in optimizer_state.items() if k.rpartition("/")[0] in names}
                 self.ship(device, mine, optimizer=True)
@@ -278,6 +279,9 @@ class Coordinator:
             case msg.Failed():
                 kind = InputError if event.bad_input else WeftError
                 raise kind(f"{event.device}: {event.error}")
+            case msg.ServerProbed() | msg.Notice():
+                if self.heard is not None:
+                    self.heard(event)
             case LostDevice():
                 if event.device in self.devices:
                     done = min(outcome.done.values())
@@ -327,7 +331,7 @@ class Coordinator:
         """(weights and buffers, optimizer memory) of all devices."""
         state: dict[str, Tensor] = {}
         optimizer: dict[str, Tensor] = {}
-        wait = self.settings.deadline_s + sum(t.nbytes for t in self._state.values()) / 1e5
+        wait = self.settings.deadline_s + sum(t.nbytes for t in self.initial.values()) / 1e5
         replies = self.crew.ask_all({d: msg.GetState(self.run) for d in self.devices}, wait)
         # Copies of a layer have equal weights, but running statistics of their own samples: those
         # of the device with the last layer count, which has seen every sample on its way.

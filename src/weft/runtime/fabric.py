@@ -11,6 +11,7 @@ holds up only what goes over it. Where links are emulated the thread waits until
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import queue
@@ -72,6 +73,9 @@ class Fabric:
         self.counts: Counter[str] = Counter()  # bad, foreign, doubled, relayed, sent messages
         self.transfers: list[Span] = []  # messages' stays on channels, for the timeline
         self.run = ""
+        self.begun = 0  # counts jobs: a probe that spans two of them says nothing
+        self.probes: queue.SimpleQueue[Letter | None] = queue.SimpleQueue()
+        self._probe_number = itertools.count()
         self._roads = Roads()
         self._channels: dict[str, _Channel] = {}
         self._pieces: dict[tuple[Any, ...], _Pieces] = {}
@@ -87,6 +91,7 @@ class Fabric:
         """Forgets what came before and takes the roads of a new run."""
         self.end()
         self.run, self._roads = run, roads
+        self.begun += 1
         self.mailbox.clear()
         self.transfers = []
         self.counts.clear()
@@ -170,7 +175,13 @@ class Fabric:
         else:
             self._deliver(header, payload)
 
+    def next_probe(self) -> int:
+        return next(self._probe_number)
+
     def _deliver(self, header: Header, payload: bytes) -> None:
+        if header.kind in ("probe", "probed"):
+            self.probes.put(Letter(header, payload))
+            return
         if not self.mailbox.put(Letter(header, payload)):
             self.counts["doubled"] += 1
 

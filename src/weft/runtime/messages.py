@@ -106,6 +106,24 @@ class ProbeLink(Struct, frozen=True, tag="probe_link"):
     bytes: int = 1_000_000
 
 
+class TestNetwork(Struct, frozen=True, tag="test_network"):
+    """What a probed server trains: a network with random weights that costs as much as the real one."""
+
+    run: str
+    segment: Segment
+    samples: int
+    seed: int = 0
+    pace_s: float = 0.0  # emulated: seconds that a step of it shall take on an idle server
+
+
+class ProbeServers(Struct, frozen=True, tag="probe_servers"):
+    """Probe these, one after the other, while you go on working; each is reported when it is known."""
+
+    run: str
+    servers: dict[str, int]  # bytes to send there and back
+    seconds: float = 1.0  # for one exchange; past it a server is out of reach
+
+
 class Echo(Struct, frozen=True, tag="echo"):
     """Asks for no more than an answer."""
 
@@ -132,6 +150,8 @@ Command = (
     | Where
     | ProbeCompute
     | ProbeLink
+    | TestNetwork
+    | ProbeServers
     | Echo
     | Cancel
     | End
@@ -198,7 +218,24 @@ class Failed(Struct, frozen=True, tag="failed"):
     bad_input: bool = False
 
 
-Report = Progress | Finished | Failed
+class ServerProbed(Struct, frozen=True, tag="server_probed"):
+    device: str  # who asked
+    server: str
+    reached: bool
+    seconds: float = 0.0  # of a step of the test network
+    up_bytes_per_s: float = 0.0
+    down_bytes_per_s: float = 0.0
+    rtt_s: float = 0.0
+
+
+class Notice(Struct, frozen=True, tag="notice"):
+    """A server tells whoever listens that it has become faster."""
+
+    device: str
+    slowdown: float  # against itself when idle
+
+
+Report = Progress | Finished | Failed | ServerProbed | Notice
 
 T = TypeVar("T")
 

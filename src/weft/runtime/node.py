@@ -35,6 +35,7 @@ from weft.runtime.fabric import Fabric
 from weft.runtime.holding import Values
 from weft.runtime.mailbox import Cancelled
 from weft.runtime.probe import probe_compute, probe_link
+from weft.runtime.prober import Prober
 from weft.runtime.samples import open_samples
 from weft.runtime.session import Endpoints, open_session
 from weft.runtime.wire import BadMessage, Header, pack_header, pack_tensors
@@ -55,6 +56,7 @@ class Node:
         self.group = group
         self.session = open_session(endpoints)
         self.fabric = Fabric(self.session, group, name)
+        self.prober = Prober(self.fabric, self._report, self._notice)
         self.bad_commands = 0
         self._job: msg.Job | None = None
         self._state: dict[str, Tensor] = {}
@@ -81,6 +83,7 @@ class Node:
 
     def close(self) -> None:
         self._end("the node is closing")
+        self.prober.close()
         self.fabric.close()
         self.session.close()
 
@@ -153,6 +156,14 @@ class Node:
                 yield msg.Probed(gflops=probe_compute())
             case msg.ProbeLink():
                 yield probe_link(self.session, self.group, command)
+            case msg.TestNetwork():
+                self._own_job(command.run)
+                self.prober.learn(command)
+                yield msg.Done()
+            case msg.ProbeServers():
+                self._own_job(command.run)
+                self.prober.ask(command)
+                yield msg.Done()
             case msg.Echo():
                 yield msg.Done()
             case msg.Cancel():
@@ -189,6 +200,7 @@ class Node:
         self._job = job
         self._state, self._optimizer_state = held
         self.fabric.begin(job.run, job.roads, job.record, job.changes)
+        self.prober.begin(job.changes)
 
     def _take_weights(self, command: msg.Weights) -> None:
         job = self._own_job(command.run)
@@ -289,6 +301,9 @@ class Node:
                 msg.pack(report),
                 congestion_control=zenoh.CongestionControl.BLOCK,
             )
+
+    def _notice(self, notice: msg.Notice) -> None:
+        self.session.put(keys.notice(self.group, self.name), msg.pack(notice))
 
     def _emit(self, step: int, micro: int, values: Values) -> None:
         job = self._job
