@@ -43,20 +43,21 @@ def city() -> Fleet:
     return make_fleet()
 
 
-@pytest.fixture
-def crew_of() -> Iterator[Callable[..., LocalFleet]]:
-    """Starts node processes that a test may kill."""
-    opened: list[LocalFleet] = []
+@pytest.fixture(scope="module")
+def mortal() -> Iterator[Callable[..., LocalFleet]]:
+    """Node processes that a test may kill: asked for names, those that are not there are started. What
+    earlier tests left and nobody asked for stays."""
+    with LocalFleet(("phone",)) as local:
 
-    def start(*names: str) -> LocalFleet:
-        local = LocalFleet(names).__enter__()
-        opened.append(local)
-        local.crew.wait_for(names, 60.0)
-        return local
+        def there(*names: str) -> LocalFleet:
+            for name in names:
+                process = local.processes.get(name)
+                if process is None or process.poll() is not None:
+                    local.processes[name] = local._start(name)
+            local.crew.wait_for(names, 60.0)
+            return local
 
-    yield start
-    for local in opened:
-        local.close()
+        yield there
 
 
 @pytest.fixture(scope="session")

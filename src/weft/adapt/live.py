@@ -56,6 +56,7 @@ class Live:
         self.saved = saved
         self.fleet = run.plan.fleet
         self.probes = Probes(run, self.watch)
+        run.stalled = self._worker_is_away
         self._begin = time.monotonic()
         self._looked = 0  # the minibatch of the last look
         self._present = frozenset(run.everyone)
@@ -120,7 +121,7 @@ class Live:
         self._horizon = min(first + self.steering.every, last)
         self._change, self._looked = None, first
         stop_at_ = first + self.keep_every if self._keeps else last
-        self.run.patience = max(LEAST_PATIENCE_S, PATIENCE * self.watch.period_s)
+        self._set_patience()
 
         def progress(outcome: Outcome) -> None:
             self.losses |= outcome.losses
@@ -146,11 +147,26 @@ class Live:
         ahead = math.ceil(AHEAD_S / max(period, 1e-4)) + self.run.plan.stale + 1
         return min(ahead, self.steering.every // 2)
 
+    def _set_patience(self) -> None:
+        """Only a worker that the client probes can be told to be out of reach."""
+        alone = len({s.device for s in self.run.plan.shards}) != 2
+        patience = max(LEAST_PATIENCE_S, PATIENCE * self.watch.period_s)
+        self.run.patience = None if alone or not self.steering.probes else patience
+
+    def _worker_is_away(self) -> bool:
+        """Nothing has been heard for a while: a probe tells a slow worker from one out of reach."""
+        worker = next(s.device for s in self.run.plan.shards if s.device != self.run.plan.source)
+        if worker not in self.run.crew.present:
+            return True
+        self.probes.start([worker])
+        self.probes.wait(LOST_PROBES_S)
+        return worker in self.probes.out_of_reach
+
     def _look(self, done: int) -> None:
         if done - self._looked < 3:
             return
         self.watch.take(self.run.timeline(self._looked)[0])
-        self.run.patience = max(LEAST_PATIENCE_S, PATIENCE * self.watch.period_s)
+        self._set_patience()
         self._looked = done
         self._greet(done)
         self._change = self.steering.look(self._view(done))

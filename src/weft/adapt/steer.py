@@ -129,9 +129,8 @@ class PolicySteering:
         return tuple(d for d in plan.fleet.names if d != plan.source)
 
     def first(self, plan: Plan) -> Plan:
-        """A strategy's plan with the standby that this run shall have."""
-        view = View(0, 0.0, plan, Watch(plan), frozenset(plan.fleet.names))
-        return self._plan(setting_of(plan), view)
+        """Without a standby: who is there will be known when the run begins."""
+        return plan_for(setting_of(plan), plan, labels=self._labels)
 
     def begin(self, view: View) -> Change | None:
         alone = Setting(None, len(view.plan.profile.layers))

@@ -94,9 +94,12 @@ class Coordinator:
         # can be probed. One of them may come and go without harm.
         self.also = also
         self.heard: Callable[[msg.ServerProbed | msg.Notice], None] | None = None
-        self.patience: float | None = None  # seconds without any report until the run has stalled
+        # Seconds without any report until the run may have stalled, and who can tell whether it has.
+        self.patience: float | None = None
+        self.stalled: Callable[[], bool] = lambda: True
         self.adopt(plan)
         self._last = 0
+        self._ahead = 0  # minibatches that may be fed before they are used
         self.initial = state  # the weights that the run begins with
         self._feed = feed
         self._feeder = crew.session.declare_publisher(
@@ -238,7 +241,7 @@ class Coordinator:
             try:
                 event = self.crew.events.get(timeout=0.2)
             except queue.Empty:
-                self._check_silence(heard, waiting, outcome)
+                heard = self._check_silence(heard, waiting, outcome)
                 continue
             heard = time.monotonic()
             self._take(event, waiting, outcome)
@@ -248,6 +251,7 @@ class Coordinator:
                 on_progress(outcome)
                 if self._last > before:
                     waiting = set(self.working)
+                    fed = self._feed_ahead(outcome.done[self.plan.source] + 1, fed, self._last)
         return outcome
 
     def extend(self, last: int) -> None:
@@ -292,11 +296,14 @@ class Coordinator:
                 if header.run == self.run and header.kind == "answer":
                     outcome.answers[header.step, header.micro] = _copies(header, payload)
 
-    def _check_silence(self, heard: float, waiting: set[str], outcome: Outcome) -> None:
-        """Nodes wait `deadline_s` for each other and then say so; past that, the silent one is lost."""
+    def _check_silence(self, heard: float, waiting: set[str], outcome: Outcome) -> float:
+        """Nodes wait `deadline_s` for each other and then say so; past that, the silent one is lost.
+        Returns since when to count."""
         silent = time.monotonic() - heard
         if self.patience is not None and silent > self.patience and waiting:
-            raise Stalled(f"no minibatch has been done for {silent:.1f} s")
+            if self.stalled():
+                raise Stalled(f"no minibatch has been done for {silent:.1f} s")
+            return time.monotonic()
         limit = self.settings.deadline_s * 1.5 + 5
         if silent > limit and not waiting:
             raise WeftError(
@@ -310,17 +317,19 @@ class Coordinator:
                 f"no device has reported for {silent:.0f} s; {slowest} is furthest behind "
                 f"(minibatch {outcome.done[slowest]}). Is it hanging? --deadline sets the limit",
             )
+        return heard
 
     def _feed_ahead(self, source_at: int, fed: int, last: int) -> int:
         """Sends minibatches to the loading device, a bounded number ahead of where it is."""
         if self._feed is None or self.settings.data is not None:
             return fed
-        ahead = 4
-        while fed < min(last, source_at + ahead):
+        least = 4 + self.program.max_lag
+        self._ahead = max(self._ahead, least)
+        while fed < min(last, source_at + self._ahead):
             inputs, target = self._feed(fed)
             tensors = {**inputs, **({"target": target} if target is not None else {})}
             specs, payload = pack_tensors(tensors)
-            ahead = max(4, min(256, FEED_BYTES // max(len(payload), 1)))
+            self._ahead = max(least, min(256, FEED_BYTES // max(len(payload), 1)))
             header = Header(self.run, self.plan.version, fed, "feed", 0, 0, "coordinator",
                             self.plan.source, len(payload), specs)  # fmt: skip
             self._feeder.put(payload, attachment=pack_header(header))

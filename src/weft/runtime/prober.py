@@ -150,8 +150,12 @@ class Prober:
         with self._asking:
             for server, size in command.servers.items():
                 begun = self._fabric.begun
+                if self._fabric.run != command.run:
+                    return
                 found = self._probe(server, size, command)
-                if self._fabric.begun == begun:  # else a new plan has cut the probe short
+                if (
+                    self._fabric.begun == begun and self._fabric.run
+                ):  # else a new plan has cut the probe short
                     self._report(found)
 
     def _probe(self, server: str, size: int, command: msg.ProbeServers) -> msg.ServerProbed:
