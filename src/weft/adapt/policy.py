@@ -48,8 +48,8 @@ class Seen(Struct, frozen=True):
     period_s: float  # measured, per minibatch, changes of setting left out; 0 before the first
     servers: tuple[Server, ...]  # those in reach; empty: nobody is there
     lost: bool = False  # the worker is out of reach or dead
-    # Answers to the probe that the last decision asked for, of servers still in reach. Before the
-    # first minibatch every server has been probed.
+    # Answers to the probe that the last decision asked for. A run may probe by itself before the first
+    # minibatch and when the worker is lost; where it has not, policies go by `servers`.
     probed: tuple[Server, ...] = ()
     faster: tuple[str, ...] = ()  # servers that have told us since then that they got faster
 
