@@ -17,7 +17,9 @@ from msgspec import Struct
 
 from weft.plan.plan import Codec, Plan
 
-Kind = Literal["act", "grad", "target", "done", "wgrad", "wsum", "in", "up", "down"]
+Kind = Literal[
+    "act", "grad", "target", "done", "wgrad", "wsum", "follow", "in", "up", "down"
+]  # fmt: skip
 
 
 class Tensor(Struct, frozen=True, array_like=True):
@@ -25,7 +27,8 @@ class Tensor(Struct, frozen=True, array_like=True):
 
     # act: forward over cut `at` (0: the samples); grad: back over it; target: the labels;
     # done: only the word that the first layers have been updated;
-    # wgrad: a device's gradient of the weights of layers at..last; wsum: the sum over all devices
+    # wgrad: a device's gradient of the weights of layers at..last; wsum: the sum over all devices;
+    # follow: the gradient and the buffers of layers at..last, for a device that stands by
     # in, up, down: strips of the values of a round that begins at layer `at`: what a turn reads,
     # what a device hands to the gateway, what the gateway hands to a turn
     kind: Kind

@@ -13,8 +13,9 @@ from itertools import pairwise
 from weft.errors import InputError, WeftError
 from weft.plan.plan import Plan
 from weft.program.lanes import has_lanes, lanes_of
-from weft.program.lower import Stage, stages_of
+from weft.program.lower import stages_of
 from weft.program.schedule import forwards_ahead, micro_sizes
+from weft.program.stale import Stage, versions
 
 # Tensors that training keeps per weight: itself, its gradient, the optimizer's own.
 COPIES = {"sgd": 2, "momentum": 3, "adam": 4, "adamw": 4}
@@ -32,8 +33,13 @@ def memory_bytes(plan: Plan) -> dict[str, int]:
     copies = _copies_of_weights(plan)
     for s, stage in enumerate(stages):
         layers = plan.profile.layers[stage.first : stage.last + 1]
-        need[stage.device] += copies * sum(layer.param_bytes for layer in layers)
-        need[stage.device] += _activations(plan, stages, s)
+        stashed = versions(plan, stages, s)  # of the weights, beside the live ones; 1: none
+        weights = sum(layer.param_bytes for layer in layers)
+        need[stage.device] += (copies + (stashed if stashed > 1 else 0)) * weights
+        need[stage.device] += stashed * _activations(plan, stages, s)
+    for shard in plan.standby:  # and the message that brings the gradients
+        layers = plan.profile.layers[shard.layers[0] : shard.layers[1] + 1]
+        need[shard.device] += (copies + 1) * sum(layer.param_bytes for layer in layers)
     for device in need:
         need[device] += _buffers(plan, stages, device)
     return need
@@ -133,7 +139,8 @@ def _buffers(plan: Plan, stages: list[Stage], device: str) -> int:
     largest = 0
     for at, left, right, held in _crossings(plan, stages):
         if left != right and device in (left, right):
-            largest = max(largest, plan.profile.cut_bytes(at) * sum(sizes[:held]))
+            waiting = plan.profile.cut_bytes(at) * sum(sizes[:held])
+            largest = max(largest, waiting * (plan.stale + 1))
     return largest
 
 

@@ -116,6 +116,10 @@ class _Run:
             device: Counter(i.layers for i in code if isinstance(i, Backward))
             for device, code in self.code.items()
         }
+        self.followed = {
+            device: {i.layers for i in code if isinstance(i, Reduce) and i.replace}
+            for device, code in self.code.items()
+        }
 
     def to_the_end(self) -> None:
         todo = {device: self.sequence(device) for device in self.code}
@@ -166,7 +170,7 @@ class _Run:
                 self.make(device, step, Tensor("act", 0, i.micro), Tensor("target", 0, i.micro))
             case Recv():
                 self.make(device, step, *_carried(i))
-            case Send(tensor=t) if t.kind == "wgrad":
+            case Send(tensor=t) if t.kind in ("wgrad", "follow"):
                 self.after_backwards(device, step, i, (t.at, t.last))
             case Send():
                 self.need(device, step, i, *_carried(i))
@@ -208,6 +212,8 @@ class _Run:
         """Gradients of weights are whole when every micro-batch has been backward."""
         done = self.passes[device, Backward, layers[0], layers[1], -1, step]
         wanted = self.backwards[device][layers]
+        if wanted == 0 and layers in self.followed[device]:
+            return  # a device that stands by gets its gradients from another
         if not 0 < wanted == done:
             raise WeftError(
                 f"{device}: {show(i)} comes after {done} of its {wanted} backwards; "

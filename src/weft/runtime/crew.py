@@ -35,6 +35,8 @@ class Crew:
             keys.alive(group, "*"), self._liveliness, history=True
         )
 
+        self._notices = self.session.declare_subscriber(keys.notice(group, "*"), self._reported)
+
     def __enter__(self) -> Crew:
         return self
 

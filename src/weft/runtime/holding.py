@@ -49,7 +49,7 @@ def _count_reads(job: Job) -> Counter[tuple[str, int, int, int]]:
             case ins.Reduce():
                 for part in i.parts:
                     reads[part.kind, part.at, part.micro, part.part] += 1
-            case ins.Send(tensor=ins.Tensor(kind="wgrad" | "wsum")):
+            case ins.Send(tensor=ins.Tensor(kind="wgrad" | "wsum" | "follow")):
                 pass  # read from the gradients themselves
             case ins.Send(tensor=t, also=also):
                 reads[t.kind, t.at, t.micro, t.part] += 1

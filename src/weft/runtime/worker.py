@@ -23,10 +23,12 @@ from weft.program.timeline import Span
 from weft.runtime.codec import TensorSpec
 from weft.runtime.fabric import Fabric
 from weft.runtime.holding import Holding, Values
+from weft.runtime.leg import Leg
 from weft.runtime.mailbox import Cancelled, nothing_missing
 from weft.runtime.messages import Finished, Job, Progress, Report
 from weft.runtime.samples import Samples
 from weft.runtime.shaping import sleep_until
+from weft.runtime.stash import stashes
 from weft.runtime.wire import BadMessage, Header, pack_tensors, unpack_tensors
 
 REPORT_EVERY_S = 0.1
@@ -59,6 +61,9 @@ class Worker:
             for layers, runner in self.runners.items()
             if self.training and runner.parameters
         }
+        self._stashes = stashes(self.runners, job.code) if self.training else {}
+        self.leg = Leg(max((i.lag for i in job.code), default=0))
+        self.done = -1  # the newest minibatch that is all done here
         self.cancelled: str | None = None  # why to stop, set from another thread
         self.spans: list[Span] = []
         self.compute_cpu_s = 0.0
@@ -85,8 +90,9 @@ class Worker:
             (i, self._do[type(i)], i.lag, isinstance(i, COMPUTE), pace)
             for i, pace in zip(self.job.code, paces, strict=True)
         ]
-        drain = max((i.lag for i in self.job.code), default=0)
-        for tick in range(first, last + drain):
+        self.leg.begin(first, last)
+        while (tick := self.leg.tick()) is not None:
+            first, last = self.leg.first, self.leg.last
             for index, (instruction, do, lag, compute, pace) in enumerate(code):
                 step = tick - lag
                 if not first <= step < last:
@@ -142,6 +148,8 @@ class Worker:
             specs, payload = self._sums[t.at, t.last]
         elif t.kind == "wgrad":
             specs, payload = pack_tensors(self._gradients((t.at, t.last)), i.codec)
+        elif t.kind == "follow":
+            specs, payload = pack_tensors(self._followed((t.at, t.last)), i.codec)
         else:
             tensors = self._holding.use(step, t.kind, t.at, t.micro, t.part)
             if i.also is not None:
@@ -171,6 +179,9 @@ class Worker:
             for tensor in inputs.values():
                 tensor.requires_grad_(tensor.is_floating_point())
         seed = (self.job.seed * 1_000_003 + step) * 1_009 + i.micro
+        stash = self._stashes.get(i.layers)
+        if stash is not None:
+            runner = stash.at(step)
         with torch.set_grad_enabled(self.training):
             outputs = runner.forward(inputs, training=self.training, seed=seed)
         if self.training:
@@ -218,6 +229,8 @@ class Worker:
         gradients = self._holding.use(step, "grad", i.layers[1] + 1, i.micro)
         known = [n for n in gradients if n in outputs and outputs[n].requires_grad]
         torch.autograd.backward([outputs[n] for n in known], [gradients[n] for n in known])
+        if i.layers in self._stashes:
+            self._stashes[i.layers].settle(step)
         if i.layers[0] > 0:
             self._holding.hold(step, "grad", i.layers[0], i.micro, {
                 n: t.grad if t.grad is not None else torch.zeros_like(t)
@@ -225,7 +238,8 @@ class Worker:
             })  # fmt: skip
 
     def _reduce(self, i: ins.Reduce, step: int) -> None:
-        own = self._gradients(i.layers)
+        follows = i.replace and any(part.kind == "follow" for part in i.parts)
+        own = self._followed(i.layers) if follows else self._gradients(i.layers)
         for part in i.parts:
             theirs = self._holding.use(step, part.kind, part.at, part.micro)
             if theirs.keys() != own.keys():
@@ -262,6 +276,12 @@ class Worker:
                 found[name] = parameter.grad
         return found
 
+    def _followed(self, layers: tuple[int, int]) -> dict[str, Tensor]:
+        """What a device that stands by needs: gradients, and buffers, which follow from none."""
+        runner = self.runners[layers]
+        buffers = {n: runner.state[n] for n, s in runner.segment.state.items() if not s.trainable}
+        return {**self._gradients(layers), **buffers}
+
     def _update(self, i: ins.Update, step: int) -> None:
         optimizer = self.optimizers.get(i.layers)
         if optimizer is not None:
@@ -296,6 +316,8 @@ class Worker:
             self._unpaced = start
             return
         begin, self._unpaced = min(start, self._unpaced), math.inf
+        if self.job.changes is not None:
+            pace *= self.job.changes.slowdown(begin)
         end = begin + pace
         if time.monotonic() > end:
             self.overruns += 1
@@ -308,6 +330,7 @@ class Worker:
             )
 
     def _step_done(self, step: int, final: bool) -> None:
+        self.done = step
         if step in self._losses:
             self._unreported.append((step, self._losses.pop(step)))
         now = time.monotonic()

@@ -27,7 +27,12 @@ def price(plan: Plan) -> Predicted:
     compiled = compile_program(program)
     training = plan.mode == "train"
     steps = STEPS + program.max_lag if training else 1
+    if (
+        training and plan.stale
+    ):  # the pattern of k minibatches in flight takes a few rounds to settle
+        steps = 16 * (plan.stale + 1)
     timeline = run(compiled, plan.route == "min", steps, spans=False)
+    timeline = msgspec.structs.replace(timeline, beat=max(2, plan.stale + 1))
     return Predicted(
         compute_s=compiled.seconds,
         transfer_bytes=compiled.bytes,

@@ -20,6 +20,8 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
+import msgspec
+
 from weft.errors import InputError, WeftError
 from weft.program.instructions import Program
 from weft.program.timeline import Span, Timeline
@@ -36,7 +38,8 @@ _FIRST_SENT = -(1 << 62)
 
 def simulate(program: Program, steps: int = 1, spans: bool = True) -> Timeline:
     """The timeline of `steps` minibatches. Without spans it has only the minibatches' ends."""
-    return run(compile_program(program), program.plan.route == "min", steps, spans)
+    found = run(compile_program(program), program.plan.route == "min", steps, spans)
+    return msgspec.structs.replace(found, beat=max(2, program.plan.stale + 1))
 
 
 def run(compiled: Compiled, cut_through: bool, steps: int, spans: bool) -> Timeline:
