@@ -296,11 +296,12 @@ class _Run:
         feed = self.source.feed(self.trainee.graph.inputs[0])
         also = self.conductor.also(self.plan) if self.conductor else ()
         with open_crew(self.plan, self.place, self.settings, also) as (crew, settings):
-            settings = replace(settings, trace_start=time.monotonic())
             with Coordinator(
                 crew, self.plan, self.trainee.graph, self.trainee.state, settings, feed, also
             ) as run:
                 run.prepare(optimizer_state)
+                if settings.trace is not None:
+                    run.start_trace()
                 for start in range(self.first, self.steps, leg):
                     end = min(start + leg, self.steps)
                     if self.conductor is None:
