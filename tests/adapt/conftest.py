@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from weft.adapt.live import Live
+from weft.adapt.migrate import Saved
 from weft.adapt.policy import Decision, Seen, Setting
+from weft.adapt.steer import PolicySteering
 from weft.fleet.fleet import Device, Fleet, Link
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.network import Graph
+from weft.graph.optimizer import Optimizer
 from weft.plan.derive import derive_profile
 from weft.plan.plan import Plan, Shard
+from weft.runtime.coordinator import Coordinator, Settings
 from weft.runtime.local import LocalFleet
 
 SERVERS = ("e1", "e2", "e3")
@@ -132,3 +137,42 @@ class Script:
 @pytest.fixture
 def script() -> type[Script]:
     return Script
+
+
+MOMENTUM = Optimizer("momentum", 0.02)
+
+
+class Ran:
+    def __init__(self, live: Live, state: dict[str, Tensor]) -> None:
+        self.live, self.state = live, state
+        self.kinds = [event["kind"] for event in live.events]
+
+
+@pytest.fixture
+def go(subject: Subject, city: Fleet) -> Callable[..., Ran]:
+    def run(
+        local: LocalFleet, policy: Any, steps: int, *, rule: Optimizer = MOMENTUM,
+        start: tuple[str | None, int] = ("e1", 2), standby: str = "none",
+        labels: Any = "worker",
+        on_step: Callable[[int], None] = lambda _: None, keep_every: int = 1000, **changes: Any,
+    ) -> Ran:  # fmt: skip
+        settings = replace(
+            Settings(optimizer=rule, shaping="fabric", scratch=local.scratch, same_clock=True),
+            **changes,
+        )
+        steering = PolicySteering(policy, "e1", standby=standby, labels=labels)
+        plan = steering.first(subject.plan(*start, city))
+        state = subject.state()
+        with Coordinator(
+            local.crew, plan, subject.graph, state, settings, subject.feed, steering.also(plan)
+        ) as coordinator:
+            coordinator.prepare()
+            live = Live(
+                coordinator, steering, keep_every=keep_every, saved=Saved(0, state, {}),
+                on_progress=lambda outcome: on_step(min(outcome.done.values()) + 1),
+            )  # fmt: skip
+            live.go(0, steps)
+            found, _ = coordinator.collect()
+        return Ran(live, found)
+
+    return run

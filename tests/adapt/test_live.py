@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from torch import Tensor, nn
 
-from weft.adapt.live import Live
-from weft.adapt.migrate import Saved
 from weft.adapt.policy import Setting
-from weft.adapt.steer import PolicySteering
 from weft.errors import WeftError
-from weft.fleet.fleet import Fleet
 from weft.graph.optimizer import Optimizer
-from weft.runtime.coordinator import Coordinator, Settings
 from weft.runtime.local import LocalFleet
 
 Subject = Any
@@ -42,44 +36,9 @@ def same(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float
         assert worst <= tolerance, f"{name} is {worst} off"
 
 
-class Ran:
-    def __init__(self, live: Live, state: dict[str, Tensor]) -> None:
-        self.live, self.state = live, state
-        self.kinds = [event["kind"] for event in live.events]
-
-
-@pytest.fixture
-def go(subject: Subject, city: Fleet) -> Callable[..., Ran]:
-    def run(
-        local: LocalFleet, policy: Any, steps: int, *, rule: Optimizer = MOMENTUM,
-        start: tuple[str | None, int] = ("e1", 2), standby: str = "none",
-        on_step: Callable[[int], None] = lambda _: None, keep_every: int = 1000, **changes: Any,
-    ) -> Ran:  # fmt: skip
-        settings = replace(
-            Settings(optimizer=rule, shaping="fabric", scratch=local.scratch, same_clock=True),
-            **changes,
-        )
-        steering = PolicySteering(policy, "e1", standby=standby)
-        plan = steering.first(subject.plan(*start, city))
-        state = subject.state()
-        with Coordinator(
-            local.crew, plan, subject.graph, state, settings, subject.feed, steering.also(plan)
-        ) as coordinator:
-            coordinator.prepare()
-            live = Live(
-                coordinator, steering, keep_every=keep_every, saved=Saved(0, state, {}),
-                on_progress=lambda outcome: on_step(min(outcome.done.values()) + 1),
-            )  # fmt: skip
-            live.go(0, steps)
-            found, _ = coordinator.collect()
-        return Ran(live, found)
-
-    return run
-
-
 @pytest.mark.parametrize("rule", [MOMENTUM, ADAM], ids=lambda rule: rule.name)
 def test_training_is_plain_training_while_cuts_move_and_workers_change(
-    rule: Optimizer, go: Callable[..., Ran], shared: LocalFleet, script: Any, subject: Subject
+    rule: Optimizer, go: Callable[..., Any], shared: LocalFleet, script: Any, subject: Subject
 ) -> None:
     """One in flight, so that the result can be compared with one process."""
     policy = script(
@@ -99,7 +58,7 @@ def test_training_is_plain_training_while_cuts_move_and_workers_change(
 
 
 def test_only_what_changes_hands_moves(
-    go: Callable[..., Ran], shared: LocalFleet, script: Any, subject: Subject
+    go: Callable[..., Any], shared: LocalFleet, script: Any, subject: Subject
 ) -> None:
     """From cut 2 to cut 1 one layer goes from phone to server: its weights, buffers and momentum."""
     policy = script(start=Setting("e1", 2), settings=[Setting("e1", 1)])
@@ -111,7 +70,7 @@ def test_only_what_changes_hands_moves(
 
 
 def test_looks_do_not_stop_the_pipeline(
-    go: Callable[..., Ran], shared: LocalFleet, script: Any
+    go: Callable[..., Any], shared: LocalFleet, script: Any
 ) -> None:
     policy = script(start=Setting("e1", 2, 3), settings=[None] * 20)
     ran = go(shared, policy, 100)
@@ -125,7 +84,7 @@ def test_looks_do_not_stop_the_pipeline(
 
 
 def test_the_death_of_the_worker_repeats_only_what_was_in_flight(
-    go: Callable[..., Ran], mortal: Callable[..., LocalFleet], script: Any
+    go: Callable[..., Any], mortal: Callable[..., LocalFleet], script: Any
 ) -> None:
     local = mortal("phone", "e1", "e2", "e3")
     killed: list[int] = []
@@ -148,7 +107,7 @@ def test_the_death_of_the_worker_repeats_only_what_was_in_flight(
 
 
 def test_without_a_standby_the_run_goes_back_to_the_last_collection(
-    go: Callable[..., Ran], mortal: Callable[..., LocalFleet], script: Any, subject: Subject
+    go: Callable[..., Any], mortal: Callable[..., LocalFleet], script: Any, subject: Subject
 ) -> None:
     local = mortal("phone", "e2", "e3")
     killed: list[int] = []
@@ -168,7 +127,7 @@ def test_without_a_standby_the_run_goes_back_to_the_last_collection(
 
 
 def test_with_no_server_left_the_client_trains_on_alone_and_says_so(
-    go: Callable[..., Ran], mortal: Callable[..., LocalFleet], script: Any
+    go: Callable[..., Any], mortal: Callable[..., LocalFleet], script: Any
 ) -> None:
     """It has its own layers, and the server's as they were last collected."""
     local = mortal("phone", "e3")
@@ -190,7 +149,7 @@ def test_with_no_server_left_the_client_trains_on_alone_and_says_so(
 
 
 def test_a_server_that_comes_later_can_be_used(
-    go: Callable[..., Ran], mortal: Callable[..., LocalFleet], script: Any, subject: Subject
+    go: Callable[..., Any], mortal: Callable[..., LocalFleet], script: Any, subject: Subject
 ) -> None:
     local = mortal("phone")
     for name in set(local.crew.present) - {"phone"}:
@@ -215,7 +174,7 @@ def test_a_server_that_comes_later_can_be_used(
 
 
 def test_the_death_of_the_source_ends_the_run(
-    go: Callable[..., Ran], mortal: Callable[..., LocalFleet], script: Any
+    go: Callable[..., Any], mortal: Callable[..., LocalFleet], script: Any
 ) -> None:
     local = mortal("phone", "e1")
 

@@ -30,10 +30,10 @@ from weft.runtime.coordinator import Coordinator, Outcome, Stalled
 AHEAD_S = (
     0.25  # a look comes this long before the end of its series, so that training need not wait
 )
-LEAST_PATIENCE_S = 1.0
+FIRST_PATIENCE_S, LEAST_PATIENCE_S = 5.0, 1.0
 PATIENCE = 8  # periods without any news: somebody is out of reach
 FIRST_PROBES_S = 5.0
-LOST_PROBES_S = 0.8  # training stands still
+LOST_PROBES_S = 1.0  # training stands still
 MOST_LOSSES = 5  # in a row, without a minibatch between them
 
 
@@ -64,6 +64,7 @@ class Live:
         self._counts: dict[str, msg.Spans] = {}
         self._change: Change | None = None
         self._begun = False
+        self._looked_at = False  # the plan that runs
         self._next = 0  # the first minibatch that is not done
         self._horizon = 0  # where the series that runs will end
 
@@ -151,6 +152,8 @@ class Live:
         """Only a worker that the client probes can be told to be out of reach."""
         alone = len({s.device for s in self.run.plan.shards}) != 2
         patience = max(LEAST_PATIENCE_S, PATIENCE * self.watch.period_s)
+        if not self._looked_at:  # the first minibatches may take their time
+            patience = FIRST_PATIENCE_S
         self.run.patience = None if alone or not self.steering.probes else patience
 
     def _worker_is_away(self) -> bool:
@@ -166,6 +169,7 @@ class Live:
         if done - self._looked < 3:
             return
         self.watch.take(self.run.timeline(self._looked)[0])
+        self._looked_at = True
         self._set_patience()
         self._looked = done
         self._greet(done)
@@ -201,6 +205,7 @@ class Live:
             time.sleep(change.pause_s)
         move = migrate(self.run, change.plan, saved=self.saved)
         self.watch.follow(self.run.plan)
+        self._looked_at = False
         self._note(step, kind_of(before, change.plan), change.why, **change.what,
                    moved_bytes=move.bytes, seconds=round(move.seconds, 4))  # fmt: skip
         return move
@@ -218,13 +223,15 @@ class Live:
             self.probes.out_of_reach.add(device)
         self._gather(without=device if dead else None)
         if self.steering.probes:
-            self.probes.start([d for d in self.probes.servers if d != device])
+            away = self.probes.out_of_reach | {device}
+            self.probes.start([d for d in self.probes.servers if d not in away])
             self.probes.wait(LOST_PROBES_S)
         change = self.steering.lost(self._view(stop.resume, without=device), device)
         if change.pause_s and self.run.settings.paced:
             time.sleep(change.pause_s)
         move = migrate(self.run, change.plan, gone={device} if dead else (), saved=self.saved)
         self.watch.follow(self.run.plan)
+        self._looked_at = False
         self._present = frozenset(self.run.crew.present)
         if move.back_to is not None:
             self._next = move.back_to

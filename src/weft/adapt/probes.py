@@ -73,7 +73,8 @@ class Probes:
         """The client probes these, while training goes on."""
         source, fleet = self.run.plan.source, self.run.plan.fleet
         sizes = {}
-        for server in servers:
+        # Those that answered last time first: one that does not answer is waited for.
+        for server in sorted(servers, key=lambda name: name in self.out_of_reach):
             if server in self._knows and fleet.connected(source, server):
                 rate = min(fleet.path_rate(source, server), fleet.path_rate(server, source))
                 sizes[server] = int(min(max(rate * SPENT_S, LEAST_BYTES), MOST_BYTES))
@@ -84,7 +85,8 @@ class Probes:
         self.run.crew.ask(source, command, self.run.settings.deadline_s)
 
     def wait(self, seconds: float) -> None:
-        """Until all have answered, outside of `run.steps`; other news stays for later."""
+        """Until all have answered, outside of `run.steps`; other news stays for later. Who has not
+        answered by then is taken to be where it was."""
         deadline = time.monotonic() + seconds
         others: list[Event] = []
         while self._waiting and (left := deadline - time.monotonic()) > 0:
@@ -94,8 +96,6 @@ class Probes:
                     self.hear(event)
                 else:
                     others.append(event)
-        self.out_of_reach |= self._waiting
-        self._waiting = set()
         for event in others:
             self.run.crew.events.put(event)
 

@@ -25,7 +25,11 @@ from weft.plan.registry import strategy
 from weft.plan.stages import fastest
 from weft.plan.task import Task
 
-IN_FLIGHT = {"in_flight": "minibatches in flight; the client's gradients are one fewer updates old"}
+IN_FLIGHT = {
+    "in_flight": "minibatches in flight; the client's gradients are one fewer updates old",
+    "labels": "worker | home: who computes the loss; at home the labels stay with the samples",
+    "standby": "auto | none | NAME: a server that keeps a copy of the worker's layers, in a live run",
+}
 SEED = {"seed": "which random server: a whole number from 1 up"}
 TWO = 2  # PipeDream's count for two stages
 
@@ -129,12 +133,16 @@ def split_plan(task: Task, name: str, costs: Costs, worker: str, cut: int, in_fl
     """The first `cut` layers on the source, the others on the worker."""
     seconds = float(period(fleet_stages(task, costs, worker), in_flight)[cut - 1])
     last = costs.layers - 1
+    shards: tuple[Shard, ...] = (Shard(task.source, (0, cut - 1)), Shard(worker, (cut, last)))
+    if options.choice(task, "labels", ("worker", "home"), "worker") == "home" and cut < last:
+        home = Shard(task.source, (last, last))
+        shards = (Shard(task.source, (0, cut - 1)), Shard(worker, (cut, last - 1)), home)
     return Plan(
         strategy=name,
         model=task.profile.model,
         batch=task.batch,
         mode=task.mode,
-        shards=(Shard(task.source, (0, cut - 1)), Shard(worker, (cut, last))),
+        shards=shards,
         source=task.source,
         fleet=task.fleet,
         profile=task.profile,

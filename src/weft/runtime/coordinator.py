@@ -10,12 +10,13 @@ A run is a series of `steps` calls; between two of them nothing is in flight.
 
 from __future__ import annotations
 
+import math
 import queue
 import secrets
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 
@@ -58,7 +59,7 @@ class Settings:
     paced: frozenset[str] = frozenset()  # devices made as slow as the plan's profile says
     scratch: Path | None = None  # for the clocks of shared media
     trace: Trace | None = None  # emulated: how the fleet changes
-    trace_start: float = 0.0  # when its time 0 is, on the machine's clock
+    trace_start: float = math.inf  # when its time 0 is, on the machine's clock
     data: str | None = None  # a set of weft.data that the source device has; None: fed from here
     same_clock: bool = False  # all nodes on this machine
     record: bool = True
@@ -170,6 +171,12 @@ class Coordinator:
         wait = max(self.settings.deadline_s, 10.0)
         self.crew.ask_all({d: msg.Assign(job) for d, job in jobs.items()}, wait)
         return jobs
+
+    def start_trace(self) -> None:
+        """All is ready: from now on the emulated fleet changes as its trace says."""
+        self.settings = replace(self.settings, trace_start=time.monotonic())
+        self.assign()
+        self.build()
 
     def enlist(self, device: str) -> None:
         """A device beside the plan that has come while the run goes on."""

@@ -223,6 +223,8 @@ class Node:
             raise WeftError(f"{self.name} has no weights for {', '.join(missing[:3])}")
         loads = any(isinstance(i, ins.Load) for i in job.code)
         samples = open_samples(job, self.fabric) if loads else None
+        if job.mode == "train" and not job.segments:
+            warm_up(job)  # it may get layers later, in the middle of a run
         self._worker = Worker(job, self._state, self.fabric, samples, self._report, self._emit)
         if self._optimizer_state:
             self._worker.load_optimizer_state(self._optimizer_state)
@@ -324,6 +326,14 @@ def _failed(name: str, error: Exception) -> msg.Failed:
     if not isinstance(error, WeftError):
         text = f"{type(error).__name__}: {text}"
     return msg.Failed(name, text[:2000], bad_input=isinstance(error, InputError))
+
+
+def warm_up(job: msg.Job) -> None:
+    """One step of next to nothing: what PyTorch imports at the first optimizer takes seconds."""
+    weight = torch.zeros(1, requires_grad=True)
+    optimizer = job.optimizer.build([weight])
+    torch.autograd.backward([(weight * 1.0).sum()])
+    optimizer.step()
 
 
 def chosen(

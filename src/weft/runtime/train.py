@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -295,20 +295,23 @@ class _Run:
                 self.folder.forget_metrics()
         feed = self.source.feed(self.trainee.graph.inputs[0])
         also = self.conductor.also(self.plan) if self.conductor else ()
-        with open_crew(self.plan, self.place, self.settings, also) as (crew, settings):
-            settings = replace(settings, trace_start=time.monotonic())
-            with Coordinator(
+        with (
+            open_crew(self.plan, self.place, self.settings, also) as (crew, settings),
+            Coordinator(
                 crew, self.plan, self.trainee.graph, self.trainee.state, settings, feed, also
-            ) as run:
-                run.prepare(optimizer_state)
-                for start in range(self.first, self.steps, leg):
-                    end = min(start + leg, self.steps)
-                    if self.conductor is None:
-                        outcome, pieces = self._leg(run, start, end), None
-                    else:
-                        outcome, pieces = self._conducted(run, start, end, optimizer_state)
-                    state, optimizer_state = self._save(run, outcome, end)
-                timeline, nodes = pieces if pieces is not None else run.timeline()
+            ) as run,
+        ):
+            run.prepare(optimizer_state)
+            if settings.trace is not None:
+                run.start_trace()
+            for start in range(self.first, self.steps, leg):
+                end = min(start + leg, self.steps)
+                if self.conductor is None:
+                    outcome, pieces = self._leg(run, start, end), None
+                else:
+                    outcome, pieces = self._conducted(run, start, end, optimizer_state)
+                state, optimizer_state = self._save(run, outcome, end)
+            timeline, nodes = pieces if pieces is not None else run.timeline()
         result = TrainResult(
             model=_with_state(model, state), plan=self.plan, steps=self.steps,
             losses=[self.losses[s] for s in sorted(self.losses)], seconds=self.training_s,
