@@ -14,9 +14,9 @@ coordinator owns the input and the output layer and no hidden neuron.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import pairwise, permutations
 from math import ceil
 from typing import Literal
 
@@ -131,9 +131,9 @@ def near_each_other(prr: Matrix, coordinator: int, devices: Sequence[int]) -> tu
     heard = np.maximum(prr, np.outer(prr[:, coordinator], prr[coordinator]))
     both = np.log(np.maximum(heard * heard.T, 1e-6))
 
-    def quality(order: Sequence[int]) -> float:
+    def quality(order: Iterable[int]) -> float:
         way = [coordinator, *order, coordinator]
-        return float(sum(both[a, b] for a, b in zip(way, way[1:], strict=False)))
+        return float(sum(both[a, b] for a, b in pairwise(way)))
 
     if len(devices) <= FEW:
         return tuple(max(permutations(sorted(devices)), key=quality))
@@ -172,7 +172,7 @@ def random_units(
     workers = [d for d in range(len(prr)) if d != c]
     order = _random(seed).permutation(sum(widths))
     owner = np.array(workers)[order * len(workers) // sum(widths)]
-    return Spread(len(prr), c, _by_layer(owner, widths), tuple(workers))
+    return Spread(len(prr), c, _by_layer(owner, widths))
 
 
 def average_layers(
@@ -243,9 +243,7 @@ Mapper = Callable[[Matrix, Sequence[int], int | None, int], Spread]
 
 MAPPERS: dict[str, Mapper] = {
     "mix-mapped": lambda q, w, c, s: mix_mapped(q, w, coordinator=c, seed=s),
-    "mix-mapped-random": lambda q, w, c, s: mix_mapped(
-        q, w, order="random", coordinator=c, seed=s
-    ),
+    "mix-mapped-random": lambda q, w, c, s: mix_mapped(q, w, order="random", coordinator=c, seed=s),
     "mix-mapped-reverse": lambda q, w, c, s: mix_mapped(
         q, w, order="reverse", coordinator=c, seed=s
     ),

@@ -106,7 +106,8 @@ def arrived(routes: Routes, crossed: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """
     n = len(routes.via)
     rows, columns = np.arange(n)[:, None], np.arange(n)[None]
-    found = np.broadcast_to(np.eye(n, dtype=bool), crossed.shape[:1] + crossed.shape[2:]).copy()
+    shape = crossed.shape[:1] + crossed.shape[2:]
+    found: NDArray[np.bool_] = np.broadcast_to(np.eye(n, dtype=bool), shape).copy()
     relays = bool(routes.relayed.any())
     for attempt in range(crossed.shape[1]):
         once = crossed[:, attempt]

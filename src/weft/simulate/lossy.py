@@ -143,7 +143,9 @@ def train(
     """
     x, y = data.train_x.flatten(1), data.train_y
     if len(x) < batch:
-        raise InputError(f"data set {data.name}: {len(x)} samples are fewer than a batch of {batch}")
+        raise InputError(
+            f"data set {data.name}: {len(x)} samples are fewer than a batch of {batch}"
+        )
     per_epoch = len(x) // batch
     every = per_epoch if every is None else every
     history = History()
@@ -159,7 +161,7 @@ def train(
             total += loss
             counted += 1
         if (step + 1) % every == 0:
-            accuracy = test(net, data, testing or channel, round_=(step + 1) // every, batch=batch)
+            accuracy = evaluate(net, data, testing or channel, (step + 1) // every, batch)
             history.steps.append(step + 1)
             history.losses.append(float(total) / counted if counted else float("nan"))
             history.accuracies.append(accuracy)
@@ -170,11 +172,11 @@ def train(
     return history
 
 
-def test(
-    net: Perceptron, data: Dataset, channel: Channel, round_: int = 0, batch: int = BATCH
+def evaluate(
+    net: Perceptron, data: Dataset, channel: Channel, test: int = 0, batch: int = BATCH
 ) -> float:
-    """Accuracy under loss; every batch of the test set has its own losses, new in every round."""
+    """Accuracy under loss; every batch of the test set has its own losses, others in every test."""
     batches = max(len(data.test_x) // batch, 1)
     count = batches * min(batch, len(data.test_x))
-    masks = channel.masks(TESTING, round_ * batches, batches)
+    masks = channel.masks(TESTING, test * batches, batches)
     return net.accuracy(data.test_x[:count].flatten(1), data.test_y[:count], masks)
