@@ -43,6 +43,7 @@ from weft.program.instructions import (
 from weft.program.lanes import has_lanes
 from weft.program.rounds import lower_rounds
 from weft.program.schedule import forwards_ahead, micro_sizes, one_forward_one_backward
+from weft.program.swarm import lower_swarm
 
 
 class Stage(NamedTuple):
@@ -54,7 +55,9 @@ class Stage(NamedTuple):
 
 
 def lower(plan: Plan) -> Program:
-    """The program of a plan: of whole layers, with lanes of samples, or in rounds of strips."""
+    """The program of a plan: of whole layers, lanes of samples, rounds of strips, or lists of units."""
+    if plan.swarm:
+        return lower_swarm(plan)
     if plan.rounds:
         return lower_rounds(plan)
     if has_lanes(plan):

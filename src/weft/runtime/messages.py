@@ -13,6 +13,7 @@ from weft.plan.plan import Mode
 from weft.program.instructions import Instruction
 from weft.program.timeline import Span
 from weft.runtime.fabric import Roads
+from weft.runtime.radio import RadioRules
 from weft.runtime.wire import BadMessage
 
 
@@ -42,6 +43,8 @@ class Job(Struct, frozen=True, kw_only=True):
     deadline_s: float = 30.0
     data: Data = Data()
     record: bool = True
+    radio: RadioRules | None = None  # of a run whose messages are best effort
+    keep_every: int = 0  # minibatches after which all weights are reported; 0: never
 
 
 class Hello(Struct, frozen=True, tag="hello"):
@@ -72,6 +75,7 @@ class Run(Struct, frozen=True, tag="run"):
     run: str
     first: int
     last: int
+    start: float = 0.0  # where slots follow the clock: when minibatch `first` begins, by yours
 
 
 class GetState(Struct, frozen=True, tag="state"):
@@ -179,7 +183,16 @@ class Failed(Struct, frozen=True, tag="failed"):
     bad_input: bool = False
 
 
-Report = Progress | Finished | Failed
+class Kept(Struct, frozen=True, tag="kept"):
+    """What a device knows after a minibatch, for the case that it dies: as safetensors."""
+
+    device: str
+    step: int
+    data: bytes
+    optimizer: bytes = b""
+
+
+Report = Progress | Finished | Failed | Kept
 
 T = TypeVar("T")
 

@@ -34,6 +34,7 @@ from weft.runtime.fabric import Fabric
 from weft.runtime.holding import Values
 from weft.runtime.mailbox import Cancelled
 from weft.runtime.probe import probe_compute, probe_link
+from weft.runtime.radio import Transmitter
 from weft.runtime.samples import open_samples
 from weft.runtime.session import Endpoints, open_session
 from weft.runtime.wire import BadMessage, Header, pack_header, pack_tensors
@@ -169,6 +170,7 @@ class Node:
         self._job = job
         self._state, self._optimizer_state = {}, {}
         self.fabric.begin(job.run, job.roads, job.record)
+        self.fabric.radio = Transmitter(job.radio, self.fabric) if job.radio else None
 
     def _take_weights(self, command: msg.Weights) -> None:
         job = self._own_job(command.run)
@@ -202,6 +204,7 @@ class Node:
             raise WeftError(f"{self.name} is still at work on run {job.run}")
         if self._worker is None:
             raise WeftError(f"{self.name} is not prepared for run {job.run}")
+        self._worker.slots.begin(command.start, command.first)
         self._cpu_start = time.process_time()
         self._thread = threading.Thread(
             target=self._work, args=(self._worker, command), name="worker", daemon=True
