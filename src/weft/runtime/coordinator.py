@@ -14,10 +14,11 @@ import queue
 import secrets
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import zenoh
 from safetensors.torch import load as load_safetensors
@@ -89,6 +90,7 @@ class Coordinator:
         self.program: Program = lower(plan)
         validate(self.program)
         self.devices = involved(plan.fleet, plan.devices)
+        self.events: list[dict[str, Any]] = []  # what happened to the fleet on the way
         self._state = state
         self._segments: dict[str, tuple[Segment, ...]] = {}
         self._end = plan.shards[-1].device
@@ -291,8 +293,13 @@ class Coordinator:
 
     def timeline(self) -> tuple[Timeline, dict[str, msg.Spans]]:
         """What happened, on this machine's clock, from the first instruction on."""
+        found, counts = self._spans(self.devices)
+        return self._as_timeline(found), counts
+
+    def _spans(self, devices: Sequence[str]) -> tuple[list[Span], dict[str, msg.Spans]]:
+        """What these devices did when, on this machine's clock."""
         replies = self.crew.ask_all(
-            {d: msg.GetTimeline(self.run) for d in self.devices}, self.settings.deadline_s
+            {d: msg.GetTimeline(self.run) for d in devices}, self.settings.deadline_s
         )
         found: list[Span] = []
         counts: dict[str, msg.Spans] = {}
@@ -301,13 +308,16 @@ class Coordinator:
             offset = 0.0 if self.settings.same_clock else self.crew.clock_offset(device)
             found += [_moved(s, offset) for s in spans.spans]
             counts[device] = spans
+        return found, counts
+
+    def _as_timeline(self, found: list[Span]) -> Timeline:
         begin = min((s.start for s in found), default=0.0)
         spans_ = tuple(sorted((_moved(s, -begin) for s in found), key=lambda s: s.start))
         ends: dict[int, float] = {}
         for span in spans_:
             if span.what != "transfer":
                 ends[span.step] = max(ends.get(span.step, 0.0), span.end)
-        return Timeline(spans_, tuple(ends[s] for s in sorted(ends)), "measured"), counts
+        return Timeline(spans_, tuple(ends[s] for s in sorted(ends)), "measured")
 
     def _tell(self, commands: Mapping[str, msg.Command], seconds: float) -> None:
         """Says something to those who are still there; nobody has to answer."""

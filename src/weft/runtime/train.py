@@ -33,6 +33,7 @@ from weft.runtime.feeds import Data, Source, accuracy, source_of
 from weft.runtime.launch import Place, open_crew
 from weft.runtime.messages import Spans
 from weft.runtime.record import Folder, RunFile
+from weft.runtime.swarm import run_class
 from weft.simulate.price import priced
 
 Loss = nn.Module | Callable[[Tensor, Tensor], Tensor]
@@ -251,7 +252,7 @@ class _Run:
         feed = self.source.feed(self.trainee.graph.inputs[0])
         with (
             open_crew(self.plan, self.place, self.settings) as (crew, settings),
-            Coordinator(
+            run_class(self.plan)(
                 crew, self.plan, self.trainee.graph, self.trainee.state, settings, feed
             ) as run,
         ):
@@ -259,11 +260,13 @@ class _Run:
             for start in range(self.first, self.steps, leg):
                 state = self._leg(run, start, min(start + leg, self.steps))
             timeline, nodes = run.timeline()
+            self.plan = run.plan
         result = TrainResult(
             model=_with_state(model, state), plan=self.plan, steps=self.steps,
             losses=[self.losses[s] for s in sorted(self.losses)], seconds=self.training_s,
             first=self.first, timeline=timeline, nodes=nodes, out=self.folder.path if self.folder else None,
             too_fast=self.trainee.emulation.too_fast if self.trainee.emulation else (),
+            events=run.events,
         )  # fmt: skip
         if self.folder:
             self.folder.save_timeline(timeline)
