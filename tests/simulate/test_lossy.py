@@ -150,7 +150,10 @@ class Swarm:
         return output
 
     def gather(self, net: Perceptron) -> list[tuple[Array, Array]]:
-        found = [(w.numpy().copy(), b.numpy().copy()) for w, b in zip(net.weights, net.biases, strict=True)]
+        found = [
+            (w.numpy().copy(), b.numpy().copy())
+            for w, b in zip(net.weights, net.biases, strict=True)
+        ]
         for device in self.devices.values():
             for layer, units in enumerate(device.units):
                 found[layer][0][units], found[layer][1][units] = device.w[layer], device.b[layer]
