@@ -13,7 +13,8 @@ from weft.data.dataset import Dataset
 from weft.errors import InputError
 from weft.fleet.losses import TESTING, TRAINING, Draws, uniform, uniforms
 from weft.fleet.radio import topology
-from weft.graph.masked import Perceptron, Update
+from weft.graph.masked import Perceptron
+from weft.graph.partial import Update
 from weft.plan.stitchnet_mapping import MAPPERS, Spread, mix_mapped
 from weft.plan.stitchnet_paths import Path, Routes, chance, plan_routes, slots, wanted
 from weft.simulate.lossy import Channel, evaluate, train

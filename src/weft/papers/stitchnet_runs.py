@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from weft.fleet.radio import Matrix, Topology, topology
-from weft.graph.masked import Perceptron, Update
+from weft.graph.masked import Perceptron
+from weft.graph.partial import Update
 from weft.plan.stitchnet_mapping import MAPPERS, Spread, elect, ranked
 from weft.plan.stitchnet_paths import Path, Routes, messages, packets, plan_routes
 from weft.plan.stitchnet_recovery import First, clone, drop, failure_order, importance
