@@ -13,7 +13,8 @@ from weft.data.dataset import Dataset
 from weft.errors import InputError
 from weft.fleet.losses import TESTING, TRAINING, Draws, uniform, uniforms
 from weft.fleet.radio import topology
-from weft.graph.masked import Perceptron, Update
+from weft.graph.masked import Perceptron
+from weft.graph.partial import Update
 from weft.plan.stitchnet_mapping import MAPPERS, Spread, mix_mapped
 from weft.plan.stitchnet_paths import Path, Routes, chance, plan_routes, slots, wanted
 from weft.simulate.lossy import Channel, evaluate, train
@@ -150,7 +151,10 @@ class Swarm:
         return output
 
     def gather(self, net: Perceptron) -> list[tuple[Array, Array]]:
-        found = [(w.numpy().copy(), b.numpy().copy()) for w, b in zip(net.weights, net.biases, strict=True)]
+        found = [
+            (w.numpy().copy(), b.numpy().copy())
+            for w, b in zip(net.weights, net.biases, strict=True)
+        ]
         for device in self.devices.values():
             for layer, units in enumerate(device.units):
                 found[layer][0][units], found[layer][1][units] = device.w[layer], device.b[layer]

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-Update = Literal["zero", "own", "none"]  # what a receiver does about a message that got lost
+from weft.graph.partial import Update
 
 
 @dataclass(frozen=True)
@@ -94,6 +93,11 @@ class Perceptron:
             biases.append(flat[begin : begin + out])
             begin += out
         return weights, biases
+
+    @staticmethod
+    def prepared(x: Tensor) -> Tensor:
+        """Images as rows of features."""
+        return x.flatten(1)
 
     def step(self, x: Tensor, y: Tensor, masks: Masks) -> Tensor | None:
         """One training step; the loss, or None where the batch was given up (`none`)."""

@@ -23,7 +23,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.errors import InputError
 from weft.fleet.radio import Matrix
 
 Owners = tuple[NDArray[np.int64], ...]
@@ -110,15 +109,11 @@ def mix_mapped(
     vertical = near_each_other(prr, c, workers[better:])
     counts = np.zeros((len(prr), len(widths)), dtype=np.int64)
     share = sum(widths) // len(workers)
-    for index, device in enumerate(vertical):
-        layer = index % len(widths)
-        counts[device, layer] = min(share, widths[layer] // 2)
+    layers = [index % len(widths) for index in range(len(vertical))]
+    for device, layer in zip(vertical, layers, strict=True):
+        # The vertical devices of a layer have at most half of it, the rest is the horizontal ones'.
+        counts[device, layer] = min(share, widths[layer] // 2 // layers.count(layer))
     left = np.array(widths) - counts.sum(axis=0)
-    if left.min() < 0:
-        raise InputError(
-            f"mix-mapped: {len(vertical)} vertical devices do not fit into {len(widths)} layers of "
-            f"{min(widths)} neurons; use fewer devices or a wider network"
-        )
     counts[list(horizontal)] = even_counts(left.tolist(), len(horizontal))
     return Spread(len(prr), c, deal(counts), horizontal, vertical)
 
@@ -198,9 +193,9 @@ def average_layers(
             for device, number in zip(devices, parts(share, len(devices)), strict=True):
                 counts[device, layer] = number
     for layer, width in enumerate(widths):  # what rounding left over
-        held = np.flatnonzero(counts[:, layer])
-        for extra in range(width - int(counts[:, layer].sum())):
-            counts[held[extra % len(held)], layer] += 1
+        for _ in range(width - int(counts[:, layer].sum())):
+            held = [d for d in workers if counts[d, layer]] or workers
+            counts[min(held, key=lambda d: int(counts[d].sum())), layer] += 1
     return Spread(len(prr), c, deal(counts), (), ())
 
 

@@ -61,7 +61,9 @@ def clone(
         return after
     keep = 1.0 if failed in spread.horizontal else share
     random = np.random.RandomState(np.random.MT19937(np.random.SeedSequence([seed, 3, failed])))
-    units = [(layer, int(u)) for layer in range(len(spread.owners)) for u in spread.units(failed, layer)]
+    units = [
+        (layer, int(u)) for layer in range(len(spread.owners)) for u in spread.units(failed, layer)
+    ]
     units.sort(key=lambda u: -importance[u[0]][u[1]])
     owners = tuple(o.copy() for o in after.owners)
     for layer, unit in units[: round(keep * len(units))]:

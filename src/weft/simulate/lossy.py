@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -24,7 +25,9 @@ from weft.data.dataset import Dataset
 from weft.errors import InputError
 from weft.fleet.losses import TESTING, TRAINING, Draws, uniforms
 from weft.fleet.radio import Matrix
-from weft.graph.masked import Masks, Perceptron, Update
+from weft.graph.masked import Masks
+from weft.graph.partial import Update
+from weft.plan.stitchnet_budget import worth
 from weft.plan.stitchnet_mapping import Spread
 from weft.plan.stitchnet_paths import Routes, arrived, slots, wanted
 
@@ -36,7 +39,8 @@ BATCH = 100
 class Channel:
     """What the network hears of itself. `delivery` holds the true probabilities.
 
-    `scale` (slots x n x n) is what an arrived message is multiplied with; 1 where it is None.
+    With `expected` a receiver multiplies what arrived with (weight expected) / (weight arrived), so that
+    its sum keeps its size whatever gets lost; it holds each message's believed chance (slots x n x n).
     """
 
     spread: Spread
@@ -44,7 +48,7 @@ class Channel:
     delivery: Matrix
     seed: int = 0
     update: Update = "zero"
-    scale: Matrix | None = None
+    expected: Matrix | None = None  # slots x n x n; None: a message that arrived counts once
     dtype: torch.dtype = torch.float32
 
     def draws(self, stream: int) -> Draws:
@@ -62,7 +66,7 @@ class Channel:
         """Messages that arrived as masks on the weights."""
         asked = self._wanted
         whole = torch.from_numpy((heard | ~asked).all(axis=(1, 2, 3)))
-        values = heard if self.scale is None else heard * self.scale
+        values = heard if self.expected is None else heard * self._levels(heard)
         # steps x slots x receiver x sender, as a weight matrix has it
         d = torch.from_numpy(values).to(self.dtype).transpose(2, 3)
         one_hot, depth, c = self._one_hot, len(self.spread.owners), self.spread.coordinator
@@ -83,6 +87,18 @@ class Channel:
             whole,
             *(self._stand_ins if self.update == "own" else ()),
         )
+
+    def _levels(self, heard: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Expected over arrived weight of each receiver; forward only, gradients stay as they are."""
+        assert self.expected is not None
+        carried = worth(self.spread)
+        arrived_weight = (carried * heard).sum(axis=2, keepdims=True)
+        expected = (carried * self.expected).sum(axis=1, keepdims=True)
+        found: NDArray[np.float64] = np.divide(
+            expected, arrived_weight, out=np.ones_like(arrived_weight), where=arrived_weight > 0
+        )
+        found[:, len(self.spread.owners) + 1 :] = 1.0
+        return found
 
     @cached_property
     def _wanted(self) -> NDArray[np.bool_]:
@@ -112,6 +128,16 @@ class Channel:
         return tuple(indices), tuple(has)
 
 
+class Learner(Protocol):
+    """A network that learns under masks: `graph.masked.Perceptron`, `graph.masked_conv.ConvNet`."""
+
+    def prepared(self, x: Tensor) -> Tensor: ...
+
+    def step(self, x: Tensor, y: Tensor, masks: Masks) -> Tensor | None: ...
+
+    def accuracy(self, x: Tensor, y: Tensor, masks: Masks) -> float: ...
+
+
 @dataclass
 class History:
     """Per evaluation: the step, the mean training loss since the last one, the test accuracy."""
@@ -125,7 +151,7 @@ Changed = Callable[[int, float], Channel | None]  # (step, accuracy): another ch
 
 
 def train(
-    net: Perceptron,
+    net: Learner,
     data: Dataset,
     channel: Channel,
     *,
@@ -141,7 +167,7 @@ def train(
     `testing` is the channel to test on where it is not the one to train on. `changed` may give
     another channel after each test: the radio got worse, a device is gone.
     """
-    x, y = data.train_x.flatten(1), data.train_y
+    x, y = net.prepared(data.train_x), data.train_y
     if len(x) < batch:
         raise InputError(
             f"data set {data.name}: {len(x)} samples are fewer than a batch of {batch}"
@@ -173,10 +199,10 @@ def train(
 
 
 def evaluate(
-    net: Perceptron, data: Dataset, channel: Channel, test: int = 0, batch: int = BATCH
+    net: Learner, data: Dataset, channel: Channel, test: int = 0, batch: int = BATCH
 ) -> float:
     """Accuracy under loss; every batch of the test set has its own losses, others in every test."""
     batches = max(len(data.test_x) // batch, 1)
     count = batches * min(batch, len(data.test_x))
     masks = channel.masks(TESTING, test * batches, batches)
-    return net.accuracy(data.test_x[:count].flatten(1), data.test_y[:count], masks)
+    return net.accuracy(net.prepared(data.test_x[:count]), data.test_y[:count], masks)
