@@ -13,11 +13,9 @@ output layer.
 
 from __future__ import annotations
 
-from typing import Literal
-
 from msgspec import Struct
 
-Lost = Literal["zero", "own", "none"]  # in place of a lost activation; none: the batch is given up
+from weft.graph.partial import Update
 
 
 class Blank(Struct, frozen=True, array_like=True):
@@ -43,7 +41,7 @@ class Swarm(Struct, frozen=True, omit_defaults=True):
     coordinator: str
     messages: tuple[Message, ...]
     values: tuple[Blank, ...]  # by cut: what crosses it, whole; the last one is the output
-    late: Lost = "zero"
+    late: Update = "zero"
     # 0: every loss is told to the receiver, so that nobody waits for the end of a slot; else the
     # length of a slot. Raise it where computing and sending one layer takes longer.
     slot_ms: float = 0.0

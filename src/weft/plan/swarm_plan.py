@@ -1,6 +1,6 @@
-"""From a spread of units and its routes to a plan, and back.
+"""From a plan of units to one that can be priced and run, and from there back to numbers.
 
-    plan = swarm_plan(task, "stitchnet", spread, routes)
+    plan = swarmed(mapped(task, "stitchnet", "mix-mapped"), task)
     spread_of(plan), routes_of(plan)       # the same as numbers, for simulations and for recovery
 
 Devices have the numbers that they have in the fleet.
@@ -8,9 +8,9 @@ Devices have the numbers that they have in the fleet.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
 from weft.errors import InputError
@@ -23,19 +23,10 @@ from weft.plan.plan import Part, Plan, Shard
 from weft.plan.profile import Profile
 from weft.plan.stitchnet_mapping import NOBODY, Spread
 from weft.plan.stitchnet_paths import Routes
-from weft.plan.swarm import Blank, Lost, Message, Swarm
+from weft.plan.swarm import Blank, Message, Swarm
 from weft.plan.task import Task
 
 FLOAT = 4  # bytes of a value, where only a profile says how large a layer is
-
-
-def hidden_widths(profile: Profile, graph: Graph | None) -> tuple[int, ...]:
-    """Units of each hidden layer: of the network, else from the bytes that leave the layers."""
-    if graph is not None:
-        return unit_widths(graph)
-    if len(profile.layers) < 2:
-        raise InputError(f"{profile.model} has one layer; to be spread by units it needs two")
-    return tuple(layer.output_bytes // FLOAT for layer in profile.layers[:-1])
 
 
 def crossings(profile: Profile, graph: Graph | None) -> tuple[Blank, ...]:
@@ -43,56 +34,49 @@ def crossings(profile: Profile, graph: Graph | None) -> tuple[Blank, ...]:
     if graph is None:
         sizes = [profile.cut_bytes(m) // FLOAT for m in range(len(profile.layers) + 1)]
         return tuple(Blank(f"cut{m}", (1, size)) for m, size in enumerate(sizes))
+    unit_widths(graph)  # an error of its own where a layer is not fully connected
     names = [input_of(graph, 0), *(output_of(graph, m) for m in range(len(graph.layers)))]
     values = [graph.values[name] for name in names]
     return tuple(Blank(n, v.shape, v.dtype) for n, v in zip(names, values, strict=True))
 
 
-def swarm_plan(
-    task: Task,
-    strategy: str,
-    spread: Spread,
-    routes: Routes,
+def swarmed(plan: Plan, task: Task, prr: Matrix | None = None) -> Plan:
+    """A plan of units, as the mappings make it, with all that is needed to price and run it."""
+    slot_ms = options.integer(task, "slot_ms", 0)
+    return with_swarm(
+        plan, task.graph, slot_ms=slot_ms, seed=options.integer(task, "seed", 1),
+        every=options.integer(task, "every", 20), prr=prr,
+    )  # fmt: skip
+
+
+def with_swarm(
+    plan: Plan,
+    graph: Graph | None,
     *,
-    late: Lost = "zero",
     slot_ms: float = 0.0,
     seed: int = 0,
     every: int = 20,
     prr: Matrix | None = None,
-    decisions: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """The plan of a spread network, not yet priced."""
-    names = task.fleet.names
-    if len(names) != spread.devices:
-        raise InputError(f"the spread is over {spread.devices} devices, the fleet has {len(names)}")
-    coordinator = names[spread.coordinator]
+    """The same; `decisions` say who sends what to whom (`ways`) and what stands in for a loss."""
+    check_links(plan.fleet)
     swarm = Swarm(
-        coordinator=coordinator,
-        messages=messages_of(routes, names),
-        values=crossings(task.profile, task.graph),
-        late=late,
+        coordinator=plan.source,
+        messages=tuple(
+            Message(slot, source, dest, direct, relayed, via or "")
+            for slot, source, dest, direct, relayed, via in plan.decisions["ways"]
+        ),
+        values=crossings(plan.profile, graph),
+        late=plan.decisions["update"],
         slot_ms=slot_ms,
         seed=seed,
         every=every,
-        horizontal=tuple(names[d] for d in spread.horizontal),
+        horizontal=tuple(plan.decisions["horizontal"]),
         prr=() if prr is None else tuple(tuple(float(p) for p in row) for row in prr),
     )
-    return Plan(
-        strategy=strategy,
-        model=task.profile.model,
-        batch=task.batch,
-        mode=task.mode,
-        shards=unit_shards(spread, names),
-        source=coordinator,
-        fleet=task.fleet,
-        profile=task.profile,
-        route=options.route(task),
-        codec=options.codec(task),
-        input_codec=options.input_codec(task),
-        optimizer=task.optimizer,
-        swarm=swarm,
-        decisions=dict(decisions or {}),
-    )
+    # What is in `swarm` need not be said twice: a plan is read by people too.
+    short = {key: value for key, value in plan.decisions.items() if key != "ways"}
+    return msgspec.structs.replace(plan, swarm=swarm, decisions=short)
 
 
 def unit_shards(spread: Spread, names: Sequence[str]) -> tuple[Shard, ...]:
@@ -105,16 +89,6 @@ def unit_shards(spread: Spread, names: Sequence[str]) -> tuple[Shard, ...]:
     ]
     last = len(spread.owners)
     return (*shards, Shard(names[spread.coordinator], (last, last)))
-
-
-def messages_of(routes: Routes, names: Sequence[str]) -> tuple[Message, ...]:
-    found = []
-    for slot, i, j in np.argwhere((routes.direct + routes.relayed) > 0):
-        relayed = int(routes.relayed[slot, i, j])
-        via = names[routes.via[i, j]] if relayed else ""
-        direct = int(routes.direct[slot, i, j])
-        found.append(Message(int(slot), names[i], names[j], direct, relayed, via))
-    return tuple(found)
 
 
 def spread_of(plan: Plan) -> Spread:

@@ -309,7 +309,7 @@ class _Channel:
     ) -> None:
         self._publisher_for(header).put(payload, attachment=pack_header(header))
         self._fabric.counts["sent"] += 1
-        if self._record:
+        if self._record and not header.lost:  # the word of a loss is no message of the network's
             label = f"{header.kind}{header.at}>{header.dest}"
             end = time.monotonic() if end is None else end
             self._fabric.transfers.append(
