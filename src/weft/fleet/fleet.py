@@ -36,6 +36,15 @@ class Link(Struct, frozen=True, omit_defaults=True):
     down_mbps: float
     latency_ms: float = 0.0
     loss: float = 0.0
+    # Radio links lose more one way than the other; where given, both are, and `loss` is 0.
+    up_loss: float | None = None
+    down_loss: float | None = None
+
+    @property
+    def losses(self) -> tuple[float, float]:
+        """What the link loses first to second, and second to first."""
+        up = self.loss if self.up_loss is None else self.up_loss
+        return up, self.loss if self.down_loss is None else self.down_loss
 
 
 class Medium(Struct, frozen=True, omit_defaults=True):

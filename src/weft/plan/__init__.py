@@ -9,6 +9,7 @@ from weft.plan import (
     hiertrain_plus,
     jalad,
     jointdnn,
+    stitchnet_strategies,
     whole,
 )
 
@@ -21,5 +22,6 @@ __all__ = [
     "hiertrain_plus",
     "jalad",
     "jointdnn",
+    "stitchnet_strategies",
     "whole",
 ]

@@ -19,6 +19,7 @@ from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.plan.profile import Profile
 from weft.plan.rounds import Round
+from weft.plan.swarm import Swarm
 
 Mode = Literal["train", "infer"]
 Codec = Literal["none", "fp16", "int8"]
@@ -84,6 +85,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     route: Literal["min", "store_and_forward"] = "min"
     layering: Literal["depth", "sequence"] = "depth"  # which layers are meant; graph/sequence.py
     rounds: tuple[Round, ...] = ()  # of a plan that cuts feature maps or vectors
+    swarm: Swarm | None = None  # of a plan that spreads a network by units over lossy radio
     optimizer: str = "sgd"  # its state counts in memory
     decisions: dict[str, Any] = {}
     predicted: Predicted | None = None

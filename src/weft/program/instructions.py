@@ -16,10 +16,16 @@ from typing import Literal
 from msgspec import Struct
 
 from weft.plan.plan import Codec, Plan
+from weft.plan.swarm import Blank
 
 Kind = Literal[
-    "act", "grad", "target", "done", "wgrad", "wsum", "follow", "in", "up", "down"
+    "act", "grad", "target", "done", "wgrad", "wsum", "follow", "in", "up", "down", "back", "share",
+    "whole",
 ]  # fmt: skip
+
+# What a receiver does about a message that is not there in time: waits for it until the run's
+# deadline; takes zeros; takes its own values of that layer, over and over; gives the minibatch up.
+Late = Literal["wait", "zero", "own", "skip"]
 
 
 class Tensor(Struct, frozen=True, array_like=True):
@@ -31,6 +37,8 @@ class Tensor(Struct, frozen=True, array_like=True):
     # follow: the gradient and the buffers of layers at..last, for a device that stands by
     # in, up, down: strips of the values of a round that begins at layer `at`: what a turn reads,
     # what a device hands to the gateway, what the gateway hands to a turn
+    # back: the gradient of `in`; share: what one device adds to the gradient of another's values at
+    # cut `at`; whole: only the word whether a device has lost nothing of the minibatch
     kind: Kind
     at: int
     micro: int = 0  # for weights: the number of the device in the plan
@@ -55,6 +63,20 @@ class Recv(Struct, frozen=True, tag="recv", omit_defaults=True):
     source: str
     also: Tensor | None = None  # rides in the same message
     lag: int = 0
+    late: Late = "wait"
+    slot: int = 0  # of a message that may be late: which time slot of the minibatch it must come in
+    blanks: tuple[Blank, ...] = ()  # what stands in for it
+    samples: int = 0
+    own: Tensor | None = None  # late = own: what is taken in its place
+
+
+class Radio(Struct, frozen=True, array_like=True):
+    """How a best-effort message travels: so often straight, so often by way of a relay."""
+
+    slot: int  # which of the minibatch's losses are meant
+    direct: int = 1
+    relayed: int = 0
+    via: str = ""
 
 
 class Send(Struct, frozen=True, tag="send", omit_defaults=True):
@@ -66,6 +88,7 @@ class Send(Struct, frozen=True, tag="send", omit_defaults=True):
     codec: Codec = "none"
     also: Tensor | None = None  # rides in the same message: labels with their activation
     lag: int = 0
+    radio: Radio | None = None  # best effort: it may get lost and is not sent again
 
 
 class Forward(Struct, frozen=True, tag="forward", omit_defaults=True):
@@ -88,15 +111,21 @@ class Loss(Struct, frozen=True, tag="loss", omit_defaults=True):
     micro: int
     samples: int
     lag: int = 0
+    part: int = 0
 
 
 class Backward(Struct, frozen=True, tag="backward", omit_defaults=True):
-    """grad `last + 1` in, grad `first` out; weight gradients add up until the update."""
+    """grad `last + 1` in, grad `first` out; weight gradients add up until the update.
+
+    Of a turn: its part of grad `last + 1` in, `back` out, the gradient of all that it read.
+    """
 
     layers: tuple[int, int]
     micro: int
     samples: int
     lag: int = 0
+    part: int = 0
+    work: tuple[float, ...] = ()
 
 
 class Reduce(Struct, frozen=True, tag="reduce", omit_defaults=True):
@@ -115,6 +144,8 @@ class Reduce(Struct, frozen=True, tag="reduce", omit_defaults=True):
 class Update(Struct, frozen=True, tag="update", omit_defaults=True):
     layers: tuple[int, int]
     lag: int = 0
+    part: int = 0
+    work: tuple[float, ...] = ()
 
 
 class Piece(Struct, frozen=True, array_like=True):

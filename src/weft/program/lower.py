@@ -44,10 +44,13 @@ from weft.program.rounds import lower_rounds
 from weft.program.schedule import forwards_ahead, micro_sizes, one_forward_one_backward
 from weft.program.stale import Stage, stale_lags, with_lags
 from weft.program.standby import with_standby
+from weft.program.swarm import lower_swarm
 
 
 def lower(plan: Plan) -> Program:
-    """The program of a plan: of whole layers, with lanes of samples, or in rounds of strips."""
+    """The program of a plan: of whole layers, lanes of samples, rounds of strips, or lists of units."""
+    if plan.swarm:
+        return lower_swarm(plan)
     if plan.rounds:
         return lower_rounds(plan)
     if has_lanes(plan):

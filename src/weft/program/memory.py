@@ -24,6 +24,8 @@ BYTES_PER_MB = 1e6
 
 def memory_bytes(plan: Plan) -> dict[str, int]:
     """Bytes at the worst moment of a step, for every device with work."""
+    if plan.swarm:
+        return _in_a_swarm(plan)
     if plan.rounds:
         return _in_rounds(plan)
     if has_lanes(plan):
@@ -77,6 +79,23 @@ def _in_rounds(plan: Plan) -> dict[str, int]:
             need[device] += weights[device]
             strips[device] = max(strips[device], held[device])
     return {device: need[device] + strips[device] * samples for device in need}
+
+
+def _in_a_swarm(plan: Plan) -> dict[str, int]:
+    """A device's share of each layer's weights and activations, and all that it reads for them."""
+    need = dict.fromkeys(plan.devices, 0)
+    copies = _copies_of_weights(plan)
+    for shard in plan.shards:
+        layer, units = shard.layers[0], shard.part.units
+        cost = plan.profile.layers[layer]
+        assert plan.swarm is not None
+        width = plan.swarm.values[layer + 1].shape[1]
+        share = 1.0 if units is None else len(units) / width
+        need[shard.device] += round(
+            share * (copies * cost.param_bytes + plan.batch * cost.saved_bytes)
+        )
+        need[shard.device] += plan.batch * plan.profile.cut_bytes(layer)
+    return need
 
 
 def fits(plan: Plan) -> bool:

@@ -18,6 +18,7 @@ from weft.program.instructions import (
     Emit,
     Forward,
     Instruction,
+    Kind,
     Load,
     Loss,
     Program,
@@ -169,7 +170,11 @@ class _Run:
             case Load():
                 self.make(device, step, Tensor("act", 0, i.micro), Tensor("target", 0, i.micro))
             case Recv():
+                if i.own is not None:
+                    self.need(device, step, i, i.own)
                 self.make(device, step, *_carried(i))
+            case Send(tensor=t) if t.kind == "whole":
+                pass  # every device knows that of itself
             case Send(tensor=t) if t.kind in ("wgrad", "follow"):
                 self.after_backwards(device, step, i, (t.at, t.last))
             case Send():
@@ -177,6 +182,7 @@ class _Run:
             case Forward(layers=(first, last)) if i.part:
                 self.need(device, step, i, Tensor("in", first, i.micro, part=i.part))
                 self.make(device, step, Tensor("act", last + 1, i.micro, part=i.part))
+                self.passes[device, Forward, first, last, i.micro, step] += 1
             case Stitch():
                 self.need(device, step, i, *(piece.tensor for piece in i.pieces))
                 self.make(device, step, i.into)
@@ -185,14 +191,15 @@ class _Run:
                 self.make(device, step, Tensor("act", last + 1, i.micro))
                 self.passes[device, Forward, first, last, i.micro, step] += 1
             case Loss():
-                output, target = Tensor("act", self.output, i.micro), Tensor("target", 0, i.micro)
-                self.need(device, step, i, output, target)
-                self.make(device, step, Tensor("grad", self.output, i.micro))
+                output = Tensor("act", self.output, i.micro, part=i.part)
+                self.need(device, step, i, output, Tensor("target", 0, i.micro))
+                self.make(device, step, Tensor("grad", self.output, i.micro, part=i.part))
             case Backward(layers=(first, last)):
-                self.need(device, step, i, Tensor("grad", last + 1, i.micro))
+                self.need(device, step, i, Tensor("grad", last + 1, i.micro, part=i.part))
                 if not self.passes[device, Forward, first, last, i.micro, step]:
                     raise WeftError(f"{device}: {show(i)} comes before the same layers' forward")
-                self.make(device, step, Tensor("grad", first, i.micro))
+                kind: Kind = "back" if i.part else "grad"
+                self.make(device, step, Tensor(kind, first, i.micro, part=i.part))
                 self.passes[device, Backward, first, last, -1, step] += 1
             case Reduce():
                 self.after_backwards(device, step, i, i.layers)

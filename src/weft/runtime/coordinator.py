@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import zenoh
 from safetensors.torch import load as load_safetensors
@@ -26,20 +27,22 @@ from torch import Tensor
 
 from weft.errors import InputError, LostDevice, WeftError
 from weft.fleet.trace import Trace
-from weft.graph.network import Graph
+from weft.graph.network import Graph, Segment
 from weft.graph.optimizer import Optimizer
-from weft.graph.sliced_state import sliced_state
+from weft.graph.sliced_state import place_state, sliced_memory, sliced_state
 from weft.plan.plan import Plan
 from weft.plan.slicing import turn_segment
 from weft.program.cost import compute_seconds
 from weft.program.instructions import Forward, Update
 from weft.program.lower import lower
+from weft.program.swarm import swarm_segment
 from weft.program.timeline import Span, Timeline
 from weft.program.validate import validate
 from weft.runtime import messages as msg
 from weft.runtime.changes import changes_of
 from weft.runtime.crew import Crew
 from weft.runtime.node import state_pieces
+from weft.runtime.radio import rules_of
 from weft.runtime.roads import Shaping, involved, roads_of
 from weft.runtime.wire import Header, pack_header, pack_tensors, unpack_tensors
 
@@ -103,6 +106,8 @@ class Coordinator:
         self.adopt(plan)
         self._last = 0
         self._ahead = 0  # minibatches that may be fed before they are used
+        self.events: list[dict[str, Any]] = []  # what happened to the fleet on the way
+        self._segments: dict[str, tuple[Segment, ...]] = {}
         self.initial = state  # the weights that the run begins with
         self._feed = feed
         self._feeder = crew.session.declare_publisher(
@@ -155,14 +160,15 @@ class Coordinator:
         jobs = self.assign()
         self.crew.listen(self.run)  # not before: a refused run must not make a running one deaf
         for device, job in jobs.items():
-            names = [n for segment in job.segments for n in segment.state]
             here: dict[str, Tensor] = {}
             for segment in job.segments:
                 here |= sliced_state(segment, self.initial)
             self.ship(device, here, optimizer=False)
             if optimizer_state:
-                mine = {k: v for k, v in optimizer_state.items() if k.rpartition("/")[0] in names}
-                self.ship(device, mine, optimizer=True)
+                memory: dict[str, Tensor] = {}
+                for segment in job.segments:
+                    memory |= sliced_memory(segment, optimizer_state)
+                self.ship(device, memory, optimizer=True)
         self.build()
 
     def assign(self) -> dict[str, msg.Job]:
@@ -170,6 +176,7 @@ class Coordinator:
         jobs = {device: self._job(device) for device in self.everyone}
         wait = max(self.settings.deadline_s, 10.0)
         self.crew.ask_all({d: msg.Assign(job) for d, job in jobs.items()}, wait)
+        self._segments = {device: job.segments for device, job in jobs.items()}
         return jobs
 
     def start_trace(self) -> None:
@@ -198,7 +205,9 @@ class Coordinator:
         layers = sorted(spans | {(i.layers, i.part) for i in code if isinstance(i, Forward)})
         rounds = {r.layers: r for r in plan.rounds}
         segments = tuple(
-            turn_segment(self.graph, rounds[span], part)
+            swarm_segment(self.graph, plan, device, span[0])
+            if plan.swarm
+            else turn_segment(self.graph, rounds[span], part)
             if part
             else self.graph.segment(*span, with_loss=training and span[1] == last)
             for span, part in layers
@@ -220,6 +229,7 @@ class Coordinator:
                 shaping=settings.shaping,
                 cut_through=plan.route == "min",
                 scratch=settings.scratch,
+                best_effort=plan.swarm is not None,
             ),
             seed=settings.seed,
             pace=tuple(compute_seconds(plan.profile, device, i) for i in code)
@@ -233,6 +243,8 @@ class Coordinator:
             deadline_s=settings.deadline_s,
             data=msg.Data(name=settings.data, seed=settings.seed),
             record=settings.record,
+            radio=rules_of(plan, plan.fleet, emulated=settings.same_clock),
+            keep_every=plan.swarm.every if plan.swarm and training else 0,
         )
 
     def ship(self, device: str, tensors: dict[str, Tensor], optimizer: bool) -> None:
@@ -277,9 +289,10 @@ class Coordinator:
         self._ask_to_run(first, last)
 
     def _ask_to_run(self, first: int, last: int) -> None:
-        self.crew.ask_all(
-            {d: msg.Run(self.run, first, last) for d in self.working}, self.settings.deadline_s
-        )
+        self.crew.ask_all(self._run_commands(first, last), self.settings.deadline_s)
+
+    def _run_commands(self, first: int, last: int) -> dict[str, msg.Command]:
+        return {d: msg.Run(self.run, first, last) for d in self.working}
 
     def _expected(self, first: int, last: int) -> int:
         return (last - first) * self.plan.micro_batches
@@ -355,16 +368,18 @@ class Coordinator:
 
     def collect(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """(weights and buffers, optimizer memory) of all devices."""
-        state: dict[str, Tensor] = {}
+        state: dict[str, Tensor] = dict(self.initial) if self.plan.swarm else {}
         optimizer: dict[str, Tensor] = {}
         wait = self.settings.deadline_s + sum(t.nbytes for t in self.initial.values()) / 1e5
         replies = self.crew.ask_all({d: msg.GetState(self.run) for d in self.devices}, wait)
         # Copies of a layer have equal weights, but running statistics of their own samples: those
         # of the device with the last layer count, which has seen every sample on its way.
-        for _, pieces in sorted(replies.items(), key=lambda item: item[0] == self._end):
+        for device, pieces in sorted(replies.items(), key=lambda item: item[0] == self._end):
             for piece in pieces:
                 assert isinstance(piece, msg.StatePiece)
-                (optimizer if piece.optimizer else state).update(load_safetensors(piece.data))
+                for segment in self._segments[device]:
+                    into = optimizer if piece.optimizer else state
+                    place_state(segment, load_safetensors(piece.data), into)
         return state, optimizer
 
     def timeline(self, since: int | None = None) -> tuple[Timeline, dict[str, msg.Spans]]:

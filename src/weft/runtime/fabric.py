@@ -29,6 +29,7 @@ from weft.errors import WeftError
 from weft.program.timeline import Span
 from weft.runtime.changes import Changes, ChangingLink
 from weft.runtime.mailbox import Letter, Mailbox
+from weft.runtime.radio import Transmitter
 from weft.runtime.shaping import Clock, OwnClock, SharedClock, sleep_until
 from weft.runtime.wire import BadMessage, Header, pack_header, unpack_header
 
@@ -76,6 +77,7 @@ class Fabric:
         self.begun = 0  # counts jobs: a probe that spans two of them says nothing
         self.probes: queue.SimpleQueue[Letter | None] = queue.SimpleQueue()
         self._probe_number = itertools.count()
+        self.radio: Transmitter | None = None  # where a run's messages are best effort
         self._roads = Roads()
         self._channels: dict[str, _Channel] = {}
         self._pieces: dict[tuple[Any, ...], _Pieces] = {}
@@ -113,6 +115,7 @@ class Fabric:
 
     def end(self) -> None:
         self.run = ""
+        self.radio = None
         for channel in self._channels.values():
             channel.stop()
         self._channels = {}
@@ -137,6 +140,10 @@ class Fabric:
         for i in range(pieces):
             part = msgspec.structs.replace(header, piece=i, pieces=pieces)
             channel.put(part, payload[i * size : (i + 1) * size])
+
+    def post(self, header: Header, payload: bytes, to: str) -> None:
+        """Sends a best-effort message over one link, whole: to its destination or to a relay."""
+        self._channel(to).put(header, payload)
 
     def _channel(self, dest: str) -> _Channel:
         neighbour = self._roads.next_hop.get(dest, dest)
@@ -190,6 +197,9 @@ class Fabric:
             self.counts["foreign"] += 1
             return
         self.counts["relayed"] += 1
+        if header.slot >= 0 and self.radio is not None:
+            self.radio.relay(header, payload)
+            return
         self._channel(header.dest).put(header, payload)
 
     def _piece(self, header: Header, payload: bytes) -> None:
@@ -240,6 +250,7 @@ class _Channel:
             reliability=zenoh.Reliability.RELIABLE,
         )
         self._stopped = threading.Event()
+        self._best_effort: Any = None  # a second publisher, made when it is needed
         self._slow_until = 0.0
         self._thread = threading.Thread(
             target=self._run, name=f"channel {link.channel}", daemon=True
@@ -297,6 +308,21 @@ class _Channel:
             if not self.link.bytes_per_s and self._queue.empty():
                 self._slow_until = 0.0  # all is out: the link keeps up again
         self._publisher.undeclare()
+        if self._best_effort is not None:
+            self._best_effort.undeclare()
+
+    def _publisher_for(self, header: Header) -> Any:
+        """Best effort where a message may get lost, and its receiver does not wait for the word."""
+        radio = self._fabric.radio
+        if header.slot < 0 or radio is None or radio.rules.told:
+            return self._publisher
+        if self._best_effort is None:
+            self._best_effort = self._fabric.session.declare_publisher(
+                self._fabric.data_key(self.link.neighbour),
+                congestion_control=zenoh.CongestionControl.DROP,
+                reliability=zenoh.Reliability.BEST_EFFORT,
+            )
+        return self._best_effort
 
     def _book(self, ready: float, size: int) -> tuple[float, float]:
         if self._changing is not None:
@@ -316,9 +342,9 @@ class _Channel:
     def _publish(
         self, header: Header, payload: bytes, start: float, end: float | None = None
     ) -> None:
-        self._publisher.put(payload, attachment=pack_header(header))
+        self._publisher_for(header).put(payload, attachment=pack_header(header))
         self._fabric.counts["sent"] += 1
-        if self._record:
+        if self._record and not header.lost:  # the word of a loss is no message of the network's
             label = f"{header.kind}{header.at}>{header.dest}"
             end = time.monotonic() if end is None else end
             self._fabric.transfers.append(

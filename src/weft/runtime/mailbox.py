@@ -58,12 +58,51 @@ class Mailbox:
     def take(self, key: Key, seconds: float, who: Callable[[], str]) -> Letter:
         """The letter, once it is there and due; WeftError after `seconds` (`who` says from whom)."""
         letter = self._letters.pop(key, None) or self._await(key, seconds, who)
-        with self._guard:
-            self._known.discard(key)
-            self._bytes -= len(letter.payload)
+        self._known_no_more(letter)
         if letter.header.due:
             sleep_until(letter.header.due)
         return letter
+
+    def take_by(self, key: Key, moment: float) -> Letter | None:
+        """The letter, if it is there and due by a moment of the clock; else None at that moment."""
+        letter = self._letters.pop(key, None)
+        while letter is None:
+            if self._cancelled is not None:
+                raise Cancelled(self._cancelled)
+            try:
+                came = self._arrivals.get(timeout=max(0.0, moment - time.monotonic()))
+            except queue.Empty:
+                return None
+            if came is not None and came.header.key == key:
+                letter = came
+            elif came is not None:
+                self._letters[came.header.key] = came
+        self._known_no_more(letter)
+        if letter.header.due > moment:
+            sleep_until(moment)
+            return None
+        if letter.header.due:
+            sleep_until(letter.header.due)
+        return letter
+
+    def forget(self, step: int) -> int:
+        """Lets go of what has come for minibatches up to this one; how many that were."""
+        while not self._arrivals.empty():
+            came = self._arrivals.get()
+            if came is None:
+                self._arrivals.put(None)  # somebody is to be woken: not by us
+                break
+            self._letters[came.header.key] = came
+        stale = [letter for letter in self._letters.values() if letter.header.step <= step]
+        for letter in stale:
+            del self._letters[letter.header.key]
+            self._known_no_more(letter)
+        return len(stale)
+
+    def _known_no_more(self, letter: Letter) -> None:
+        with self._guard:
+            self._known.discard(letter.header.key)
+            self._bytes -= len(letter.payload)
 
     def _await(self, key: Key, seconds: float, who: Callable[[], str]) -> Letter:
         deadline = time.monotonic() + seconds

@@ -14,6 +14,7 @@ from weft.program.instructions import Instruction
 from weft.program.timeline import Span
 from weft.runtime.changes import Changes
 from weft.runtime.fabric import Roads
+from weft.runtime.radio import RadioRules
 from weft.runtime.wire import BadMessage
 
 
@@ -44,6 +45,8 @@ class Job(Struct, frozen=True, kw_only=True):
     deadline_s: float = 30.0
     data: Data = Data()
     record: bool = True
+    radio: RadioRules | None = None  # of a run whose messages are best effort
+    keep_every: int = 0  # minibatches after which all weights are reported; 0: never
 
 
 class Hello(Struct, frozen=True, tag="hello"):
@@ -77,6 +80,7 @@ class Run(Struct, frozen=True, tag="run"):
     run: str
     first: int
     last: int
+    start: float = 0.0  # where slots follow the clock: when minibatch `first` begins, by yours
 
 
 class GetState(Struct, frozen=True, tag="state"):
@@ -235,7 +239,16 @@ class Notice(Struct, frozen=True, tag="notice"):
     slowdown: float  # against itself when idle
 
 
-Report = Progress | Finished | Failed | ServerProbed | Notice
+class Kept(Struct, frozen=True, tag="kept"):
+    """What a device knows after a minibatch, for the case that it dies: as safetensors."""
+
+    device: str
+    step: int
+    data: bytes
+    optimizer: bytes = b""
+
+
+Report = Progress | Finished | Failed | ServerProbed | Notice | Kept
 
 T = TypeVar("T")
 

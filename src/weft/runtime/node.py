@@ -36,6 +36,7 @@ from weft.runtime.holding import Values
 from weft.runtime.mailbox import Cancelled
 from weft.runtime.probe import probe_compute, probe_link
 from weft.runtime.prober import Prober
+from weft.runtime.radio import Transmitter
 from weft.runtime.samples import open_samples
 from weft.runtime.session import Endpoints, open_session
 from weft.runtime.wire import BadMessage, Header, pack_header, pack_tensors
@@ -201,6 +202,7 @@ class Node:
         self._state, self._optimizer_state = held
         self.fabric.begin(job.run, job.roads, job.record, job.changes)
         self.prober.begin(job.changes)
+        self.fabric.radio = Transmitter(job.radio, self.fabric) if job.radio else None
 
     def _take_weights(self, command: msg.Weights) -> None:
         job = self._own_job(command.run)
@@ -240,6 +242,7 @@ class Node:
             self._thread.join(timeout=5.0)  # it has done its last minibatch and is about to end
             if self._thread.is_alive():
                 raise WeftError(f"{self.name} is still at work on run {job.run}")
+        self._worker.slots.begin(command.start, command.first)
         self._cpu_start = time.process_time()
         self._thread = threading.Thread(
             target=self._work, args=(self._worker, command), name="worker", daemon=True

@@ -34,6 +34,7 @@ from weft.runtime.feeds import Data, Source, accuracy, source_of
 from weft.runtime.launch import Place, open_crew
 from weft.runtime.messages import Spans
 from weft.runtime.record import Folder, RunFile
+from weft.runtime.swarm import run_class
 from weft.simulate.price import priced
 
 Loss = nn.Module | Callable[[Tensor, Tensor], Tensor]
@@ -297,7 +298,7 @@ class _Run:
         also = self.conductor.also(self.plan) if self.conductor else ()
         with (
             open_crew(self.plan, self.place, self.settings, also) as (crew, settings),
-            Coordinator(
+            run_class(self.plan)(
                 crew, self.plan, self.trainee.graph, self.trainee.state, settings, feed, also
             ) as run,
         ):
@@ -312,12 +313,13 @@ class _Run:
                     outcome, pieces = self._conducted(run, start, end, optimizer_state)
                 state, optimizer_state = self._save(run, outcome, end)
             timeline, nodes = pieces if pieces is not None else run.timeline()
+            self.plan = run.plan
         result = TrainResult(
             model=_with_state(model, state), plan=self.plan, steps=self.steps,
             losses=[self.losses[s] for s in sorted(self.losses)], seconds=self.training_s,
             first=self.first, timeline=timeline, nodes=nodes, out=self.folder.path if self.folder else None,
             too_fast=self.trainee.emulation.too_fast if self.trainee.emulation else (),
-            events=self.events,
+            events=[*self.events, *run.events],
         )  # fmt: skip
         if self.folder:
             self.folder.save_timeline(timeline)

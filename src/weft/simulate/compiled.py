@@ -18,6 +18,7 @@ from weft.program.instructions import (
     Instruction,
     Load,
     Program,
+    Radio,
     Recv,
     Reduce,
     Send,
@@ -26,7 +27,7 @@ from weft.program.instructions import (
     Update,
 )
 
-COMPUTE, RECV, SEND, MARK = range(4)
+COMPUTE, RECV, SEND, MARK, SLOT = range(5)
 
 # (channel, seconds that the message occupies it, latency) for every hop of a message's route
 Way = tuple[tuple[int, float, float], ...]
@@ -35,7 +36,8 @@ Way = tuple[tuple[int, float, float], ...]
 Words = tuple[str, int, str, int]
 
 # (word, lag, seconds of a COMPUTE, number of a RECV's or SEND's message, way of a SEND, words).
-# MARK follows the last instruction of a device that works on a minibatch.
+# MARK follows the last instruction of a device that works on a minibatch. SLOT waits until that many
+# seconds of its minibatch are over: a message that may be late has come by then, or is not waited for.
 Line = tuple[int, int, float, int, Way, Words]
 
 
@@ -48,6 +50,7 @@ class Compiled:
     lags: list[int]  # the largest, by device
     seconds: dict[str, float]  # computing per minibatch, by device
     bytes: dict[str, int]  # per minibatch, by channel
+    slotted_s: float = 0.0  # of a minibatch whose slots follow the clock
 
 
 def compile_program(program: Program) -> Compiled:
@@ -65,12 +68,14 @@ def compile_program(program: Program) -> Compiled:
         lags=lags,
         seconds=compiler.seconds,
         bytes=compiler.bytes,
+        slotted_s=compiler.swarm.step_s if compiler.swarm else 0.0,
     )
 
 
 class _Compiler:
     def __init__(self, program: Program) -> None:
         self.plan = program.plan
+        self.swarm = program.plan.swarm
         self.channels: dict[str, int] = {}
         self.numbers: dict[tuple[str, str, Tensor], int] = {}
         self.seconds = dict.fromkeys(program.code, 0.0)
@@ -86,6 +91,9 @@ class _Compiler:
         return lines
 
     def line(self, device: str, i: Instruction) -> Line:
+        if isinstance(i, Recv) and i.late != "wait" and self.swarm and self.swarm.slot_ms:
+            end = (i.slot + 1) * self.swarm.slot_ms / 1e3
+            return SLOT, i.lag, end, 0, (), ("wait", i.tensor.micro, str(i.tensor), 0)
         if isinstance(i, Recv):
             number = self.number(i.source, device, i.tensor)
             return RECV, i.lag, 0.0, number, (), ("wait", i.tensor.micro, str(i.tensor), 0)
@@ -107,12 +115,34 @@ class _Compiler:
         return self.numbers.setdefault((source, dest, tensor), len(self.numbers))
 
     def way(self, device: str, send: Send) -> Way:
+        if send.radio is not None:
+            return self.radio_way(device, send, send.radio)
         way = []
         for hop in self.plan.fleet.route(device, send.dest):
             channel = self.channels.setdefault(hop.channel, len(self.channels))
             self.bytes[hop.channel] = self.bytes.get(hop.channel, 0) + send.bytes
             way.append((channel, send.bytes / hop.bytes_per_s, hop.latency_s))
         return tuple(way)
+
+    def radio_way(self, device: str, send: Send, radio: Radio) -> Way:
+        """Nothing is sent again, so that the whole rate carries news; but every packet takes its time.
+
+        Where a message goes both ways, its time is that of the direct one.
+        """
+        ways = {(device, send.dest): radio.direct}
+        if radio.relayed:
+            ways |= {(device, radio.via): radio.relayed, (radio.via, send.dest): radio.relayed}
+        found: dict[tuple[str, str], list[tuple[int, float, float]]] = {}
+        for (a, b), times in ways.items():
+            for hop in self.plan.fleet.route(a, b) if times else ():
+                size = send.bytes * times
+                channel = self.channels.setdefault(hop.channel, len(self.channels))
+                self.bytes[hop.channel] = self.bytes.get(hop.channel, 0) + size
+                rate = hop.bytes_per_s / (1 - hop.loss)
+                found.setdefault((a, b), []).append((channel, size / rate, hop.latency_s))
+        if radio.direct:
+            return tuple(found[device, send.dest])
+        return (*found[device, radio.via], *found[radio.via, send.dest])
 
 
 _LAYERED = (Forward, Backward, Update, Reduce)

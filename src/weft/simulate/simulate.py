@@ -25,7 +25,7 @@ import msgspec
 from weft.errors import InputError, WeftError
 from weft.program.instructions import Program
 from weft.program.timeline import Span, Timeline
-from weft.simulate.compiled import COMPUTE, RECV, SEND, Compiled, Way, Words, compile_program
+from weft.simulate.compiled import COMPUTE, RECV, SEND, SLOT, Compiled, Way, Words, compile_program
 
 # (message's number, minibatch, hop it is about to take, when its last byte is there, way, words)
 _Message = tuple[int, int, int, float, Way, Words]
@@ -112,6 +112,12 @@ class _Simulation:
                         if record:
                             self.note(device, words, clock, arrival, step)
                         clock = arrival
+                elif word == SLOT:
+                    end = step * self.compiled.slotted_s + seconds
+                    if end > clock:
+                        if record:
+                            self.note(device, words, clock, end, step)
+                        clock = end
                 elif word == SEND:
                     if heap:
                         time, who, _ = heap[0]
