@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
+from weft.plan.exchange import Peers
 from weft.plan.profile import Profile
 from weft.plan.rounds import Round
 
@@ -80,6 +81,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     route: Literal["min", "store_and_forward"] = "min"
     layering: Literal["depth", "sequence"] = "depth"  # which layers are meant; graph/sequence.py
     rounds: tuple[Round, ...] = ()  # of a plan that cuts feature maps or vectors
+    peers: Peers | None = None  # of devices that train networks of their own and exchange
     optimizer: str = "sgd"  # its state counts in memory
     decisions: dict[str, Any] = {}
     predicted: Predicted | None = None

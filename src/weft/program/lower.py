@@ -41,6 +41,7 @@ from weft.program.instructions import (
     Update,
 )
 from weft.program.lanes import has_lanes
+from weft.program.peers import lower_peers
 from weft.program.rounds import lower_rounds
 from weft.program.schedule import forwards_ahead, micro_sizes, one_forward_one_backward
 
@@ -54,7 +55,9 @@ class Stage(NamedTuple):
 
 
 def lower(plan: Plan) -> Program:
-    """The program of a plan: of whole layers, with lanes of samples, or in rounds of strips."""
+    """The program of a plan: of whole layers, with lanes of samples, in rounds of strips, of peers."""
+    if plan.peers is not None:
+        return lower_peers(plan)
     if plan.rounds:
         return lower_rounds(plan)
     if has_lanes(plan):

@@ -30,13 +30,14 @@ from weft.graph.sliced_state import sliced_state
 from weft.plan.plan import Plan
 from weft.plan.slicing import turn_segment
 from weft.program.cost import compute_seconds
-from weft.program.instructions import Forward, Program
+from weft.program.instructions import Forward
 from weft.program.lower import lower
 from weft.program.timeline import Span, Timeline
 from weft.program.validate import validate
 from weft.runtime import messages as msg
 from weft.runtime.crew import Crew
 from weft.runtime.node import state_pieces
+from weft.runtime.own import Own
 from weft.runtime.roads import Shaping, involved, roads_of
 from weft.runtime.wire import Header, pack_header, pack_tensors, unpack_tensors
 
@@ -78,17 +79,15 @@ class Coordinator:
         state: Mapping[str, Tensor],
         settings: Settings,
         feed: Feed | None = None,
+        own: Mapping[str, Own] | None = None,
     ) -> None:
         self.crew = crew
-        self.plan = plan
         self.graph = graph
         self.settings = settings
         self.run = secrets.token_hex(6)
-        self.program: Program = lower(plan)
-        validate(self.program)
-        self.devices = involved(plan.fleet, plan.devices)
+        self.own = own or {}  # devices with networks of their own
+        self.adopt(plan)
         self._state = state
-        self._end = plan.shards[-1].device
         self._feed = feed
         self._feeder = crew.session.declare_publisher(
             f"{crew.group}/data/{plan.source}",
@@ -96,6 +95,14 @@ class Coordinator:
         )
         if feed is None and settings.data is None:
             raise InputError("nothing to run on: give data or a feed")
+
+    def adopt(self, plan: Plan) -> None:
+        """From now on this plan; WeftError where it cannot run. The devices do not know it yet."""
+        program = lower(plan)
+        validate(program)
+        self.plan, self.program = plan, program
+        self.devices = involved(plan.fleet, plan.devices)
+        self._end = plan.shards[-1].device
 
     def __enter__(self) -> Coordinator:
         return self
@@ -108,38 +115,59 @@ class Coordinator:
     ) -> None:
         """Frees every node that still answers; never hides the error that led here."""
         if error is not None:
-            self._tell({d: msg.Cancel(self.run, str(error)[:500]) for d in self.devices}, 2.0)
+            self.cancel(str(error))
+        self.release()
+
+    def cancel(self, why: str) -> None:
+        """Whoever is at work stops; what has been updated stays as it is."""
+        self._tell({d: msg.Cancel(self.run, why[:500]) for d in self.devices}, 2.0)
+
+    def release(self) -> None:
+        """Every device forgets the run; it may be given a job of it again."""
         self._tell({d: msg.End(self.run) for d in self.devices}, 8.0)
 
     def prepare(self, optimizer_state: Mapping[str, Tensor] | None = None) -> None:
         """Every device has its job, its weights and its neighbours; nothing has been computed."""
         self.crew.wait_for(self.devices, self.settings.deadline_s)
-        wait = max(self.settings.deadline_s, 10.0)
-        jobs = {device: self._job(device) for device in self.devices}
-        self.crew.ask_all({d: msg.Assign(job) for d, job in jobs.items()}, wait)
+        jobs = self.assign()
         self.crew.listen(self.run)  # not before: a refused run must not make a running one deaf
         for device, job in jobs.items():
             names = [n for segment in job.segments for n in segment.state]
             mine: dict[str, Tensor] = {}
             for segment in job.segments:
-                mine |= sliced_state(segment, self._state)
-            self._ship(device, mine, optimizer=False)
+                state = self.own[device].state if device in self.own else self._state
+                mine |= sliced_state(segment, state)
+            self.ship(device, mine, optimizer=False)
             if optimizer_state:
                 mine = {k: v for k, v in optimizer_state.items() if k.rpartition("/")[0] in names}
-                self._ship(device, mine, optimizer=True)
-        self.crew.ask_all({d: msg.Prepare(self.run) for d in self.devices}, wait + 30)
+                self.ship(device, mine, optimizer=True)
+        self.build()
+
+    def assign(self) -> dict[str, msg.Job]:
+        """Hands out the jobs of the plan; of what devices hold already, they keep what they need."""
+        jobs = {device: self._job(device) for device in self.devices}
+        wait = max(self.settings.deadline_s, 10.0)
+        self.crew.ask_all({d: msg.Assign(job) for d, job in jobs.items()}, wait)
+        return jobs
+
+    def build(self) -> None:
+        """Every device makes ready to compute, and sees that it reaches its neighbours."""
+        wait = max(self.settings.deadline_s, 10.0) + 30
+        self.crew.ask_all({d: msg.Prepare(self.run) for d in self.devices}, wait)
 
     def _job(self, device: str) -> msg.Job:
         plan, settings = self.plan, self.settings
-        last = len(self.graph.layers) - 1
+        own = self.own.get(device)
+        graph = self.graph if own is None else own.graph
+        last = len(graph.layers) - 1
         training = plan.mode == "train"
         code = self.program.code.get(device, ())
         layers = sorted({(i.layers, i.part) for i in code if isinstance(i, Forward)})
         rounds = {r.layers: r for r in plan.rounds}
         segments = tuple(
-            turn_segment(self.graph, rounds[span], part)
+            turn_segment(graph, rounds[span], part)
             if part
-            else self.graph.segment(*span, with_loss=training and span[1] == last)
+            else graph.segment(*span, with_loss=training and span[1] == last)
             for span, part in layers
         )
         return msg.Job(
@@ -150,7 +178,7 @@ class Coordinator:
             layers=last + 1,
             code=code,
             segments=segments,
-            inputs=tuple(self.graph.inputs),
+            inputs=tuple(graph.inputs),
             optimizer=settings.optimizer,
             roads=roads_of(
                 plan.fleet,
@@ -165,11 +193,12 @@ class Coordinator:
             if device in settings.paced
             else (),
             deadline_s=settings.deadline_s,
-            data=msg.Data(name=settings.data, seed=settings.seed),
+            data=msg.Data(name=settings.data, seed=settings.seed) if own is None else own.data,
+            groups={} if own is None else dict(own.groups),
             record=settings.record,
         )
 
-    def _ship(self, device: str, tensors: dict[str, Tensor], optimizer: bool) -> None:
+    def ship(self, device: str, tensors: dict[str, Tensor], optimizer: bool) -> None:
         for piece in state_pieces(tensors, optimizer):
             # a slow link carries a piece of weights for as long as it takes, within reason
             wait = self.settings.deadline_s + len(piece.data) / 1e5
@@ -294,7 +323,8 @@ class Coordinator:
         for span in spans_:
             if span.what != "transfer":
                 ends[span.step] = max(ends.get(span.step, 0.0), span.end)
-        return Timeline(spans_, tuple(ends[s] for s in sorted(ends)), "measured"), counts
+        beat = max(2, self.program.beat)
+        return Timeline(spans_, tuple(ends[s] for s in sorted(ends)), "measured", beat), counts
 
     def _tell(self, commands: Mapping[str, msg.Command], seconds: float) -> None:
         """Says something to those who are still there; nobody has to answer."""

@@ -7,13 +7,26 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from weft.data.classes import Deal
 from weft.graph.network import Segment
 from weft.graph.optimizer import Optimizer
 from weft.plan.plan import Mode
 from weft.program.instructions import Instruction
 from weft.program.timeline import Span
 from weft.runtime.fabric import Roads
+from weft.runtime.groups import Slice
 from weft.runtime.wire import BadMessage
+
+
+class ClassShare(Struct, frozen=True):
+    """Which samples of a set are a peer's: its share of its classes."""
+
+    sets: tuple[tuple[int, ...], ...]  # of all peers
+    peer: int  # which of them
+    deal: Deal = "replicate"
+    seed: int = 0  # of the split
+    shares: tuple[float, ...] = ()  # of a split, by peer; empty: equal
+    own_columns: bool = True  # labels are columns of the peer's own output; else of all classes
 
 
 class Data(Struct, frozen=True, omit_defaults=True):
@@ -22,6 +35,8 @@ class Data(Struct, frozen=True, omit_defaults=True):
     name: str | None = None  # of weft.data; None: fed
     seed: int = 0
     ahead: int = 4  # minibatches that may be fed before they are used
+    classes: ClassShare | None = None
+    rows: int | None = None  # only the first so many samples
 
 
 class Job(Struct, frozen=True, kw_only=True):
@@ -41,6 +56,7 @@ class Job(Struct, frozen=True, kw_only=True):
     pace: tuple[float, ...] = ()  # emulated: seconds each instruction of `code` shall take
     deadline_s: float = 30.0
     data: Data = Data()
+    groups: dict[int, tuple[Slice, ...]] = {}  # what it exchanges with other peers
     record: bool = True
 
 
@@ -49,6 +65,8 @@ class Hello(Struct, frozen=True, tag="hello"):
 
 
 class Assign(Struct, frozen=True, tag="assign"):
+    """A new job. Of the same run: weights and optimizer memory that the new job needs stay."""
+
     job: Job
 
 
@@ -79,6 +97,12 @@ class GetState(Struct, frozen=True, tag="state"):
 
 
 class GetTimeline(Struct, frozen=True, tag="timeline"):
+    run: str
+
+
+class Where(Struct, frozen=True, tag="where"):
+    """How far have you come? Asked when the run has been cancelled or is between two legs."""
+
     run: str
 
 
@@ -116,6 +140,7 @@ Command = (
     | Run
     | GetState
     | GetTimeline
+    | Where
     | ProbeCompute
     | ProbeLink
     | Echo
@@ -144,6 +169,11 @@ class StatePiece(Struct, frozen=True, tag="piece"):
     optimizer: bool = False
 
 
+class At(Struct, frozen=True, tag="at"):
+    step: int  # the newest minibatch that is all done
+    begun: int  # the newest that has been begun
+
+
 class Spans(Struct, frozen=True, tag="spans"):
     spans: tuple[Span, ...]
     counts: dict[str, int]
@@ -157,7 +187,7 @@ class Probed(Struct, frozen=True, tag="probed"):
     bytes_per_s: float = 0.0
 
 
-Reply = Welcome | Done | StatePiece | Spans | Probed
+Reply = Welcome | Done | StatePiece | At | Spans | Probed
 
 
 class Progress(Struct, frozen=True, tag="progress"):

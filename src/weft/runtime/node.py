@@ -134,6 +134,9 @@ class Node:
                 worker = self._idle_worker(command.run)
                 yield from state_pieces(worker.state(), optimizer=False)
                 yield from state_pieces(worker.optimizer_state(), optimizer=True)
+            case msg.Where():
+                worker = self._idle_worker(command.run)
+                yield msg.At(worker.done, worker.begun)
             case msg.GetTimeline():
                 yield self._timeline(self._idle_worker(command.run))
             case msg.ProbeCompute():
@@ -165,9 +168,17 @@ class Node:
     def _assign(self, job: msg.Job) -> None:
         if self._job is not None and self._job.run != job.run:
             raise WeftError(f"{self.name} is busy with run {self._job.run}; try again later")
+        held: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
+        if self._job is not None:  # the same run goes on under another plan
+            self._cancel("a new plan has come")
+            needed = {n for segment in job.segments for n in segment.state}
+            worker = self._idle_worker(job.run) if self._worker else None
+            if worker is not None:
+                held = chosen(worker.state(), worker.optimizer_state(), needed)
+                held[0].update(worker.groups.kept)
         self._end("a new plan has come")
         self._job = job
-        self._state, self._optimizer_state = {}, {}
+        self._state, self._optimizer_state = held
         self.fabric.begin(job.run, job.roads, job.record)
 
     def _take_weights(self, command: msg.Weights) -> None:
@@ -283,6 +294,16 @@ def _failed(name: str, error: Exception) -> msg.Failed:
     if not isinstance(error, WeftError):
         text = f"{type(error).__name__}: {text}"
     return msg.Failed(name, text[:2000], bad_input=isinstance(error, InputError))
+
+
+def chosen(
+    state: dict[str, Tensor], memory: dict[str, Tensor], names: set[str]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Weights and buffers of these names, and the optimizer's memory of them."""
+    return (
+        {n: t for n, t in state.items() if n in names},
+        {k: t for k, t in memory.items() if k.rpartition("/")[0] in names},
+    )
 
 
 def state_pieces(tensors: dict[str, Tensor], optimizer: bool) -> Iterator[msg.StatePiece]:
