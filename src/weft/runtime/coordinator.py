@@ -145,7 +145,7 @@ class Coordinator:
 
     def assign(self) -> dict[str, msg.Job]:
         """Hands out the jobs of the plan; of what devices hold already, they keep what they need."""
-        jobs = {device: self._job(device) for device in self.devices}
+        jobs = {device: self.job(device) for device in self.devices}
         wait = max(self.settings.deadline_s, 10.0)
         self.crew.ask_all({d: msg.Assign(job) for d, job in jobs.items()}, wait)
         return jobs
@@ -155,7 +155,7 @@ class Coordinator:
         wait = max(self.settings.deadline_s, 10.0) + 30
         self.crew.ask_all({d: msg.Prepare(self.run) for d in self.devices}, wait)
 
-    def _job(self, device: str) -> msg.Job:
+    def job(self, device: str) -> msg.Job:
         plan, settings = self.plan, self.settings
         own = self.own.get(device)
         graph = self.graph if own is None else own.graph

@@ -37,7 +37,7 @@ TRIES = 5  # further losses while the peers are being put together again
 
 
 class Returned(WeftError):
-    """A device that was lost is there again."""
+    """A device that was lost is there again, and ready."""
 
 
 class PeerRun:
@@ -52,6 +52,7 @@ class PeerRun:
             crew, plan, first.graph, first.state, settings, feed=_no_feed, own=own
         )
         self.absent: set[str] = set()
+        self.warm: set[str] = set()  # of those that came back: ready to go on
         self.done: dict[str, int] = dict.fromkeys(self.peers.devices, -1)
         self.losses: dict[int, dict[str, float]] = {}
         self.events: list[dict[str, Any]] = []
@@ -84,6 +85,7 @@ class PeerRun:
                 if lost.device not in self.peers.devices:
                     raise
                 self.absent.add(lost.device)
+                self.warm.discard(lost.device)
                 first = self._put_together(lost=lost.device)
             except Returned:
                 first = self._put_together()
@@ -108,8 +110,9 @@ class PeerRun:
         waiting = set(self.present)
         heard = time.monotonic()
         while waiting:
-            if back := self.absent & set(self.crew.present):
-                raise Returned(f"{', '.join(sorted(back))} came back")
+            for device in sorted(self.absent & set(self.crew.present)):
+                if self._ready(device):
+                    raise Returned(f"{device} came back")
             try:
                 event = self.crew.events.get(timeout=0.2)
             except queue.Empty:
@@ -163,6 +166,7 @@ class PeerRun:
                 if error.device not in self.present:
                     raise
                 self.absent.add(error.device)
+                self.warm.discard(error.device)
                 newly.append(error.device)
         else:
             raise WeftError(f"devices were lost {TRIES} times in a row: {', '.join(newly)}")
@@ -177,7 +181,7 @@ class PeerRun:
         return first
 
     def _reassign(self) -> tuple[dict[str, int], list[str]]:
-        back = sorted(self.absent & set(self.crew.present))
+        back = sorted(self.absent & self.warm & set(self.crew.present))
         stayed = self.present
         if not stayed:
             raise WeftError("every peer is gone; start `weft node` on some of them and begin again")
@@ -187,11 +191,7 @@ class PeerRun:
         self._note_spans(stayed)
         self.states = self._collect()
         self.absent -= set(back)
-        every = self.peers.every
-        rounds = max((done + 1) // every for done in at.values())
-        # Whoever is behind the others' last exchange cannot have it any more: on with the next round.
-        first = {d: max(at[d] + 1, rounds * every) for d in stayed}
-        first |= dict.fromkeys(back, rounds * every)
+        first = self._begins(at, back)
         plan = with_peers(self.plan, self.peers.without(frozenset(self.absent)))
         version = self.run.plan.version + 1
         self.run.adopt(msgspec.structs.replace(plan, version=version))
@@ -202,6 +202,38 @@ class PeerRun:
             self.run.ship(device, {n: t for n, t in state.items() if n in names}, optimizer=False)
         self.run.build()
         return first, back
+
+    def _begins(self, at: Mapping[str, int], back: list[str]) -> dict[str, int]:
+        """The next minibatch of each peer."""
+        every = self.peers.every
+        rounds = [(done + 1) // every for done in at.values()]
+        if self.peers.late == "newest":  # nobody needs to be where the others are
+            return {**{d: done + 1 for d, done in at.items()}, **dict.fromkeys(back, min(rounds) * every)}
+        # Whoever is behind the others' last exchange cannot have it any more: on with the next round.
+        begin = max(rounds) * every
+        return {**{d: max(done + 1, begin) for d, done in at.items()}, **dict.fromkeys(back, begin)}
+
+    def _ready(self, device: str) -> bool:
+        """Whether a device that came back has opened its data: the others work on meanwhile."""
+        if device in self.warm:
+            return True
+        now = self.run.plan
+        try:
+            self.run.adopt(msgspec.structs.replace(self.plan, version=now.version))
+            job = self.run.job(device)
+        finally:
+            self.run.adopt(now)
+        wait = self.settings.deadline_s
+        names = {n for segment in job.segments for n in segment.state}
+        state = {n: t for n, t in self.own[device].state.items() if n in names}
+        try:
+            self.crew.ask(device, msg.Assign(job), wait)
+            self.run.ship(device, state, optimizer=False)
+            self.crew.ask(device, msg.Prepare(self.run.run), wait)
+        except WeftError:
+            return False  # gone again, or not up yet
+        self.warm.add(device)
+        return True
 
     def _where(self, devices: tuple[str, ...]) -> dict[str, int]:
         found = {}
