@@ -9,8 +9,8 @@ A *structure* is a class's own filters in the last convolutions, with their batc
     logit_c = w_c * (average of its last feature maps) + b_c
 
 Its first convolution reads all shared channels, the later ones only its own. As data it is a
-dictionary of tensors, the first dimension of each being the structure's filters. In a network the structures of
-equal shape are one *bank*: their tensors joined along that dimension, run as grouped convolutions.
+dictionary of tensors whose first dimension counts the structure's filters. In a network the
+structures of equal shape are one *bank*: joined along that dimension, run as grouped convolutions.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class Stage:
     kernel: tuple[int, int]
     stride: tuple[int, int]
     padding: tuple[int, int]
+    between: tuple[tuple[str, nn.Module], ...]  # pooling before the batch norm
     norm: tuple[float, float] | None  # eps and momentum of its batch norm
     after: tuple[tuple[str, nn.Module], ...]  # activation and pooling: no weights in them
 
@@ -92,9 +93,11 @@ class Bank(nn.Module):
                 inputs * groups, filters * self.count, stage.kernel, stage.stride, stage.padding,
                 groups=groups, bias=f"{stage.name}.bias" in first,
             )  # fmt: skip
-            children.append((stage.name, conv))
+            children += [(stage.name, conv), *stage.between]
             if stage.norm is not None:
-                children.append((f"{stage.name}_norm", batch_norm(filters * self.count, *stage.norm)))
+                children.append(
+                    (f"{stage.name}_norm", batch_norm(filters * self.count, *stage.norm))
+                )
             children += stage.after
         last = first[f"{stages[-1].name}.weight"].shape[0]
         self.layers = nn.Sequential()
@@ -168,7 +171,10 @@ class DecoupledNet(nn.Module):
         }
 
     def forward(self, x: Tensor) -> Tensor:
-        features = self.shared(x)
+        return self.classify(self.shared(x))
+
+    def classify(self, features: Tensor) -> Tensor:
+        """The logits, from what the shared layers give."""
         # A bank per shape of structure, not per class: there is one unless classes differ in size.
         logits = [bank(features) for bank in self.banks]
         if len(logits) == 1:

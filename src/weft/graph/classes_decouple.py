@@ -94,7 +94,10 @@ def read_chain(net: nn.Module) -> Chain:
         body.append((name, layer))
     tail = [layer for _, layer in found[len(body) :] if not isinstance(layer, nn.Dropout)]
     kinds = [type(layer) for layer in tail]
-    if kinds != [nn.AdaptiveAvgPool2d, nn.Flatten, nn.Linear] or tail[0].output_size not in (1, (1, 1)):
+    if kinds != [nn.AdaptiveAvgPool2d, nn.Flatten, nn.Linear] or tail[0].output_size not in (
+        1,
+        (1, 1),
+    ):
         words = ", ".join(kind.__name__ for kind in kinds) or "nothing"
         raise InputError(
             f"the network ends in {words}; to be decoupled it must end in an average over its last "
@@ -127,15 +130,36 @@ def blueprint_of(chain: Chain, last: int) -> Blueprint:
     stages: list[Stage] = []
     for name, layer in chain.body[cut:]:
         if isinstance(layer, nn.Conv2d):
-            if isinstance(layer.padding, str) or layer.dilation != (1, 1) or layer.padding_mode != "zeros":
-                raise InputError(f"convolution {name}: {layer} cannot be decoupled; pad with zeros only")
+            if (
+                isinstance(layer.padding, str)
+                or layer.dilation != (1, 1)
+                or layer.padding_mode != "zeros"
+            ):
+                raise InputError(
+                    f"convolution {name}: {layer} cannot be decoupled; pad with zeros only"
+                )
             stages.append(
-                Stage(name, _pair(layer.kernel_size), _pair(layer.stride), _pair(layer.padding), None, ())
+                Stage(
+                    name,
+                    _pair(layer.kernel_size),
+                    _pair(layer.stride),
+                    _pair(layer.padding),
+                    (),
+                    None,
+                    (),
+                )
             )
         elif isinstance(layer, nn.BatchNorm2d):
-            if stages[-1].norm or stages[-1].after or layer.momentum is None or not layer.affine:
-                raise InputError(f"batch norm {name} must come directly after its convolution")
-            stages[-1] = _with(stages[-1], norm=(layer.eps, layer.momentum))
+            between = stages[-1].after
+            pools = all(isinstance(item, nn.MaxPool2d | nn.AvgPool2d) for _, item in between)
+            if stages[-1].norm or not pools or layer.momentum is None or not layer.affine:
+                raise InputError(
+                    f"batch norm {name} ({layer}) must be the usual one and follow its convolution, "
+                    "with at most a pooling between them"
+                )
+            stages[-1] = _with(
+                stages[-1], between=between, norm=(layer.eps, layer.momentum), after=()
+            )
         else:
             stages[-1] = _with(stages[-1], after=(*stages[-1].after, (name, copy.deepcopy(layer))))
     return Blueprint(shared, tuple(stages))
@@ -208,7 +232,9 @@ def numbers(scores: Sequence[Tensor], keep: Keep) -> list[list[int]]:
     if not isinstance(keep, float | int):
         counts = [list(map(int, row)) for row in keep]
         good = len(counts) == len(scores[0]) and all(len(row) == len(scores) for row in counts)
-        if not good or any(not 1 <= n <= s.shape[1] for row in counts for n, s in zip(row, scores, strict=True)):
+        if not good or any(
+            not 1 <= n <= s.shape[1] for row in counts for n, s in zip(row, scores, strict=True)
+        ):
             sizes = [s.shape[1] for s in scores]
             raise InputError(
                 f"filters to keep {counts}: one row for each of {len(scores[0])} classes is needed, "
@@ -298,7 +324,9 @@ def calibrate(net: DecoupledNet, x: Tensor, y: Tensor, steps: int = 60, batch: i
         logits = torch.cat([net(x[i : i + batch]) for i in range(0, len(x), batch)])
     net.train(training)
     target = net.local_labels(y)
-    scale = torch.zeros(logits.shape[1], requires_grad=True)  # its exponent, so that it stays positive
+    scale = torch.zeros(
+        logits.shape[1], requires_grad=True
+    )  # its exponent, so that it stays positive
     shift = torch.zeros(logits.shape[1], requires_grad=True)
     rule = torch.optim.Adam([scale, shift], lr=0.05)
     for _ in range(steps):

