@@ -96,6 +96,19 @@ class PeerRun:
     def present(self) -> tuple[str, ...]:
         return tuple(d for d in self.peers.devices if d not in self.absent)
 
+    @property
+    def mean_losses(self) -> list[float]:
+        """By minibatch: the mean over the peers that did it."""
+        return [sum(each.values()) / len(each) for _, each in sorted(self.losses.items())]
+
+    @property
+    def loss(self) -> float | None:
+        """Of the newest minibatch that anybody has reported."""
+        if not self.losses:
+            return None
+        each = self.losses[max(self.losses)]
+        return sum(each.values()) / len(each)
+
     def timeline(self) -> Timeline:
         return assembled(self.spans, self.peers)
 
@@ -208,7 +221,10 @@ class PeerRun:
         every = self.peers.every
         rounds = [(done + 1) // every for done in at.values()]
         if self.peers.late == "newest":  # nobody needs to be where the others are
-            return {**{d: done + 1 for d, done in at.items()}, **dict.fromkeys(back, min(rounds) * every)}
+            return {
+                **{d: done + 1 for d, done in at.items()},
+                **dict.fromkeys(back, min(rounds) * every),
+            }
         # Whoever is behind the others' last exchange cannot have it any more: on with the next round.
         begin = max(rounds) * every
         return {**{d: max(done + 1, begin) for d, done in at.items()}, **dict.fromkeys(back, begin)}
