@@ -60,6 +60,7 @@ class PeerRun:
         self.spans: list[Span] = []
         self.nodes: dict[str, msg.Spans] = {}
         self.seconds = 0.0
+        self._enough = False
 
     def __enter__(self) -> PeerRun:
         return self
@@ -138,6 +139,13 @@ class PeerRun:
                 return
             if on_progress:
                 on_progress(self.done)
+            if self._enough:
+                self.run.cancel("enough")
+                return
+
+    def enough(self) -> None:
+        """Ends the run where it stands; to be called from `on_progress`."""
+        self._enough = True
 
     def _take(self, event: object, waiting: set[str]) -> None:
         match event:
