@@ -9,6 +9,7 @@ from weft.plan import (
     hiertrain_plus,
     jalad,
     jointdnn,
+    peer_plan,
     stitchnet_strategies,
     whole,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "hiertrain_plus",
     "jalad",
     "jointdnn",
+    "peer_plan",
     "stitchnet_strategies",
     "whole",
 ]

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
+from weft.plan.exchange import Peers
 from weft.plan.profile import Profile
 from weft.plan.rounds import Round
 from weft.plan.swarm import Swarm
@@ -86,6 +87,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     layering: Literal["depth", "sequence"] = "depth"  # which layers are meant; graph/sequence.py
     rounds: tuple[Round, ...] = ()  # of a plan that cuts feature maps or vectors
     swarm: Swarm | None = None  # of a plan that spreads a network by units over lossy radio
+    peers: Peers | None = None  # of devices that train networks of their own and exchange
     optimizer: str = "sgd"  # its state counts in memory
     decisions: dict[str, Any] = {}
     predicted: Predicted | None = None

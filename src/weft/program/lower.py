@@ -40,6 +40,7 @@ from weft.program.instructions import (
     Update,
 )
 from weft.program.lanes import has_lanes
+from weft.program.peers import lower_peers
 from weft.program.rounds import lower_rounds
 from weft.program.schedule import forwards_ahead, micro_sizes, one_forward_one_backward
 from weft.program.stale import Stage, stale_lags, with_lags
@@ -48,9 +49,12 @@ from weft.program.swarm import lower_swarm
 
 
 def lower(plan: Plan) -> Program:
-    """The program of a plan: of whole layers, lanes of samples, rounds of strips, or lists of units."""
+    """The program of a plan: of whole layers, lanes of samples, rounds of strips, lists of units, or
+    of peers."""
     if plan.swarm:
         return lower_swarm(plan)
+    if plan.peers is not None:
+        return lower_peers(plan)
     if plan.rounds:
         return lower_rounds(plan)
     if has_lanes(plan):

@@ -26,6 +26,8 @@ def memory_bytes(plan: Plan) -> dict[str, int]:
     """Bytes at the worst moment of a step, for every device with work."""
     if plan.swarm:
         return _in_a_swarm(plan)
+    if plan.peers is not None:
+        return _of_peers(plan)
     if plan.rounds:
         return _in_rounds(plan)
     if has_lanes(plan):
@@ -95,6 +97,22 @@ def _in_a_swarm(plan: Plan) -> dict[str, int]:
             share * (copies * cost.param_bytes + plan.batch * cost.saved_bytes)
         )
         need[shard.device] += plan.batch * plan.profile.cut_bytes(layer)
+    return need
+
+
+def _of_peers(plan: Plan) -> dict[str, int]:
+    """A network of its own, what it hands out, and what may come from all neighbours at once."""
+    assert plan.peers is not None
+    need = {}
+    for peer in plan.peers.peers:
+        held = sum(4 * held.numbers for held in peer.held)
+        near = len(plan.peers.near(peer.device)) if plan.peers.shared == "gossip" else 1
+        largest = micro_sizes(plan.batch, plan.micro_batches)[0]
+        need[peer.device] = (
+            _copies_of_weights(plan) * peer.weights_bytes
+            + (1 + near) * held
+            + largest * peer.saved_bytes
+        )
     return need
 
 

@@ -42,6 +42,7 @@ from weft.runtime import messages as msg
 from weft.runtime.changes import changes_of
 from weft.runtime.crew import Crew
 from weft.runtime.node import state_pieces
+from weft.runtime.own import Own
 from weft.runtime.radio import rules_of
 from weft.runtime.roads import Shaping, involved, roads_of
 from weft.runtime.wire import Header, pack_header, pack_tensors, unpack_tensors
@@ -91,6 +92,7 @@ class Coordinator:
         settings: Settings,
         feed: Feed | None = None,
         also: tuple[str, ...] = (),
+        own: Mapping[str, Own] | None = None,
     ) -> None:
         self.crew = crew
         self.graph = graph
@@ -103,6 +105,7 @@ class Coordinator:
         # Seconds without any report until the run may have stalled, and who can tell whether it has.
         self.patience: float | None = None
         self.stalled: Callable[[], bool] = lambda: True
+        self.own = own or {}  # devices with networks of their own
         self.adopt(plan)
         self._last = 0
         self._ahead = 0  # minibatches that may be fed before they are used
@@ -162,7 +165,8 @@ class Coordinator:
         for device, job in jobs.items():
             here: dict[str, Tensor] = {}
             for segment in job.segments:
-                here |= sliced_state(segment, self.initial)
+                state = self.own[device].state if device in self.own else self.initial
+                here |= sliced_state(segment, state)
             self.ship(device, here, optimizer=False)
             if optimizer_state:
                 memory: dict[str, Tensor] = {}
@@ -173,7 +177,7 @@ class Coordinator:
 
     def assign(self) -> dict[str, msg.Job]:
         """Hands out the jobs of the plan; of what devices hold already, they keep what they need."""
-        jobs = {device: self._job(device) for device in self.everyone}
+        jobs = {device: self.job(device) for device in self.everyone}
         wait = max(self.settings.deadline_s, 10.0)
         self.crew.ask_all({d: msg.Assign(job) for d, job in jobs.items()}, wait)
         self._segments = {device: job.segments for device, job in jobs.items()}
@@ -188,7 +192,7 @@ class Coordinator:
     def enlist(self, device: str) -> None:
         """A device beside the plan that has come while the run goes on."""
         wait = max(self.settings.deadline_s, 10.0)
-        self.crew.ask(device, msg.Assign(self._job(device)), wait)
+        self.crew.ask(device, msg.Assign(self.job(device)), wait)
         self.crew.ask(device, msg.Prepare(self.run), wait)
 
     def build(self) -> None:
@@ -196,20 +200,22 @@ class Coordinator:
         wait = max(self.settings.deadline_s, 10.0) + 30
         self.crew.ask_all({d: msg.Prepare(self.run) for d in self.everyone}, wait)
 
-    def _job(self, device: str) -> msg.Job:
+    def job(self, device: str) -> msg.Job:
         plan, settings = self.plan, self.settings
-        last = len(self.graph.layers) - 1
+        own = self.own.get(device)
+        graph = self.graph if own is None else own.graph
+        last = len(graph.layers) - 1
         training = plan.mode == "train"
         code = self.program.code.get(device, ())
         spans = {(i.layers, 0) for i in code if isinstance(i, Update)}
         layers = sorted(spans | {(i.layers, i.part) for i in code if isinstance(i, Forward)})
         rounds = {r.layers: r for r in plan.rounds}
         segments = tuple(
-            swarm_segment(self.graph, plan, device, span[0])
+            swarm_segment(graph, plan, device, span[0])
             if plan.swarm
-            else turn_segment(self.graph, rounds[span], part)
+            else turn_segment(graph, rounds[span], part)
             if part
-            else self.graph.segment(*span, with_loss=training and span[1] == last)
+            else graph.segment(*span, with_loss=training and span[1] == last)
             for span, part in layers
         )
         return msg.Job(
@@ -220,7 +226,7 @@ class Coordinator:
             layers=last + 1,
             code=code,
             segments=segments,
-            inputs=tuple(self.graph.inputs),
+            inputs=tuple(graph.inputs),
             optimizer=settings.optimizer,
             roads=roads_of(
                 plan.fleet,
@@ -241,7 +247,8 @@ class Coordinator:
             if settings.trace is not None
             else None,
             deadline_s=settings.deadline_s,
-            data=msg.Data(name=settings.data, seed=settings.seed),
+            data=msg.Data(name=settings.data, seed=settings.seed) if own is None else own.data,
+            groups={} if own is None else dict(own.groups),
             record=settings.record,
             radio=rules_of(plan, plan.fleet, emulated=settings.same_clock),
             keep_every=plan.swarm.every if plan.swarm and training else 0,
@@ -415,7 +422,7 @@ class Coordinator:
         for span in spans:
             if span.what != "transfer" and (last is None or span.step <= last):
                 ends[span.step] = max(ends.get(span.step, 0.0), span.end)
-        beat = max(2, self.plan.stale + 1)
+        beat = max(2, self.program.beat)
         return Timeline(spans, tuple(ends[s] for s in sorted(ends)), "measured", beat)
 
     def _tell(self, commands: Mapping[str, msg.Command], seconds: float) -> None:

@@ -125,12 +125,16 @@ class Fabric:
         self.end()
         self._subscriber.undeclare()
 
-    def send(self, header: Header, payload: bytes) -> None:
-        """Queues a message; `header.dest` may be several links away."""
+    def send(self, header: Header, payload: bytes, unless_waiting: bool = False) -> None:
+        """Queues a message; `header.dest` may be several links away. It is dropped, where asked, while
+        an older one of the same name has not left: a slow link then carries the newest it can."""
         if header.dest == self.name:
             self.mailbox.put(Letter(header, payload))
             return
         channel = self._channel(header.dest)
+        if unless_waiting and channel.waits(header):
+            self.counts["outrun"] += 1
+            return
         relayed = channel.link.neighbour != header.dest
         if not (relayed and self._roads.cut_through and len(payload) > 2 * SMALLEST_PIECE):
             channel.put(header, payload)
@@ -251,6 +255,7 @@ class _Channel:
         )
         self._stopped = threading.Event()
         self._best_effort: Any = None  # a second publisher, made when it is needed
+        self._waiting: Counter[tuple[str, int, int, int]] = Counter()  # messages in the queue
         self._slow_until = 0.0
         self._thread = threading.Thread(
             target=self._run, name=f"channel {link.channel}", daemon=True
@@ -261,6 +266,10 @@ class _Channel:
     def heard(self) -> bool:
         """Whether anybody listens at the other end."""
         return bool(self._publisher.matching_status.matching)
+
+    def waits(self, header: Header) -> bool:
+        """Whether a message of this name is still in the queue, of whichever minibatch."""
+        return self._waiting[_name(header)] > 0
 
     def put(self, header: Header, payload: bytes) -> None:
         """Hands a message to the channel: straight through where the link takes it at once."""
@@ -274,6 +283,7 @@ class _Channel:
             or not self._queue.empty()
         )
         if queue_it:
+            self._waiting[_name(header)] += 1
             self._queue.put((now, header, payload))
             return
         self._publish(header, payload, now)
@@ -305,6 +315,7 @@ class _Channel:
                     time.monotonic()
                 )  # the link's own time; only the hand-over is seen from here
             self._publish(header, payload, start, end if self.link.bytes_per_s else None)
+            self._waiting[_name(header)] -= 1
             if not self.link.bytes_per_s and self._queue.empty():
                 self._slow_until = 0.0  # all is out: the link keeps up again
         self._publisher.undeclare()
@@ -351,3 +362,7 @@ class _Channel:
                 Span(self.link.channel, "transfer", start, end, header.step, header.micro, label,
                      len(payload))
             )  # fmt: skip
+
+
+def _name(header: Header) -> tuple[str, int, int, int]:
+    return header.kind, header.at, header.micro, header.part

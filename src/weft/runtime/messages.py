@@ -7,6 +7,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from weft.data.classes import Deal
 from weft.graph.network import Segment
 from weft.graph.optimizer import Optimizer
 from weft.plan.plan import Mode
@@ -14,8 +15,20 @@ from weft.program.instructions import Instruction
 from weft.program.timeline import Span
 from weft.runtime.changes import Changes
 from weft.runtime.fabric import Roads
+from weft.runtime.groups import Slice
 from weft.runtime.radio import RadioRules
 from weft.runtime.wire import BadMessage
+
+
+class ClassShare(Struct, frozen=True):
+    """Which samples of a set are a peer's: its share of its classes."""
+
+    sets: tuple[tuple[int, ...], ...]  # of all peers
+    peer: int  # which of them
+    deal: Deal = "replicate"
+    seed: int = 0  # of the split
+    shares: tuple[float, ...] = ()  # of a split, by peer; empty: equal
+    own_columns: bool = True  # labels are columns of the peer's own output; else of all classes
 
 
 class Data(Struct, frozen=True, omit_defaults=True):
@@ -24,6 +37,8 @@ class Data(Struct, frozen=True, omit_defaults=True):
     name: str | None = None  # of weft.data; None: fed
     seed: int = 0
     ahead: int = 4  # minibatches that may be fed before they are used
+    classes: ClassShare | None = None
+    rows: int | None = None  # only the first so many samples
 
 
 class Job(Struct, frozen=True, kw_only=True):
@@ -44,6 +59,7 @@ class Job(Struct, frozen=True, kw_only=True):
     changes: Changes | None = None  # emulated: how its speed and its links change
     deadline_s: float = 30.0
     data: Data = Data()
+    groups: dict[int, tuple[Slice, ...]] = {}  # what it exchanges with other peers
     record: bool = True
     radio: RadioRules | None = None  # of a run whose messages are best effort
     keep_every: int = 0  # minibatches after which all weights are reported; 0: never

@@ -197,6 +197,7 @@ class Node:
             worker = self._idle_worker(job.run) if self._worker else None
             if worker is not None:
                 held = chosen(worker.state(), worker.optimizer_state(), needed)
+                held[0].update(worker.groups.kept)
         self._end("a new plan has come")
         self._job = job
         self._state, self._optimizer_state = held

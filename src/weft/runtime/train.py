@@ -28,6 +28,7 @@ from weft.plan.derive import derive_profile
 from weft.plan.plan import Plan
 from weft.plan.profile import Profile
 from weft.program.timeline import Timeline
+from weft.runtime import train_peers
 from weft.runtime.coordinator import Coordinator, Outcome, Settings
 from weft.runtime.emulate import Emulation, emulation
 from weft.runtime.feeds import Data, Source, accuracy, source_of
@@ -172,10 +173,17 @@ def train(
         batch = plan.batch if plan else api.BATCH["train"]
     if batch < 1:
         raise InputError(f"batch {batch} is not allowed; it must be at least 1")
-    source = source_of(data, batch, seed)
     chosen_fleet = plan.fleet if plan else fleet
     if chosen_fleet is None:
         raise InputError("train needs a fleet or a plan")
+    if train_peers.wanted(strategy, plan):
+        if resume or save_every:
+            raise InputError("peers keep their weights to themselves: no --resume and --save-every")
+        return train_peers.train_peers(model, data, train_peers.Asked(
+            chosen_fleet, strategy, plan, steps, batch, rule, place, options or {}, seed, deadline,
+            profile, Path(out) if out is not None else None, name, on_progress,
+        ))  # fmt: skip
+    source = source_of(data, batch, seed)
     trainee = prepare(
         model, source, loss, chosen_fleet, batch=batch, rule=rule, emulated=place.emulated,
         profile=profile, name=name,

@@ -23,9 +23,10 @@ from weft.program import instructions as ins
 from weft.program.timeline import Span
 from weft.runtime.codec import TensorSpec
 from weft.runtime.fabric import Fabric
+from weft.runtime.groups import Groups
 from weft.runtime.holding import Holding, Values
 from weft.runtime.leg import Leg
-from weft.runtime.mailbox import Cancelled, nothing_missing
+from weft.runtime.mailbox import Cancelled, Name, nothing_missing
 from weft.runtime.messages import Finished, Job, Kept, Progress, Report
 from weft.runtime.samples import Samples
 from weft.runtime.shaping import sleep_until
@@ -72,6 +73,10 @@ class Worker:
         self.done = -1  # the newest minibatch that is all done here
         self.slots = Slots(job.radio, fabric.mailbox, fabric.counts, job.deadline_s)
         self._void: set[int] = set()  # minibatches that somebody has lost a part of
+        self.groups = Groups(job.groups, state)
+        for i in job.code:
+            if isinstance(i, ins.Recv) and i.late == "newest":
+                fabric.mailbox.keep_newest(self._name(i.tensor))
         self.cancelled: str | None = None  # why to stop, set from another thread
         self.spans: list[Span] = []
         self.compute_cpu_s = 0.0
@@ -88,7 +93,8 @@ class Worker:
             ins.Load: self._load, ins.Recv: self._recv, ins.Send: self._send,
             ins.Forward: self._forward, ins.Loss: self._loss, ins.Backward: self._backward,
             ins.Reduce: self._reduce, ins.Update: self._update, ins.Stitch: self._stitch,
-            ins.Emit: self._emit,
+            ins.Emit: self._emit, ins.Share: self._share, ins.Blend: self._blend,
+            ins.Keep: self._keep,
         }  # fmt: skip
 
     def run(self, first: int, last: int) -> None:
@@ -111,7 +117,9 @@ class Worker:
                     if index == self._lasting:
                         self._leave_out(step, final=step == last - 1)
                     continue
-                if compute:
+                if not ins.due(instruction, step):
+                    pass
+                elif compute:
                     self._timed(instruction, do, step, pace)
                 else:
                     do(instruction, step)
@@ -135,14 +143,19 @@ class Worker:
     def _recv(self, i: ins.Recv, step: int) -> None:
         t = i.tensor
         start = time.monotonic()
-        if i.late != "wait":
+        if i.late in ("zero", "own", "skip"):
             self._recv_or_not(i, step, start)
             return
-        letter = self.fabric.mailbox.take(
-            (self.job.version, step, t.kind, t.at, t.micro, t.part),
-            self.job.deadline_s,
-            lambda: f"{t} of minibatch {step} from {i.source}",
-        )
+        if i.late == "newest":
+            letter = self.fabric.mailbox.newest(self._name(t))
+            if letter is None:
+                return
+        else:
+            letter = self.fabric.mailbox.take(
+                (self.job.version, step, t.kind, t.at, t.micro, t.part),
+                self.job.deadline_s,
+                lambda: f"{t} of minibatch {step} from {i.source}",
+            )
         try:
             tensors = unpack_tensors(letter.header, letter.payload)
         except BadMessage as error:
@@ -191,7 +204,10 @@ class Worker:
         if i.radio is not None and self.fabric.radio is not None:
             self.fabric.radio.send(header, payload, i.radio)
         else:
-            self.fabric.send(header, payload)
+            self.fabric.send(header, payload, unless_waiting=i.late == "newest")
+
+    def _name(self, t: ins.Tensor) -> Name:
+        return self.job.version, t.kind, t.at, t.micro, t.part
 
     def _header(
         self, t: ins.Tensor, dest: str, step: int, specs: tuple[TensorSpec, ...], size: int
@@ -322,11 +338,35 @@ class Worker:
     def _update(self, i: ins.Update, step: int) -> None:
         optimizer = self.optimizers.get(i.layers)
         if optimizer is not None:
+            if self.job.optimizer.rounds:
+                for group in optimizer.param_groups:
+                    group["lr"] = self.job.optimizer.rate(step)
             if step not in self._void:
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         self._sums.pop(i.layers, None)
         self._holding.hold(step, "done", 0, 0, {})
+
+    def _share(self, i: ins.Share, step: int) -> None:
+        t = i.into
+        values = self.groups.share_row(i.group, i.scale) if i.row else self.groups.share(i.group)
+        self._holding.hold(step, t.kind, t.at, t.micro, values, t.part)
+
+    def _blend(self, i: ins.Blend, step: int) -> None:
+        own, came = i.own, []
+        for t, weight in zip(i.parts, i.weights, strict=True):
+            values = self._holding.maybe(step, t.kind, t.at, t.micro, t.part)
+            if values is not None:
+                came.append((weight, values))
+            elif i.total:
+                own += weight
+        self.groups.blend(i.group, own, came, i.total)
+
+    def _keep(self, i: ins.Keep, step: int) -> None:
+        t = i.part
+        values = self._holding.maybe(step, t.kind, t.at, t.micro, t.part)
+        if values is not None:
+            self.groups.keep(i.group, values)
 
     def _emit(self, i: ins.Emit, step: int) -> None:
         start = time.monotonic()
@@ -393,7 +433,8 @@ class Worker:
             self._reported, self._unreported = now, []
 
     def state(self) -> dict[str, Tensor]:
-        return {n: t.detach() for r in self._trained.values() for n, t in r.state.items()}
+        found = {n: t.detach() for r in self._trained.values() for n, t in r.state.items()}
+        return {**found, **self.groups.kept}
 
     def optimizer_state(self) -> dict[str, Tensor]:
         found: dict[str, Tensor] = {}
