@@ -68,6 +68,21 @@ class Recv(Struct, frozen=True, tag="recv", omit_defaults=True):
     own: Tensor | None = None  # late = own: what is taken in its place
 
 
+class Miss(Struct, frozen=True, tag="miss", omit_defaults=True):
+    """A message that the plan leaves out: its reader takes what stands in for it, as after a loss."""
+
+    tensor: Tensor
+    late: Late
+    blanks: tuple[Blank, ...]
+    samples: int
+    own: Tensor | None = None
+    lag: int = 0
+
+    @property
+    def micro(self) -> int:
+        return self.tensor.micro
+
+
 class Radio(Struct, frozen=True, array_like=True):
     """How a best-effort message travels: so often straight, so often by way of a relay."""
 
@@ -177,7 +192,9 @@ class Emit(Struct, frozen=True, tag="emit", omit_defaults=True):
     lag: int = 0
 
 
-Instruction = Load | Recv | Send | Forward | Loss | Backward | Reduce | Update | Stitch | Emit
+Instruction = (
+    Load | Recv | Miss | Send | Forward | Loss | Backward | Reduce | Update | Stitch | Emit
+)
 
 
 DONE = Tensor("done", 0)
