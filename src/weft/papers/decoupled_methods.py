@@ -94,9 +94,7 @@ class Result:
     round_s: float = 0.0  # a usual peer's round over what its own computing takes
 
 
-def run_method(
-    method: Method, net: nn.Module, data: Samples, recipe: Recipe, last: int
-) -> Result:
+def run_method(method: Method, net: nn.Module, data: Samples, recipe: Recipe, last: int) -> Result:
     from weft.graph.capture import capture
     from weft.simulate.peers_baselines import train_fedavg, train_whole
 

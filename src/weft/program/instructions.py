@@ -76,6 +76,21 @@ class Recv(Struct, frozen=True, tag="recv", omit_defaults=True):
     every: int = 1
 
 
+class Miss(Struct, frozen=True, tag="miss", omit_defaults=True):
+    """A message that the plan leaves out: its reader takes what stands in for it, as after a loss."""
+
+    tensor: Tensor
+    late: Late
+    blanks: tuple[Blank, ...]
+    samples: int
+    own: Tensor | None = None
+    lag: int = 0
+
+    @property
+    def micro(self) -> int:
+        return self.tensor.micro
+
+
 class Radio(Struct, frozen=True, array_like=True):
     """How a best-effort message travels: so often straight, so often by way of a relay."""
 
@@ -236,8 +251,8 @@ class Emit(Struct, frozen=True, tag="emit", omit_defaults=True):
 
 
 Instruction = (
-    Load | Recv | Send | Forward | Loss | Backward | Reduce | Update | Stitch | Emit
-    | Share | Blend | Keep
+    Load | Recv | Miss | Send | Forward | Loss | Backward | Reduce | Update | Stitch
+    | Emit | Share | Blend | Keep
 )  # fmt: skip
 
 

@@ -33,6 +33,7 @@ from weft.program.instructions import (
     Late,
     Load,
     Loss,
+    Miss,
     Piece,
     Program,
     Radio,
@@ -109,15 +110,10 @@ def holders_of(plan: Plan) -> list[dict[str, tuple[int, ...]]]:
     return found
 
 
-def heard_by(plan: Plan, device: str, layer: int) -> dict[str, tuple[int, ...]]:
-    """Whose units of the layer before a device's turn reads, in the order in which they are joined."""
-    swarm = plan.swarm
-    assert swarm is not None
-    if layer == 0:
-        return {swarm.coordinator: ()}
-    sent = {(m.source, m.dest) for m in swarm.messages if m.slot == layer}
-    before = holders_of(plan)[layer - 1]
-    return {d: u for d, u in before.items() if d == device or (d, device) in sent}
+def read_by(plan: Plan, layer: int) -> dict[str, tuple[int, ...]]:
+    """Whose units of the layer before a layer's turns read, in the order in which they are joined."""
+    assert plan.swarm is not None
+    return {plan.swarm.coordinator: ()} if layer == 0 else holders_of(plan)[layer - 1]
 
 
 def swarm_segment(graph: Graph, plan: Plan, device: str, layer: int) -> Segment:
@@ -125,7 +121,7 @@ def swarm_segment(graph: Graph, plan: Plan, device: str, layer: int) -> Segment:
     swarm = plan.swarm
     assert swarm is not None
     number = plan.fleet.names.index(device) + 1
-    columns = [u for units in heard_by(plan, device, layer).values() for u in units]
+    columns = [u for units in read_by(plan, layer).values() for u in units]
     if layer == swarm.depth:
         loss = plan.mode == "train"
         return listed_segment(graph, layer, number, (), columns, with_loss=loss)
@@ -140,11 +136,7 @@ class _Writer:
         self.number = {name: n for n, name in enumerate(plan.fleet.names, start=1)}
         self.holders = holders_of(plan)
         self.sent = {(m.slot, m.source, m.dest): m for m in swarm.messages}
-        self.heard = {
-            (layer, device): heard_by(plan, device, layer)
-            for layer, devices in enumerate(self.holders)
-            for device in devices
-        }
+        self.read = [list(read_by(plan, layer)) for layer in range(self.depth + 1)]
         self.computed: list[tuple[str, int]] = []  # turns that were given a gradient
 
     def add(self, device: str, *instructions: Instruction) -> None:
@@ -157,19 +149,12 @@ class _Writer:
         c = self.swarm.coordinator
         if layer == 0:
             self.add(c, Load(0, (0, self.plan.batch)))
-        heard = {d: self.heard[layer, d] for d in self.holders[layer]}
-        for device, sources in heard.items():
-            if not sources or (layer == 0 and device != c and (0, c, device) not in self.sent):
-                raise InputError(
-                    f"plan: swarm: nobody sends {device} anything for its units of layer {layer}"
-                )
-        pairs = [(s, d) for d, sources in heard.items() for s in sources if s != d]
-        for source, dest in pairs:
-            self.send(layer, source, dest, self.made(layer, source), self.blank(layer, source))
-        for source, dest in pairs:
-            self.recv(layer, source, dest, self.made(layer, source), self.blank(layer, source))
+        pairs = [(s, d) for d in self.holders[layer] for s in self.read[layer] if s != d]
+        for word in (self.send, self.recv):
+            for source, dest in pairs:
+                word(layer, source, dest, self.made(layer, source), self.blank(layer, source))
         for device, units in self.holders[layer].items():
-            self.turn(layer, device, list(heard[device]), units)
+            self.turn(layer, device, units)
 
     def made(self, cut: int, device: str) -> Tensor:
         """A device's values at a cut; the samples are all the coordinator's."""
@@ -186,8 +171,11 @@ class _Writer:
         return Blank(whole.value, (whole.shape[0], units, *whole.shape[2:]), whole.dtype)
 
     def recv(self, slot: int, source: str, dest: str, tensor: Tensor, blank: Blank) -> None:
-        """Waits for a message until its slot ends."""
+        """Waits for a message until its slot ends; for one that is never sent, not at all."""
         late, own = self.lateness(slot, dest)
+        if (slot, source, dest) not in self.sent:
+            self.add(dest, Miss(tensor, late, (blank,), self.plan.batch, own))
+            return
         self.add(dest, Recv(
             tensor, source, late=late, slot=self.swarm.position(slot), blanks=(blank,),
             samples=self.plan.batch, own=own,
@@ -202,7 +190,9 @@ class _Writer:
 
     def send(self, slot: int, source: str, dest: str, tensor: Tensor, blank: Blank) -> None:
         """Sends a message as the plan says; it may get lost."""
-        way = self.sent[slot, source, dest]
+        way = self.sent.get((slot, source, dest))
+        if way is None:
+            return
         size = self.plan.batch * DTYPE_BYTES.get(blank.dtype, 4)
         for places in blank.shape[1:]:
             size *= places
@@ -210,10 +200,10 @@ class _Writer:
         radio = Radio(way.slot, way.direct, way.relayed, way.via)
         self.add(source, Send(tensor, dest, coded_bytes(size, codec), codec, radio=radio))
 
-    def turn(self, layer: int, device: str, heard: list[str], units: tuple[int, ...]) -> None:
+    def turn(self, layer: int, device: str, units: tuple[int, ...]) -> None:
         number = self.number[device]
         pieces = []
-        for source in heard:
+        for source in self.read[layer]:
             blank = self.blank(layer, source)
             pieces.append(Piece(self.made(layer, source), blank.value, UNIT_DIM, 0, blank.shape[1]))
         self.add(
@@ -254,7 +244,7 @@ class _Writer:
         """Cuts the gradient of what a turn read by whom it was read from."""
         back = Tensor("back", layer, part=self.number[device])
         value, first = self.swarm.values[layer].value, 0
-        for source, units in self.heard[layer, device].items():
+        for source, units in self.holders[layer - 1].items():
             last = first + len(units)
             if source == device or (self.depth + layer, device, source) in self.sent:
                 piece = Piece(back, value, UNIT_DIM, first, last)
@@ -272,9 +262,7 @@ class _Writer:
         return [
             source
             for source, layer in self.computed
-            if layer == cut
-            and device in self.heard[cut, source]
-            and (source == device or (slot, source, device) in self.sent)
+            if layer == cut and (source == device or (slot, source, device) in self.sent)
         ]
 
     def add_up(self, cut: int, device: str, sources: list[str]) -> None:

@@ -23,6 +23,7 @@ from weft.program.instructions import (
     Kind,
     Load,
     Loss,
+    Miss,
     Program,
     Recv,
     Reduce,
@@ -187,6 +188,10 @@ class _Run:
                 if i.own is not None:
                     self.need(device, step, i, i.own)
                 self.make(device, step, *_carried(i))
+            case Miss():
+                if i.own is not None:
+                    self.need(device, step, i, i.own)
+                self.make(device, step, i.tensor)
             case Send(tensor=t) if t.kind == "whole":
                 pass  # every device knows that of itself
             case Send(tensor=t) if t.kind in ("wgrad", "follow"):

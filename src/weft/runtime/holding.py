@@ -61,7 +61,7 @@ def _count_reads(job: Job) -> Counter[tuple[str, int, int, int]]:
                     reads[part.kind, part.at, part.micro, part.part] += 1
             case ins.Send(tensor=ins.Tensor(kind="wgrad" | "wsum" | "follow" | "whole")):
                 pass  # read from the gradients themselves; or nothing but a word
-            case ins.Recv(own=ins.Tensor() as t):
+            case ins.Recv(own=ins.Tensor() as t) | ins.Miss(own=ins.Tensor() as t):
                 reads[t.kind, t.at, t.micro, t.part] += 1
             case ins.Send(tensor=t, also=also):
                 reads[t.kind, t.at, t.micro, t.part] += 1

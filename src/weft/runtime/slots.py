@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from weft.graph.operators import DTYPES
-from weft.program.instructions import Recv
+from weft.program.instructions import Miss, Recv
 from weft.runtime.holding import Values
 from weft.runtime.mailbox import Letter, Mailbox
 from weft.runtime.radio import RadioRules
@@ -80,7 +80,7 @@ class Slots:
         self._counts["heard" if heard else "unheard"] += 1
         return letter if heard else None
 
-    def values(self, letter: Letter | None, recv: Recv, own: Values | None) -> Values:
+    def values(self, letter: Letter | None, recv: Recv | Miss, own: Values | None) -> Values:
         """What a message brought, or what stands in for it: zeros, or one's own units over and over."""
         if letter is not None:
             try:

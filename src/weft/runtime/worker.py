@@ -94,7 +94,7 @@ class Worker:
             ins.Forward: self._forward, ins.Loss: self._loss, ins.Backward: self._backward,
             ins.Reduce: self._reduce, ins.Update: self._update, ins.Stitch: self._stitch,
             ins.Emit: self._emit, ins.Share: self._share, ins.Blend: self._blend,
-            ins.Keep: self._keep,
+            ins.Keep: self._keep, ins.Miss: self._miss,
         }  # fmt: skip
 
     def run(self, first: int, last: int) -> None:
@@ -183,6 +183,13 @@ class Worker:
         values = self.slots.values(letter, i, mine)
         self._holding.hold(step, t.kind, t.at, t.micro, values, t.part)
         self._span("wait", start, step, t.micro, str(t))
+
+    def _miss(self, i: ins.Miss, step: int) -> None:
+        t, own = i.tensor, i.own
+        mine = self._holding.use(step, own.kind, own.at, own.micro, own.part) if own else None
+        if i.late == "skip":
+            self._void.add(step)
+        self._holding.hold(step, t.kind, t.at, t.micro, self.slots.values(None, i, mine), t.part)
 
     def _send(self, i: ins.Send, step: int) -> None:
         t = i.tensor
