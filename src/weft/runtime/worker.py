@@ -308,10 +308,13 @@ class Worker:
         self.done = step
         if step in self._losses:
             self._unreported.append((step, self._losses.pop(step)))
-        now = time.monotonic()
-        if final or now - self._reported > REPORT_EVERY_S:
-            self.report(Progress(self.fabric.name, step, tuple(self._unreported)))
-            self._reported, self._unreported = now, []
+        if final or time.monotonic() - self._reported > REPORT_EVERY_S:
+            self.tell()
+
+    def tell(self) -> None:
+        """How far it is, with the losses that nobody knows yet."""
+        self.report(Progress(self.fabric.name, self.done, tuple(self._unreported)))
+        self._reported, self._unreported = time.monotonic(), []
 
     def state(self) -> dict[str, Tensor]:
         return {n: t.detach() for r in self.runners.values() for n, t in r.state.items()}
