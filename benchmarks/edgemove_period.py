@@ -27,14 +27,14 @@ from weft.runtime.feeds import source_of
 from weft.runtime.train import prepare, train
 
 BATCH, CUT = 32, 1
-LATENCIES_MS = (2.0, 25.0, 80.0)
+LATENCIES_MS = (5.0, 60.0, 200.0)
 COUNTS = (1, 2, 4, 8)
 
 
 def fleet(latency_ms: float) -> Fleet:
     return Fleet(
-        (Device("phone", gflops=0.8, data=True), Device("edge", "edge", gflops=1.2)),
-        (Link(("phone", "edge"), 40.0, 80.0, latency_ms),),
+        (Device("phone", gflops=0.25, data=True), Device("edge", "edge", gflops=0.4)),
+        (Link(("phone", "edge"), 12.0, 24.0, latency_ms),),
     )
 
 
@@ -56,7 +56,7 @@ def terms(plan: Plan) -> tuple[float, float, float, float, float]:
     return seconds["phone"], seconds["edge"], up, down, update
 
 
-def main(steps: int = 48) -> None:
+def main(steps: int = 40) -> None:
     torch.set_num_threads(1)
     print(
         f"{'RTT':>6} {'k':>2} {'C':>7} {'W':>7} {'U':>7} {'D':>7} {'P':>8} {'measured':>9} {'ratio':>6}"
@@ -96,4 +96,4 @@ def main(steps: int = 48) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 48)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 40)

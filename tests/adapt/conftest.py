@@ -167,6 +167,8 @@ def go(subject: Subject, city: Fleet) -> Callable[..., Ran]:
             local.crew, plan, subject.graph, state, settings, subject.feed, steering.also(plan)
         ) as coordinator:
             coordinator.prepare()
+            if settings.trace is not None:
+                coordinator.start_trace()
             live = Live(
                 coordinator, steering, keep_every=keep_every, saved=Saved(0, state, {}),
                 on_progress=lambda outcome: on_step(min(outcome.done.values()) + 1),

@@ -103,7 +103,9 @@ def test_the_death_of_the_worker_repeats_only_what_was_in_flight(
     assert recovered["worker"][1] in ("e2", "e3")
     assert 0 <= recovered["repeated"] <= 2 * 3  # three in flight, the standby as far behind
     assert recovered["step"] >= killed[0] - 1
-    assert sorted(ran.live.losses) == list(range(300))
+    # Losses that the worker had not told yet died with it; all later ones are there.
+    missing = set(range(300)) - set(ran.live.losses)
+    assert all(step < recovered["step"] for step in missing)
 
 
 def test_without_a_standby_the_run_goes_back_to_the_last_collection(
@@ -145,7 +147,7 @@ def test_with_no_server_left_the_client_trains_on_alone_and_says_so(
     assert last["kind"] == "recovered"
     assert last["worker"] == ["e3", None]
     assert "alone" in last["why"]
-    assert sorted(ran.live.losses) == list(range(200))
+    assert set(range(last["step"], 200)) <= set(ran.live.losses)
 
 
 def test_a_server_that_comes_later_can_be_used(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -61,7 +60,7 @@ def test_probes_see_slow_servers_and_slow_links_and_notices_tell_of_faster_ones(
     ))  # fmt: skip
     policy = script(start=Setting("e1", 2), every=20, settings=[None] * 500)
     go(
-        shared, policy, 900, trace=trace, trace_start=time.monotonic(),
+        shared, policy, 900, trace=trace,
         paced=frozenset({"e1", "e2", "e3"}),
     )  # fmt: skip
     first = {server.name: server for server in policy.seen[0].probed}

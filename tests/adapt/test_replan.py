@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -13,7 +12,6 @@ from weft.adapt.replan import Replanning
 from weft.adapt.steer import View
 from weft.adapt.watch import Watch
 from weft.fleet.fleet import Device, Fleet, Link
-from weft.fleet.trace import Moment, Trace
 from weft.plan.derive import derive_profile
 from weft.plan.plan import Plan
 from weft.program.lower import lower
@@ -114,23 +112,3 @@ def test_a_lost_device_is_planned_around(plan: Plan) -> None:
     change = steering.lost(view(plan, Watch(plan), 5, {"phone", "far"}), "near")
     assert "near" not in change.plan.devices
     assert "near" not in change.plan.fleet.names
-
-
-def test_any_strategy_adapts_on_a_live_emulated_fleet(subject: Subject) -> None:
-    """The server becomes fifty times slower; the chain leaves it, and training goes on."""
-    from weft.adapt.train import train
-
-    trace = Trace((Moment(1.0, device="near", slowdown=50.0),))
-    x, y = zip(*(subject.data(n) for n in range(8)), strict=True)
-    import torch
-    from torch import nn
-
-    result = train(
-        subject.module, (torch.cat(x), torch.cat(y)), nn.CrossEntropyLoss(), fleet=FLEET,
-        strategy="chain", steps=150, batch=32, local=True, trace=trace, adapt=True, look_every=15,
-    )  # fmt: skip
-    kinds = {event["kind"] for event in result.events}
-    assert kinds & {"replanned", "worker_changed"}
-    assert len(result.losses) == 150
-    moved: Callable[[dict[str, Any]], bool] = lambda event: "shards" in event  # noqa: E731
-    assert any(moved(event) for event in result.events)

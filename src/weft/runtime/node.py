@@ -255,6 +255,7 @@ class Node:
         try:
             worker.run(command.first, command.last)
         except Cancelled:
+            worker.tell()
             log.info("%s stopped: the run was cancelled", self.name)
         except Exception as error:
             if not isinstance(error, WeftError):

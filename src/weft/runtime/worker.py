@@ -434,10 +434,13 @@ class Worker:
         if self.job.keep_every and (step + 1) % self.job.keep_every == 0:
             kept = save_safetensors(self.state()), save_safetensors(self.optimizer_state())
             self.report(Kept(self.fabric.name, step, *kept))
-        now = time.monotonic()
-        if final or now - self._reported > REPORT_EVERY_S:
-            self.report(Progress(self.fabric.name, step, tuple(self._unreported)))
-            self._reported, self._unreported = now, []
+        if final or time.monotonic() - self._reported > REPORT_EVERY_S:
+            self.tell()
+
+    def tell(self) -> None:
+        """How far it is, with the losses that nobody knows yet."""
+        self.report(Progress(self.fabric.name, self.done, tuple(self._unreported)))
+        self._reported, self._unreported = time.monotonic(), []
 
     def state(self) -> dict[str, Tensor]:
         found = {n: t.detach() for r in self._trained.values() for n, t in r.state.items()}
