@@ -41,14 +41,14 @@ def test_who_stands_by_is_wired_to_the_worker_and_not_over_the_client(
     subject: Subject, city: Fleet, script: Any
 ) -> None:
     plan = subject.plan("e1", 2, city)
-    view = View(0, 0.0, plan, Watch(plan), frozenset(city.names))
+    view = View(0, 0.0, plan, Watch(plan), frozenset(city.names), frozenset(city.names))
     change = PolicySteering(script(start=Setting("e1", 2)), "e1").begin(view)
     assert change is not None
     assert [s.device for s in change.plan.standby] == ["e2"]
     assert change.plan.standby[0].layers == (2, subject.last)
     star = Fleet(city.devices, city.link[:3])  # no wires
     plan = subject.plan("e1", 2, star)
-    view = View(0, 0.0, plan, Watch(plan), frozenset(star.names))
+    view = View(0, 0.0, plan, Watch(plan), frozenset(star.names), frozenset(star.names))
     assert PolicySteering(script(start=Setting("e1", 2)), "e1").begin(view) is None
     named = PolicySteering(script(start=Setting("e1", 2)), "e1", standby="e3").begin(view)
     assert named is not None

@@ -54,7 +54,8 @@ def _as_measured(span: Span) -> Span:
 
 
 def view(plan: Plan, watch: Watch, step: int, reach: set[str] | None = None) -> View:
-    return View(step, 0.0, plan, watch, frozenset(reach or FLEET.names))
+    there = frozenset(reach or FLEET.names)
+    return View(step, 0.0, plan, watch, there, there)
 
 
 def test_a_watch_finds_slowdowns_rates_and_round_trips(plan: Plan) -> None:
