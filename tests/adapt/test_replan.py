@@ -75,8 +75,8 @@ def test_a_watch_finds_slowdowns_rates_and_round_trips(plan: Plan) -> None:
     assert measured.up_mbps == pytest.approx(50.0)
 
 
-def test_round_trips_are_seen_where_both_sides_wait(subject: Subject, city: Fleet) -> None:
-    plan = subject.plan("e1", 2, city, stale=0)
+def test_round_trips_are_seen_where_both_sides_wait(subject: Subject, fleet: Fleet) -> None:
+    plan = subject.plan("e1", 2, fleet, stale=0)
     watch = Watch(plan)
     watch.take(happened(plan))
     assert watch.rtt("phone", "e1") == pytest.approx(0.002, rel=0.01)
