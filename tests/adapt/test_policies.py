@@ -24,8 +24,8 @@ def test_the_strategies_with_online_decisions_are_known() -> None:
     assert not has_policy("chain")
 
 
-def test_a_setting_and_its_plan_say_the_same(subject: Subject, city: Fleet) -> None:
-    like = subject.plan("e1", 1, city)
+def test_a_setting_and_its_plan_say_the_same(subject: Subject, fleet: Fleet) -> None:
+    like = subject.plan("e1", 1, fleet)
     for setting in (Setting("e2", 3, 4), Setting("e1", 1, 1, "fp16"), Setting(None, 4, 1)):
         assert setting_of(plan_for(setting, like)) == setting
     home = plan_for(Setting("e2", 1, 2), like, labels="home")
@@ -38,17 +38,17 @@ def test_a_setting_and_its_plan_say_the_same(subject: Subject, city: Fleet) -> N
 
 
 def test_who_stands_by_is_wired_to_the_worker_and_not_over_the_client(
-    subject: Subject, city: Fleet, script: Any
+    subject: Subject, fleet: Fleet, script: Any
 ) -> None:
-    plan = subject.plan("e1", 2, city)
-    view = View(0, 0.0, plan, Watch(plan), frozenset(city.names))
+    plan = subject.plan("e1", 2, fleet)
+    view = View(0, 0.0, plan, Watch(plan), frozenset(fleet.names), frozenset(fleet.names))
     change = PolicySteering(script(start=Setting("e1", 2)), "e1").begin(view)
     assert change is not None
     assert [s.device for s in change.plan.standby] == ["e2"]
     assert change.plan.standby[0].layers == (2, subject.last)
-    star = Fleet(city.devices, city.link[:3])  # no wires
+    star = Fleet(fleet.devices, fleet.link[:3])  # no wires
     plan = subject.plan("e1", 2, star)
-    view = View(0, 0.0, plan, Watch(plan), frozenset(star.names))
+    view = View(0, 0.0, plan, Watch(plan), frozenset(star.names), frozenset(star.names))
     assert PolicySteering(script(start=Setting("e1", 2)), "e1").begin(view) is None
     named = PolicySteering(script(start=Setting("e1", 2)), "e1", standby="e3").begin(view)
     assert named is not None
@@ -57,17 +57,17 @@ def test_who_stands_by_is_wired_to_the_worker_and_not_over_the_client(
 
 @pytest.mark.parametrize("strategy", ["edgemove", "pipedream-e"])
 def test_a_policy_leaves_a_worker_out_of_reach(
-    strategy: str, go: Callable[..., Any], shared: LocalFleet, subject: Subject, city: Fleet
+    strategy: str, go: Callable[..., Any], shared: LocalFleet, subject: Subject, fleet: Fleet
 ) -> None:
     """Only e1 is there at first; at 3 s it goes out of reach and e2 comes."""
-    plan = subject.plan("e1", 2, city)
+    plan = subject.plan("e1", 2, fleet)
     steering = policy_steering(strategy, plan, {}, 20, seed=0)
     trace = Trace((
         Moment(0.0, device="e2", in_reach=False), Moment(0.0, device="e3", in_reach=False),
         Moment(3.0, device="e1", in_reach=False), Moment(3.0, device="e2", in_reach=True),
     ))  # fmt: skip
     ran = go(shared, steering.policy, 1200, trace=trace,
-             paced=frozenset(city.names), standby="auto")  # fmt: skip
+             paced=frozenset(fleet.names), standby="auto")  # fmt: skip
     assert sorted(ran.live.losses) == list(range(1200))
     kinds = set(ran.kinds)
     assert kinds >= {"device_lost", "recovered"}
@@ -79,8 +79,8 @@ def test_a_policy_leaves_a_worker_out_of_reach(
     assert setting_of(ran.live.run.plan).worker in ("e2", None)
 
 
-def test_options_that_cannot_be_right_are_refused(subject: Subject, city: Fleet) -> None:
-    plan = subject.plan("e1", 2, city)
+def test_options_that_cannot_be_right_are_refused(subject: Subject, fleet: Fleet) -> None:
+    plan = subject.plan("e1", 2, fleet)
     with pytest.raises(InputError, match="worker or home"):
         policy_steering("edgemove", plan, {"labels": "nowhere"}, None, 0)
     with pytest.raises(InputError, match="no device 'e9'"):

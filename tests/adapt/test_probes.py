@@ -28,8 +28,8 @@ def test_a_test_network_costs_what_the_real_one_costs(exponent: float, seed: int
     assert segment_flops(probe_network(flops, seed)) == pytest.approx(flops, rel=0.1, abs=2000)
 
 
-def test_only_the_cost_goes_in_and_layers_are_drawn_at_random(subject: Subject, city: Any) -> None:
-    flops = profile_flops(subject.plan("e1", 2, city).profile)
+def test_only_the_cost_goes_in_and_layers_are_drawn_at_random(subject: Subject, fleet: Any) -> None:
+    flops = profile_flops(subject.plan("e1", 2, fleet).profile)
     networks = [probe_network(flops, seed) for seed in range(40)]
     counts = {sum(len(s.shape) == 2 for s in network.state.values()) for network in networks}
     assert len(counts) >= 4
@@ -51,7 +51,7 @@ def test_a_test_network_can_be_trained() -> None:
 
 
 def test_probes_see_slow_servers_and_slow_links_and_notices_tell_of_faster_ones(
-    go: Callable[..., Any], shared: LocalFleet, script: Any, city: Any
+    go: Callable[..., Any], shared: LocalFleet, script: Any, fleet: Any
 ) -> None:
     """e2 is four times slower than its profile and becomes fast; e3's link is a tenth of e2's."""
     trace = Trace((

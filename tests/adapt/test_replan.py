@@ -54,7 +54,8 @@ def _as_measured(span: Span) -> Span:
 
 
 def view(plan: Plan, watch: Watch, step: int, reach: set[str] | None = None) -> View:
-    return View(step, 0.0, plan, watch, frozenset(reach or FLEET.names))
+    there = frozenset(reach or FLEET.names)
+    return View(step, 0.0, plan, watch, there, there)
 
 
 def test_a_watch_finds_slowdowns_rates_and_round_trips(plan: Plan) -> None:
@@ -74,8 +75,8 @@ def test_a_watch_finds_slowdowns_rates_and_round_trips(plan: Plan) -> None:
     assert measured.up_mbps == pytest.approx(50.0)
 
 
-def test_round_trips_are_seen_where_both_sides_wait(subject: Subject, city: Fleet) -> None:
-    plan = subject.plan("e1", 2, city, stale=0)
+def test_round_trips_are_seen_where_both_sides_wait(subject: Subject, fleet: Fleet) -> None:
+    plan = subject.plan("e1", 2, fleet, stale=0)
     watch = Watch(plan)
     watch.take(happened(plan))
     assert watch.rtt("phone", "e1") == pytest.approx(0.002, rel=0.01)

@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from weft.adapt.migrate import Move, Saved, migrate
 from weft.adapt.probes import Probes
 from weft.adapt.recover import stop_at
@@ -172,21 +174,28 @@ class Live:
         self._looked_at = True
         self._set_patience()
         self._looked = done
-        self._greet(done)
-        self._change = self.steering.look(self._view(done))
+        came = self._greet(done)
+        view = self._view(done)
+        self._change = self.steering.look(view)
+        if came and self._change is None:  # the others do not know the way to it yet
+            fleet = self.fleet.within(view.present)
+            same = msgspec.structs.replace(self.run.plan, fleet=fleet)
+            self._change = Change(same, f"{', '.join(came)} can be used")
         if self.steering.probes and not self.probes.under_way:
             busy = set(self.run.working)
             self.probes.start([d for d in self.probes.servers if d not in busy])
 
     def _view(self, step: int, without: str | None = None) -> View:
-        reach = set(self.run.crew.present) - self.probes.out_of_reach - {without}
+        present = (frozenset(self.run.crew.present) & set(self.fleet.names)) - {without}
         return View(step, time.monotonic() - self._begin, self.run.plan, self.watch,
-                    frozenset(reach & set(self.fleet.names)), self.probes.take_faster())  # fmt: skip
+                    present - self.probes.out_of_reach, present,
+                    self.probes.take_faster())  # fmt: skip
 
-    def _greet(self, step: int) -> None:
+    def _greet(self, step: int) -> list[str]:
         """Notices who has come and who has gone among those that have no part in the plan."""
         now = frozenset(d for d in self.run.crew.present if d in self.fleet.names)
         for device in sorted(now - self._present):
+            self.run.plan = msgspec.structs.replace(self.run.plan, fleet=self.fleet.within(now))
             self._note(step, "device_joined", f"{device} is there", device=device)
             self.run.enlist(device)
             self.probes.install()
@@ -194,7 +203,9 @@ class Live:
             self.probes.forget(device)
             if device not in self.run.devices:
                 self._note(step, "device_lost", f"{device} is gone; it had no part", device=device)
+        came = sorted(now - self._present)
         self._present = now
+        return came
 
     # --- changes ------------------------------------------------------------------------------------
 

@@ -17,7 +17,6 @@ import msgspec
 from weft import api
 from weft.adapt.steer import Change, View
 from weft.errors import InputError, WeftError
-from weft.fleet.fleet import Fleet
 from weft.plan.plan import Plan
 from weft.plan.profile import Profile
 from weft.simulate.price import price
@@ -84,7 +83,7 @@ class Replanning:
 
     def _decide(self, view: View, reach: frozenset[str]) -> Plan:
         task = api.make_task(
-            _profile(view.watch.profile(), reach), _fleet(view.watch.fleet(), reach),
+            _profile(view.watch.profile(), reach), view.watch.fleet().within(reach),
             batch=view.plan.batch, mode="train", options=self.options, source=view.plan.source,
             optimizer=view.plan.optimizer,
         )  # fmt: skip
@@ -103,22 +102,8 @@ class Replanning:
     def _as_meant(self, plan: Plan, reach: frozenset[str]) -> Plan:
         """With the fleet and the profile that the run began with: emulated devices are paced by them."""
         return msgspec.structs.replace(
-            plan, fleet=_fleet(self._fleet, reach), profile=_profile(self._profile, reach)
+            plan, fleet=self._fleet.within(reach), profile=_profile(self._profile, reach)
         )
-
-
-def _fleet(fleet: Fleet, reach: frozenset[str]) -> Fleet:
-    """The fleet without those that cannot be reached."""
-    media = []
-    for medium in fleet.medium:
-        members = tuple(m for m in medium.members if m in reach)
-        if medium.gateway in reach and members:
-            media.append(msgspec.structs.replace(medium, members=members))
-    return Fleet(
-        tuple(d for d in fleet.devices if d.name in reach),
-        tuple(link for link in fleet.link if set(link.between) <= reach),
-        tuple(media),
-    )
 
 
 def _profile(profile: Profile, reach: frozenset[str]) -> Profile:

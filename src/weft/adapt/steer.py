@@ -17,6 +17,7 @@ import msgspec
 from weft.adapt.policy import Decision, Policy, Seen, Server, Setting
 from weft.adapt.watch import Watch
 from weft.errors import InputError
+from weft.fleet.fleet import Fleet
 from weft.plan.plan import Plan, Shard
 
 Labels = Literal["worker", "home"]
@@ -32,6 +33,7 @@ class View:
     plan: Plan
     watch: Watch
     reach: frozenset[str]  # devices that are there and can be reached, the source among them
+    present: frozenset[str]  # devices that are there, whether the source reaches them or not
     faster: tuple[str, ...] = ()  # servers that have told since the last look that they got faster
 
 
@@ -124,12 +126,14 @@ class PolicySteering:
         self._reference, self._profiled = reference, profiled
         self._standby, self._labels = standby, labels
         self._asked = False  # the policy waits for probes
+        self._fleet: Fleet | None = None  # the whole, whoever is there
 
     def also(self, plan: Plan) -> tuple[str, ...]:
         return tuple(d for d in plan.fleet.names if d != plan.source)
 
     def first(self, plan: Plan) -> Plan:
         """Without a standby: who is there will be known when the run begins."""
+        self._fleet = plan.fleet
         return plan_for(setting_of(plan), plan, labels=self._labels)
 
     def begin(self, view: View) -> Change | None:
@@ -182,9 +186,14 @@ class PolicySteering:
         return self._profiled * (client + worker * slowdown)
 
     def _plan(self, setting: Setting, view: View) -> Plan:
-        plan = plan_for(setting, view.plan, labels=self._labels)
-        chosen = self._choose_standby(plan, view)
-        return plan_for(setting, view.plan, labels=self._labels, standby=chosen)
+        like = msgspec.structs.replace(
+            view.plan, fleet=self._whole_fleet(view).within(view.present)
+        )
+        chosen = self._choose_standby(plan_for(setting, like, labels=self._labels), view)
+        return plan_for(setting, like, labels=self._labels, standby=chosen)
+
+    def _whole_fleet(self, view: View) -> Fleet:
+        return self._fleet or view.plan.fleet
 
     def _choose_standby(self, plan: Plan, view: View) -> str | None:
         worker = setting_of(plan).worker
@@ -215,7 +224,8 @@ class PolicySteering:
         probed: bool = False,
         setting: Setting | None = None,
     ) -> Seen:
-        client, watch, fleet = view.plan.source, view.watch, view.plan.fleet
+        client, watch = view.plan.source, view.watch
+        fleet = self._whole_fleet(view).within(view.present)
         base = _whole(view.plan, self._reference)
         servers = tuple(
             Server(

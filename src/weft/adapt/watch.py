@@ -39,6 +39,8 @@ class Watch:
         self._slowdowns: dict[str, float] = {}
         self._rates: dict[tuple[str, str], float] = {}
         self._rtts: dict[frozenset[str], float] = {}
+        # The whole fleet: a later plan may be made for less of it.
+        self._fleet, self._profile = plan.fleet, plan.profile
         self.follow(plan)
 
     def follow(self, plan: Plan) -> None:
@@ -52,7 +54,7 @@ class Watch:
             for i in code
             if isinstance(i, Forward | Backward | Update)
         }
-        self._channels = {hop.channel: (hop.source, hop.dest) for hop in plan.fleet.hops()}
+        self._channels = {hop.channel: (hop.source, hop.dest) for hop in self._fleet.hops()}
 
     def take(self, timeline: Timeline) -> None:
         if len(timeline.step_ends) > 2:
@@ -114,11 +116,11 @@ class Watch:
     def rate(self, source: str, dest: str) -> float:
         """Bytes per second over a direct link: as measured, else as the plan has it."""
         found = self._rates.get((source, dest))
-        return self.plan.fleet.path_rate(source, dest, self.plan.route) if found is None else found
+        return self._fleet.path_rate(source, dest, self.plan.route) if found is None else found
 
     def rtt(self, a: str, b: str) -> float:
         found = self._rtts.get(frozenset((a, b)))
-        return self.plan.fleet.path_latency(a, b) * 2 if found is None else found
+        return self._fleet.path_latency(a, b) * 2 if found is None else found
 
     def probed(
         self, device: str, source: str, slowdown: float, up: float, down: float, rtt: float
@@ -131,9 +133,9 @@ class Watch:
     def fleet(self) -> Fleet:
         """The plan's fleet with the links as they were measured."""
         return Fleet(
-            self.plan.fleet.devices,
-            tuple(self._measured(link) for link in self.plan.fleet.link),
-            self.plan.fleet.medium,
+            self._fleet.devices,
+            tuple(self._measured(link) for link in self._fleet.link),
+            self._fleet.medium,
         )
 
     def _measured(self, link: Link) -> Link:
@@ -150,7 +152,6 @@ class Watch:
     def profile(self) -> Profile:
         """The plan's profile with every device as slow as it was measured."""
         devices = {
-            name: times.scaled(self.slowdown(name))
-            for name, times in self.plan.profile.devices.items()
+            name: times.scaled(self.slowdown(name)) for name, times in self._profile.devices.items()
         }
-        return msgspec.structs.replace(self.plan.profile, devices=devices)
+        return msgspec.structs.replace(self._profile, devices=devices)

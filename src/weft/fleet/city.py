@@ -10,6 +10,7 @@ The cloud machine is the last of the servers: always in reach, far away, never l
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -46,7 +47,7 @@ class City:
     box: tuple[float, float]  # its extent, metres: the client walks in it
     real: bool  # positions of the EUA data, not generated ones
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         return (*(f"edge{index}" for index in range(len(self.places) - 1)), CLOUD)
 

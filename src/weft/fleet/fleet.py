@@ -8,6 +8,7 @@ fleet.route("pi", "cloud")      # the hops a message takes
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -85,6 +86,20 @@ class Fleet(Struct, frozen=True, dict=True):
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(device.name for device in self.devices)
+
+    def within(self, names: Collection[str]) -> Fleet:
+        """The fleet without all other devices, and without the links that they were part of."""
+        media = []
+        for medium in self.medium:
+            members = tuple(member for member in medium.members if member in names)
+            if medium.gateway in names and members:
+                media.append(Medium(medium.name, medium.gateway, members, medium.mbps,
+                                    medium.latency_ms, medium.loss))  # fmt: skip
+        return Fleet(
+            tuple(device for device in self.devices if device.name in names),
+            tuple(link for link in self.link if all(end in names for end in link.between)),
+            tuple(media),
+        )
 
     def device(self, name: str) -> Device:
         for device in self.devices:

@@ -39,7 +39,7 @@ CHOSEN = (
     "gives Device-Cloud's, and the other rows follow from it. No setting of ours gives PipeDream-E different "
     "speedups for one network on two data sets (1.58x and 1.33x in the paper): only chance does."
 )
-SPREAD = "A random server at random moments: single trajectories spread widely, and ten are few."
+SPREAD = "A random server at random moments: single trajectories spread widely around the mean."
 PROFILE_TIME = (
     "The paper counts only uploads as adaptation time. Here PipeDream-E's layer-by-layer profiles, for which "
     "training stops, count too: 100 minibatches on both sides each."
