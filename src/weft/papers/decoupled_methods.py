@@ -56,7 +56,7 @@ def _four(name: str, label: str, **fields: Any) -> Method:
 # Nearly all classes at every peer, but few passes: what a third of the computation buys is best spent so.
 _PLUS = Method(
     "plus", "decoupled+", "peers", copies=3.2, filters=(10, 19, 19), rounds=2.0, eight_bits=True,
-    recipe=(("epochs", 0.6), ("lr", 0.06), ("weighted", True)),
+    recipe=(("epochs", 0.6), ("weighted", True)),
 )  # fmt: skip
 _ALL = (
     Method("dense", "centralized, dense", "dense", watched=True),
@@ -94,9 +94,7 @@ class Result:
     round_s: float = 0.0  # a usual peer's round over what its own computing takes
 
 
-def run_method(
-    method: Method, net: nn.Module, data: Samples, recipe: Recipe, last: int
-) -> Result:
+def run_method(method: Method, net: nn.Module, data: Samples, recipe: Recipe, last: int) -> Result:
     from weft.graph.capture import capture
     from weft.simulate.peers_baselines import train_fedavg, train_whole
 

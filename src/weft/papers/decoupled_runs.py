@@ -56,7 +56,6 @@ DIGITS = Setting(
 )
 
 
-
 class Outcome(Struct, frozen=True):
     """What one run gave."""
 
