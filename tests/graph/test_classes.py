@@ -10,14 +10,13 @@ from weft import zoo
 from weft.errors import InputError
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.classes import Bank, DecoupledNet, compose
+from weft.graph.classes_calibrate import calibrate, reestimate_norms
 from weft.graph.classes_decouple import (
     averaged,
     by_importance,
-    calibrate,
     decouple,
     numbers,
     read_chain,
-    reestimate_norms,
     score_filters,
 )
 from weft.graph.execute import Runner

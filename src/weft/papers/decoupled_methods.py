@@ -148,7 +148,8 @@ def run_peers(
 
 def decoupled_net(method: Method, net: nn.Module, data: Samples, last: int) -> DecoupledNet:
     """The pre-trained network in parts, its statistics estimated anew."""
-    from weft.graph.classes_decouple import decouple, reestimate_norms, score_filters
+    from weft.graph.classes_calibrate import reestimate_norms
+    from weft.graph.classes_decouple import decouple, score_filters
 
     scores = score_filters(net, data.public_x, data.public_y, last=last)
     shares = [percent / 100 for percent in method.filters] or [SHARE] * last
