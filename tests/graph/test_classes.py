@@ -10,13 +10,13 @@ from weft import zoo
 from weft.errors import InputError
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.classes import Bank, DecoupledNet, compose
+from weft.graph.classes_calibrate import calibrate, reestimate_norms
 from weft.graph.classes_decouple import (
     averaged,
-    calibrate,
+    by_importance,
     decouple,
     numbers,
     read_chain,
-    reestimate_norms,
     score_filters,
 )
 from weft.graph.execute import Runner
@@ -234,3 +234,13 @@ def test_what_cannot_be_decoupled_says_why(dense: nn.Sequential, scores: list[Te
         net.sub_model([1, 1])
     with pytest.raises(InputError, match="'magic' is not one of activation, taylor, random"):
         score_filters(dense, X, Y, last=3, how="magic")  # type: ignore[arg-type]
+
+
+def test_classes_with_spread_out_activity_get_more_filters(dense: nn.Sequential) -> None:
+    scores = [torch.zeros(9, 16) for _ in range(3)]
+    for layer in scores:
+        for label in range(9):
+            layer[label, : label + 1] = 1.0  # class c needs c + 1 filters
+    rows = by_importance(scores, [0.5, 0.25, 0.25])
+    assert rows == [[6, 3, 3]] * 3 + [[8, 4, 4]] * 3 + [[10, 5, 5]] * 3
+    assert len({tuple(row) for row in rows}) == 3  # three banks at the most

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from weft import data as sets_of_data
 from weft.graph.classes import DecoupledNet
-from weft.graph.classes_decouple import decouple, reestimate_norms, score_filters
+from weft.graph.classes_calibrate import reestimate_norms
+from weft.graph.classes_decouple import decouple, score_filters
 from weft.graph.classes_exchange import harvest, mean, sync_structures
 from weft.plan.peers import FOUR_OF_FIVE, mesh, ring
 from weft.simulate.peers import (

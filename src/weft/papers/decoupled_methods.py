@@ -56,7 +56,7 @@ def _four(name: str, label: str, **fields: Any) -> Method:
 # Nearly all classes at every peer, but few passes: what a third of the computation buys is best spent so.
 _PLUS = Method(
     "plus", "decoupled+", "peers", copies=3.2, filters=(10, 19, 19), rounds=2.0, eight_bits=True,
-    recipe=(("epochs", 0.6), ("lr", 0.06), ("weighted", True)),
+    recipe=(("epochs", 0.6), ("weighted", True)),
 )  # fmt: skip
 _ALL = (
     Method("dense", "centralized, dense", "dense", watched=True),
@@ -148,7 +148,8 @@ def run_peers(
 
 def decoupled_net(method: Method, net: nn.Module, data: Samples, last: int) -> DecoupledNet:
     """The pre-trained network in parts, its statistics estimated anew."""
-    from weft.graph.classes_decouple import decouple, reestimate_norms, score_filters
+    from weft.graph.classes_calibrate import reestimate_norms
+    from weft.graph.classes_decouple import decouple, score_filters
 
     scores = score_filters(net, data.public_x, data.public_y, last=last)
     shares = [percent / 100 for percent in method.filters] or [SHARE] * last

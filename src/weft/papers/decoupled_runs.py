@@ -259,7 +259,8 @@ def scoring_rows(setting: Setting) -> list[tuple[str, float, float]]:
     """(score, percent right after decoupling, and with new statistics); the first seed's network."""
     import torch
 
-    from weft.graph.classes_decouple import decouple, reestimate_norms, score_filters
+    from weft.graph.classes_calibrate import reestimate_norms
+    from weft.graph.classes_decouple import decouple, score_filters
     from weft.papers.decoupled_methods import SHARE
     from weft.simulate.peers import accuracy
     from weft.zoo.chains import cnn5

@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from weft.data.classes import Deal, class_rows
 from weft.graph.classes import DecoupledNet, State, compose
-from weft.graph.classes_decouple import calibrate, reestimate_norms
+from weft.graph.classes_calibrate import calibrate, reestimate_norms
 from weft.graph.classes_exchange import gossip, harvest, mean, ring_all_reduce, sync_structures
 
 Code = Callable[[Tensor], tuple[Tensor, int]]  # a tensor as it arrives, and its bytes on the way
