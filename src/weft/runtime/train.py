@@ -8,6 +8,7 @@ result.model          # an ordinary nn.Module with the trained weights
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +34,7 @@ from weft.runtime.feeds import Data, Source, accuracy, source_of
 from weft.runtime.launch import Place, open_crew
 from weft.runtime.messages import Spans
 from weft.runtime.record import Folder, RunFile
-from weft.runtime.swarm import run_class
+from weft.runtime.swarm import run_class, total_counts
 from weft.simulate.price import priced
 
 Loss = nn.Module | Callable[[Tensor, Tensor], Tensor]
@@ -65,6 +66,7 @@ class TrainResult:
     too_fast: tuple[str, ...] = ()  # devices of the fleet that this machine cannot emulate
     test_accuracy: float | None = None
     events: list[dict[str, Any]] = field(default_factory=list)
+    radio: Counter[str] = field(default_factory=Counter)  # a swarm's messages, packets and losses
     out: Path | None = None
 
     @property
@@ -266,7 +268,7 @@ class _Run:
             losses=[self.losses[s] for s in sorted(self.losses)], seconds=self.training_s,
             first=self.first, timeline=timeline, nodes=nodes, out=self.folder.path if self.folder else None,
             too_fast=self.trainee.emulation.too_fast if self.trainee.emulation else (),
-            events=run.events,
+            events=run.events, radio=total_counts(run, nodes) if self.plan.swarm else Counter(),
         )  # fmt: skip
         if self.folder:
             self.folder.save_timeline(timeline)
