@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from weft.errors import InputError
 from weft.fleet.radio import Radio, topology
-from weft.plan.stitchnet_budget import WORTHWHILE, best_relays, spend, value, worth
+from weft.plan.stitchnet_budget import WORTHWHILE, best_relays, delivered, spend, value, worth
 from weft.plan.stitchnet_mapping import NOBODY, Spread, mix_mapped, random_units
 from weft.plan.stitchnet_paths import Routes, messages, packets, plan_routes, slots
 from weft.plan.stitchnet_recovery import clone, drop, failure_order, importance
@@ -57,8 +57,9 @@ def test_packets_are_spent_as_well_as_by_trying_all_ways(seed: int, budget: int)
             direct = np.zeros((3, 3, 3), dtype=np.int64)
             for place, count in zip(asked, times, strict=True):
                 direct[place] = count
-            best = max(best, value(spread, Routes(direct, 0 * direct, found.via), prr))
-    assert value(spread, found, prr) >= best - WORTHWHILE * budget
+            tried = Routes(direct, 0 * direct, found.via)
+            best = max(best, float(delivered(spread, tried, prr).sum()))
+    assert delivered(spread, found, prr).sum() >= best - WORTHWHILE * budget
 
 
 def test_it_delivers_more_weight_than_mix_mapped_for_no_more_packets() -> None:
@@ -105,10 +106,10 @@ def test_after_failures_every_neuron_that_fits_has_a_holder_that_is_heard() -> N
         assert packets(after.routes) <= 200
         relays = after.routes.via[(after.routes.relayed > 0).any(axis=0)]
         assert not set(relays.tolist()) & set(lost)
-        if len(lost) <= 5:
+        assert counts.sum() <= 256
+        if len(lost) <= 4:
             assert counts.sum() == 256
-        else:
-            assert counts.sum() == pytest.approx(64 * (9 - len(lost)), abs=4)
+        assert (counts.sum(axis=0) > 0).all(), "every layer has a neuron left"
 
 
 def test_what_does_not_fit_is_the_least_important() -> None:
@@ -118,6 +119,22 @@ def test_what_does_not_fit_is_the_least_important() -> None:
     after, weights = recover(found.spread, prr, 200, lost, norms()), norms()
     for owners, norm in zip(after.spread.owners, weights, strict=True):
         assert norm[owners >= 0].min() >= norm[owners == NOBODY].max()
+
+
+def test_devices_that_are_not_heard_get_no_neurons_after_failures() -> None:
+    """Two deaf survivors once got two layers, and the accuracy fell to that of guessing."""
+    prr = PLACES[0].measured(4.0)
+    found = best_spread(prr, WIDTHS, 200)
+    c = found.spread.coordinator
+    left = [d for d in range(9) if d != c][:2]
+    lost = [d for d in range(9) if d != c and d not in left]
+    deaf = prr.copy()
+    deaf[left] = deaf[:, left] = 0.0
+    np.fill_diagonal(deaf, 1.0)
+    after = recover(found.spread, deaf, 200, lost, norms())
+    assert after.spread.workers == (c,)
+    assert after.spread.counts()[c].tolist() == [16, 16, 16, 16]
+    assert messages(after.routes) == 0
 
 
 def test_horizontal_devices_are_cloned_whole_and_vertical_ones_by_their_best_quarter() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
@@ -255,6 +256,27 @@ def test_messages_arrive_as_often_as_their_chance_says() -> None:
     share = channel.heard(TRAINING, 0, 4000).mean(axis=0)
     np.testing.assert_allclose(share, chance(channel.routes, channel.delivery), atol=0.05)
     assert channel.heard(TRAINING, 0, 3).shape == (3, slots(spread), 9, 9)
+
+
+def test_rescaling_keeps_a_receiver_s_weight_as_expected_whatever_got_lost() -> None:
+    prr = PLACE.measured(3.9)
+    spread = mix_mapped(prr, WIDTHS)
+    routes = plan_routes("subpath", prr, spread)
+    expected = chance(routes, prr)
+    plain = Channel(spread, routes, PLACE.delivery(3.9), seed=5, dtype=torch.float64)
+    scaled = dataclasses.replace(plain, expected=expected).masks(TRAINING, 0, 50)
+    for b, mask in enumerate(scaled.hidden, start=1):
+        into, out = spread.owners[b - 1], spread.owners[b]
+        wanted_sums = torch.from_numpy(expected[b][np.ix_(into, out)].sum(axis=0))
+        sums = mask.sum(dim=2)
+        heard_something = sums > 0
+        close = torch.isclose(sums, wanted_sums.expand_as(sums))
+        assert bool((close | ~heard_something).all())
+        assert bool(heard_something.any())
+    lossy = plain.masks(TRAINING, 0, 50)
+    assert all(
+        torch.equal(a, b) for a, b in zip(scaled.back_hidden, lossy.back_hidden, strict=True)
+    )
 
 
 def small_data(samples: int = 200) -> Dataset:

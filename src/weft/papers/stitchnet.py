@@ -52,7 +52,7 @@ def study_paper(out: Path, setting: Setting, tell: Tell) -> Reproduction:
 def written(out: Path, study: Study, prr: list[Figures], tell: Tell) -> Reproduction:
     """Claims, tables and pictures of a study."""
     tell("drawing", 0.97)
-    costs = overhead()
+    costs = overhead(study.setting.many)
     claims = all_claims(study, prr, costs)
     tables = (accuracy_table(study), failure_table(study), plus_table(study), prr_table(prr))
     files = draw_figures(out, study, prr, costs)

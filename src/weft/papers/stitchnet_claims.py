@@ -24,6 +24,7 @@ NOT_BETTER = (
     "Mix-Mapped is far better than Vertical and, within noise, as good as Random, not better; it needs "
     "about 40% of Random's packets."
 )
+SHORT = "So close only after as many steps as the paper trains; shorter runs differ by more."
 CLONING_HURTS = (
     "The first devices to go are weakly connected: their neurons learned little, the others learned to do "
     "without them. Cloned to well-connected devices they are suddenly heard, which costs accuracy. "
@@ -116,7 +117,7 @@ def learning_claims(study: Study) -> list[Claim]:
         compare("fig8-epoch1", "Mix-Mapped learns faster than Random: accuracy after epoch 1",
                 first["mix"], first["random"], first["mix"] > first["random"] + NOISE, NOT_FASTER),
         Claim("fig8-epoch20", "at epoch 20 Mix-Mapped and Random are similar", "similar",
-              f"{last:+.1f} points", "", abs(last) <= 1.5 * NOISE),
+              f"{last:+.1f} points", "", abs(last) <= 1.5 * NOISE, SHORT),
         compare("fig9-better", "Mix-Mapped works better than Random", study.mean("mix"),
                 study.mean("random"), last > NOISE, NOT_BETTER),
         Claim("fig15-recovers", "Mix-Mapped recovers faster than Random when the radio gets worse",
@@ -170,7 +171,7 @@ def failure_claims(study: Study) -> list[Claim]:
 def overhead_claims(study: Study, costs: Overhead) -> list[Claim]:
     """Figures 17 and 18."""
     drop = study.mean("mix", "devices 1") - study.mean("devices 1")
-    grows = all(a <= b for a, b in zip(costs.packets, costs.packets[1:], strict=False))
+    grows = costs.packets[-1] > 0.9 * max(costs.packets) > costs.packets[1]
     found: list[Claim | None] = [
         Claim("fig17-packets", "packets by number of devices", "grow",
               f"{costs.packets[1]:.0f} to {costs.packets[-1]:.0f}", "", grows),

@@ -144,9 +144,10 @@ def run_job(job: Job) -> Outcome:
                     tests = [evaluate(net, images, channel, at * TESTS + k) for k in range(TESTS)]
                     curve.append(float(np.mean(tests)))
                 failed[f"{rule} {first}"] = curve
+    alone = job.devices == 1
     return Outcome(
-        history.accuracies, history.losses, history.steps, messages(now.routes),
-        packets(now.routes), failed, changed[0] if changed else None,
+        history.accuracies, history.losses, history.steps, 0 if alone else messages(now.routes),
+        0 if alone else packets(now.routes), failed, changed[0] if changed else None,
     )  # fmt: skip
 
 

@@ -40,7 +40,7 @@ FULL = Setting(
     "fashion-mnist", ("fashion-mnist", "mnist", "letters-az"), 6, 3, 20,
     (3.5, 3.7, 3.9, 4.0), (3, 6), 60, 5,
 )  # fmt: skip
-QUICK = Setting("mnist5k", ("mnist5k",), 2, 1, 15, (3.5, 3.9, 4.0), (5,), 10, 15)
+QUICK = Setting("mnist5k", ("mnist5k",), 2, 1, 12, (3.5, 3.9, 4.0), (5,), 10, 12)
 
 
 def variants(setting: Setting) -> dict[str, tuple[int, Callable[[int], Job]]]:

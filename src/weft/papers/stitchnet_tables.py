@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median, pstdev
+from statistics import mean, median, pstdev
 
 from weft.papers.claims import Table
 from weft.papers.stitchnet_runs import HIDDEN, Job, scene
 from weft.papers.stitchnet_study import LOSSY, Study
 from weft.plan.stitchnet_paths import packets, slots
-from weft.plan.stitchnet_topology import Figures, find_topology
+from weft.plan.stitchnet_topology import Figures, find_topologies, find_topology
 
 SLOT_MS = 100.0  # the paper's worst case for one transmission
 PAPER_ACCURACY = {  # Fashion-MNIST, epoch 20, where the paper prints it
@@ -43,22 +43,22 @@ class Overhead:
     memory_kb: tuple[float, ...]  # parameters of the busiest worker
 
 
-def overhead() -> Overhead:
+def overhead(topologies: int) -> Overhead:
     """Packets and memory of Mix-Mapped by number of devices, and the time of a step here."""
     counts = tuple(range(1, 10))
-    place = find_topology().seed
+    places = [place.seed for place in find_topologies(topologies)]
     step_ms = 1e3 * plain_step_s()
     sent, compute, network, memory = [], [], [], []
     for devices in counts:
-        where = scene(Job(place=place, devices=devices))
-        spread = where.spread
+        scenes = [scene(Job(place=place, devices=devices)) for place in places]
+        spread = scenes[0].spread
         widths = (784, *spread.widths)
         weights = [
             sum(len(spread.units(d, k)) * (widths[k] + 1) for k in range(HIDDEN))
             for d in spread.workers
         ]
         share = max(weights) / sum(weights)
-        sent.append(0.0 if devices == 1 else float(packets(where.routes)))
+        sent.append(0.0 if devices == 1 else mean(packets(one.routes) for one in scenes))
         compute.append(step_ms * share)
         network.append(0.0 if devices == 1 else slots(spread) * SLOT_MS)
         memory.append(4 * max(weights) / 1e3)
@@ -111,9 +111,8 @@ def prr_table(found: Sequence[Figures]) -> Table:
     rows = []
     for name, label in names.items():
         values = [getattr(one, name) for one in found]
-        mean = sum(values) / len(values)
         away = max(abs(v - getattr(paper, name)) for v in values)
-        rows.append((label, f"{getattr(paper, name):.2f}", f"{mean:.3f}", f"{away:.3f}"))
+        rows.append((label, f"{getattr(paper, name):.2f}", f"{mean(values):.3f}", f"{away:.3f}"))
     columns = ("mean packet reception ratio", "paper", "ours", "furthest topology")
     return Table(
         f"The radio model on {len(found)} topologies found by search", columns, tuple(rows)
@@ -155,7 +154,7 @@ def plus_table(study: Study) -> Table:
              *(f"{value:+.1f}" for value in gains[-1]))
         )  # fmt: skip
     columns = list(zip(*gains, strict=True))
-    rows.append(("mean", "", "", *(f"{sum(c) / len(c):+.1f}" for c in columns)))
+    rows.append(("mean", "", "", *(f"{mean(c):+.1f}" for c in columns)))
     rows.append(("deviation", "", "", *(f"{pstdev(c):.1f}" for c in columns)))
     return Table(
         f"stitchnet+ beside Mix-Mapped at an exponent of {LOSSY}: accuracy (packets a batch) and gains",

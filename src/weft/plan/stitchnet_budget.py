@@ -1,7 +1,7 @@
 """How a budget of packets is best spent: the expected weight that is delivered, packet by packet.
 
     routes = spend(spread, prr, budget=200)
-    value(spread, routes, prr)         # 1.0 where every message is sure to arrive
+    value(spread, routes, prr)         # near 1 where every message is nearly sure to arrive
 
 A message from device s to device d carries the weights between their neurons. Counted with weights of equal
 size, its worth is (share of the layer that s owns) x (share of the next layer that d owns), so every boundary
@@ -84,8 +84,27 @@ def spend(
     return routes
 
 
-def value(spread: Spread, routes: Routes, prr: Matrix) -> float:
-    """The share of all weight that is expected to be delivered, forward and backward."""
+def delivered(spread: Spread, routes: Routes, prr: Matrix) -> Matrix:
+    """By slot: the share of the weight between two layers that is expected to be delivered."""
     known = np.clip(prr, 0.0, SURE)
-    carried = worth(spread)
-    return float((carried * chance(routes, known)).sum() / len(carried))
+    found: Matrix = (worth(spread) * chance(routes, known)).sum(axis=(1, 2))
+    return found
+
+
+def value(spread: Spread, routes: Routes, prr: Matrix) -> float:
+    """What is expected to pass from end to end: input to output, and gradients back to the first layer.
+
+    Layer by layer, what a device passes on is what reached it; so a device that hears nobody adds nothing,
+    whatever it says to itself. 1 where all arrives; the geometric mean of both directions.
+    """
+    likely = chance(routes, np.clip(prr, 0.0, SURE))
+    shares = spread.counts() / np.array(spread.widths, dtype=float)
+    depth, c = shares.shape[1], spread.coordinator
+    forth = likely[0, c].copy()  # how much of all it should hear reaches each device
+    for b in range(1, depth):
+        forth = (shares[:, b - 1] * forth) @ likely[b]
+    back = likely[2 * depth, c].copy()
+    for b in range(depth - 1, 0, -1):
+        back = (shares[:, b] * back) @ likely[depth + b]
+    out = float((shares[:, -1] * forth) @ likely[depth, :, c])
+    return float(np.sqrt(out * float(shares[:, 0] @ back)))

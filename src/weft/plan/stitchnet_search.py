@@ -42,7 +42,7 @@ OVERLOAD = 2.0  # how many times its share a device may carry after others are l
 class Found:
     spread: Spread
     routes: Routes
-    value: float  # the expected share of all weight that is delivered
+    value: float  # the share of weight that is expected to be delivered from end to end
 
 
 def best_spread(
@@ -98,12 +98,13 @@ def recover(
     each = OVERLOAD * share / share[workers].sum() * sum(spread.widths)  # neurons at most
     both = prr[:, c] * prr[c]
     able = sorted(np.flatnonzero(alive).tolist(), key=lambda d: (d != c, -both[d]))
-    room = np.cumsum([each[d] for d in able])
-    least = min(int(np.searchsorted(room, sum(spread.widths) - 1e-6)) + 1, len(able))
-    fits = min(1.0, room[-1] / sum(spread.widths))
-    kept = [np.sort(np.argsort(-norm)[: ceil(fits * len(norm))]) for norm in importance]
-    deal = _Deal(prr, spread.widths, kept, budget, share, alive, c)
-    found = [deal.improved(able, used) for used in range(least, len(able) + 1)]
+    room = np.cumsum([each[d] for d in able]) / sum(spread.widths)
+    found = []
+    for used in range(1, len(able) + 1):
+        fits = min(1.0, float(room[used - 1]))
+        kept = [np.sort(np.argsort(-norm)[: ceil(fits * len(norm))]) for norm in importance]
+        deal = _Deal(prr, spread.widths, kept, budget, share, alive, c)
+        found.append(deal.improved(able, used))
     return max(found, key=lambda one: one.value)
 
 
