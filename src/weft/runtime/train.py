@@ -263,6 +263,8 @@ class _Run:
                 state = self._leg(run, start, min(start + leg, self.steps))
             timeline, nodes = run.timeline()
             self.plan = run.plan
+        if self.folder and self.plan.version:  # it has changed on the way
+            self.folder.save_plan(self.plan)
         result = TrainResult(
             model=_with_state(model, state), plan=self.plan, steps=self.steps,
             losses=[self.losses[s] for s in sorted(self.losses)], seconds=self.training_s,
