@@ -54,6 +54,8 @@ def test_the_lost_neither_send_nor_hear_nor_relay_and_the_rest_can_run(plan: Pla
         assert not {m.source, m.dest, m.via} & set(lost)
         assert m.direct + m.relayed >= 1
     assert not set(lost) & set(after.devices)
+    cloned = sum(int((owners >= 0).sum()) for owners in spread_of(after).owners)
+    assert cloned == 256 - 24, "nothing was cloned to a device that is lost as well"
     validate(lower(after))
 
 

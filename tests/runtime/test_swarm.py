@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+import weft
 from weft.api import make_task
 from weft.errors import WeftError
-from weft.fleet.fleet import Fleet, Link
-from weft.fleet.losses import TRAINING
+from weft.fleet.fleet import Device, Fleet, Link
+from weft.fleet.losses import TESTING, TRAINING
 from weft.fleet.radio import Radio, fleet_delivery, radio_fleet, topology
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.masked import Perceptron
@@ -28,6 +30,8 @@ from weft.plan.stitchnet import as_plan
 from weft.plan.stitchnet_mapping import Spread, mix_mapped
 from weft.plan.stitchnet_paths import Path, Routes, plan_routes, wanted
 from weft.plan.swarm_plan import routes_of, spread_of, with_swarm
+from weft.report.results import train_document, train_table
+from weft.report.tables import render
 from weft.runtime.coordinator import Outcome, Settings
 from weft.runtime.local import LocalFleet
 from weft.runtime.swarm import SwarmCoordinator, total_counts
@@ -179,6 +183,41 @@ def test_slots_by_the_clock_lose_no_less_than_the_radio(swarm: LocalFleet) -> No
     assert counts["unheard"] >= lost * (1 - counts["left_out"] / steps)
     assert len(outcome.losses) + nodes[plan.source].counts.get("left_out", 0) == steps
     assert timeline.step_ends[-1] - timeline.step_ends[0] >= 0.025 * 7 * (steps - 2)
+
+
+def test_answers_are_those_of_the_masks(swarm: LocalFleet) -> None:
+    spread = mix_mapped(PRR, WIDTHS)
+    trained = plan_of(spread, plan_routes("subpath", PRR, spread))
+    plan = msgspec.structs.replace(trained, mode="infer")
+    with coordinator(swarm, plan) as run:
+        run.prepare()
+        outcome = run.steps(0, 4)
+    net, _ = simulated(trained, 0)
+    channel = Channel(spread, routes_of(plan), fleet_delivery(BAD), seed=5, dtype=torch.float64)
+    x = torch.stack([data(step)[0] for step in range(4)])
+    expected = net.logits(x, channel.masks(TESTING, 0, 4))
+    for step in range(4):
+        (answer,) = outcome.answers[step, 0].values()
+        torch.testing.assert_close(answer, expected[step], atol=1e-6, rtol=0)
+
+
+def test_training_by_name_and_what_is_told_of_it() -> None:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+    links = tuple(Link((a, b), 100.0, 100.0, loss=0.2) for a, b in combinations("abc", 2))
+    fleet = Fleet(tuple(Device(name, gflops=1.0) for name in "abc"), links)
+    result = weft.train(
+        model, (torch.rand(40, 6), torch.randint(3, (40,))), nn.CrossEntropyLoss(), fleet=fleet,
+        strategy="stitchnet", steps=6, batch=8, optimizer="adam", local=True,
+        options={"slot_ms": 20},
+    )  # fmt: skip
+    assert result.plan.swarm is not None
+    assert result.predicted_step_s == pytest.approx(0.02 * 5)
+    messages = len(result.plan.swarm.messages)
+    left_out = result.radio["left_out"]
+    assert result.radio["messages"] == messages * 6 or left_out
+    assert train_document(result)["radio"]["unheard"] == result.radio["unheard"] > 0
+    assert "not heard in time" in render(train_table(result))
 
 
 class Once:

@@ -48,17 +48,19 @@ def place_state(segment: Segment, part: Mapping[str, Tensor], into: dict[str, Te
     What `into` has no tensor for yet begins with zeros; tensors that are whole replace those there.
     """
     for full, tensor in part.items():
-        name = full.rpartition("/")[0] if "/" in full else full
+        memory = "/" in full
+        name = full.rpartition("/")[0] if memory else full
         pick = segment.picks.get(name)
         if name not in segment.state:
             continue
-        if pick is None or not pick.listed or tensor.dim() == 0:
-            into[full] = tensor
-            continue
-        if tuple(tensor.shape) != segment.state[name].shape:
+        counter = memory and tensor.dim() == 0  # how many updates there have been
+        if not counter and tuple(tensor.shape) != segment.state[name].shape:
             raise WeftError(
                 f"{full} came back in shape {tuple(tensor.shape)}, not {segment.state[name].shape}"
             )
+        if counter or pick is None or not pick.listed:
+            into[full] = tensor
+            continue
         whole = into.get(full)
         whole = torch.zeros(pick.shape, dtype=tensor.dtype) if whole is None else whole
         into[full] = _placed(whole.detach().clone(), tensor, pick)

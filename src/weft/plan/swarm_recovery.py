@@ -9,6 +9,7 @@ reception ratios make likelier. A relay that is lost relays no more.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -17,7 +18,7 @@ from weft.errors import WeftError
 from weft.plan.plan import Plan
 from weft.plan.stitchnet_mapping import Spread
 from weft.plan.stitchnet_paths import wanted
-from weft.plan.stitchnet_recovery import Importance, clone
+from weft.plan.stitchnet_recovery import Importance, clone, drop
 from weft.plan.swarm import Message, Swarm
 from weft.plan.swarm_plan import spread_of, unit_shards
 
@@ -32,9 +33,8 @@ def after_loss(plan: Plan, lost: Sequence[str], importance: Importance) -> Plan:
             f"{swarm.coordinator} is lost: it has the samples and the output layer, so that nobody else "
             "can go on. Start the run again with --resume, without it"
         )
-    spread = spread_of(plan)
-    for device in lost:
-        spread = clone(spread, names.index(device), importance, seed=swarm.seed)
+    gone = [names.index(device) for device in lost]
+    spread = _cloned(spread_of(plan), gone, importance, swarm.seed)
     if not all((owners >= 0).any() for owners in spread.owners):
         raise WeftError(
             f"{', '.join(lost)}: lost, and with them the last unit of a layer; too few devices are "
@@ -50,6 +50,22 @@ def after_loss(plan: Plan, lost: Sequence[str], importance: Importance) -> Plan:
             horizontal=tuple(names[d] for d in spread.horizontal),
         ),
     )
+
+
+def _cloned(spread: Spread, gone: Sequence[int], importance: Importance, seed: int) -> Spread:
+    """Every lost device's units to those that are left: not to one that is lost as well."""
+    after = spread
+    for device in gone:
+        after = drop(after, device)
+    owners = list(after.owners)
+    for device in gone:
+        alone = spread
+        for other in gone:
+            alone = alone if other == device else drop(alone, other)
+        found = clone(alone, device, importance, seed).owners
+        for layer, before in enumerate(spread.owners):
+            owners[layer] = np.where(before == device, found[layer], owners[layer])
+    return replace(after, owners=tuple(owners))
 
 
 def _messages(

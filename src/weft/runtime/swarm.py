@@ -51,6 +51,7 @@ class SwarmCoordinator(Coordinator):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
+        self.begun = time.monotonic()  # events are counted from here
         self.counts: Counter[str] = Counter()  # of devices under plans that have ended
         self._kept: dict[str, Tensor] = dict(self.initial)
         self._kept_memory: dict[str, Tensor] = {}
@@ -138,7 +139,8 @@ class SwarmCoordinator(Coordinator):
                 self._event(step, "device_silent", device=other)
 
     def _event(self, step: int, kind: str, **more: Any) -> None:
-        self.events.append({"step": step, "kind": kind, **more})
+        seconds = round(time.monotonic() - self.begun, 3)
+        self.events.append({"step": step, "kind": kind, "time_s": seconds, **more})
 
     # --- going on without some ------------------------------------------------------------------
 

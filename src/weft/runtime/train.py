@@ -8,6 +8,7 @@ result.model          # an ordinary nn.Module with the trained weights
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,7 +36,7 @@ from weft.runtime.feeds import Data, Source, accuracy, source_of
 from weft.runtime.launch import Place, open_crew
 from weft.runtime.messages import Spans
 from weft.runtime.record import Folder, RunFile
-from weft.runtime.swarm import run_class
+from weft.runtime.swarm import run_class, total_counts
 from weft.simulate.price import priced
 
 Loss = nn.Module | Callable[[Tensor, Tensor], Tensor]
@@ -67,6 +68,7 @@ class TrainResult:
     too_fast: tuple[str, ...] = ()  # devices of the fleet that this machine cannot emulate
     test_accuracy: float | None = None
     events: list[dict[str, Any]] = field(default_factory=list)
+    radio: Counter[str] = field(default_factory=Counter)  # a swarm's messages, packets and losses
     out: Path | None = None
 
     @property
@@ -322,12 +324,15 @@ class _Run:
                 state, optimizer_state = self._save(run, outcome, end)
             timeline, nodes = pieces if pieces is not None else run.timeline()
             self.plan = run.plan
+        if self.folder and self.plan.version:  # it has changed on the way
+            self.folder.save_plan(self.plan)
         result = TrainResult(
             model=_with_state(model, state), plan=self.plan, steps=self.steps,
             losses=[self.losses[s] for s in sorted(self.losses)], seconds=self.training_s,
             first=self.first, timeline=timeline, nodes=nodes, out=self.folder.path if self.folder else None,
             too_fast=self.trainee.emulation.too_fast if self.trainee.emulation else (),
             events=[*self.events, *run.events],
+            radio=total_counts(run, nodes) if self.plan.swarm else Counter(),
         )  # fmt: skip
         if self.folder:
             self.folder.save_timeline(timeline)
