@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import strategies as st
+from torch import Tensor, nn
 
 from weft.fleet.fleet import Device, Fleet, Link
+from weft.graph.network import Arg, Graph, Layer, Node, Ref, State, Value
 from weft.plan.plan import Part, Plan, Shard
 from weft.plan.profile import DeviceTimes, LayerCost, Profile
 
@@ -114,3 +117,136 @@ def any_lanes() -> Callable[..., st.SearchStrategy[Plan]]:
 @pytest.fixture(scope="session")
 def any_hiertrain() -> Callable[..., st.SearchStrategy[Plan]]:
     return random_hiertrain
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Small tensors: more threads would only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def chain_graph(module: nn.Sequential, x: Tensor) -> Graph:
+    """A chain as capture would see it, without its cost: one layer per convolution or linear."""
+    source = "x"
+    values = {source: Value((1, *x.shape[1:]), "float32")}
+    layers: list[Layer] = []
+    for number, (key, part) in enumerate(module.named_children()):
+        op, args = _call(part, key)
+        heavy = isinstance(part, (nn.Conv2d, nn.Linear))
+        if not layers or isinstance(part, nn.Flatten) or (heavy and layers[-1].state):
+            layers.append(Layer(f"layer{key}", [], [], 0.0, 0))
+        layers[-1].nodes.append(Node(f"n{number}", f"aten.{op}", [Ref(source), *args]))
+        layers[-1].state.extend(f"{key}.{name}" for name in part.state_dict())
+        source, x = f"n{number}", part(x)
+        values[source] = Value((1, *x.shape[1:]), "float32")
+    state = {
+        name: State(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+        for name, tensor in module.state_dict().items()
+        if tensor.ndim
+    }
+    return Graph("chain", ["x"], source, layers, values, state)
+
+
+def _call(part: Any, key: str) -> tuple[str, list[Arg]]:
+    """The operator of a module and its arguments after the input."""
+    named: list[Arg] = [Ref(f"{key}.{name}") for name in part.state_dict()]
+    match part:
+        case nn.Conv2d():
+            window = [list(part.stride), list(part.padding), list(part.dilation), part.groups]
+            return "conv2d.default", [
+                named[0],
+                named[1] if part.bias is not None else None,
+                *window,
+            ]
+        case nn.Linear():
+            return "linear.default", named
+        case nn.BatchNorm2d() | nn.BatchNorm1d():
+            return "batch_norm.default", [*named[:4], False, 0.1, part.eps, False]
+        case nn.MaxPool2d():
+            sizes = [[n, n] for n in (part.kernel_size, part.stride, part.padding, part.dilation)]
+            return "max_pool2d.default", [*sizes, part.ceil_mode]
+        case nn.AvgPool2d():
+            sizes = [[n, n] for n in (part.kernel_size, part.stride, part.padding)]
+            rest = [part.ceil_mode, part.count_include_pad, part.divisor_override]
+            return "avg_pool2d.default", [*sizes, *rest]
+        case nn.AdaptiveAvgPool2d():
+            return "adaptive_avg_pool2d.default", [[part.output_size, part.output_size]]
+        case nn.PixelShuffle():
+            return "pixel_shuffle.default", [part.upscale_factor]
+        case nn.PixelUnshuffle():
+            return "pixel_unshuffle.default", [part.downscale_factor]
+        case nn.Upsample():
+            return "upsample_nearest2d.vec", [None, [part.scale_factor, part.scale_factor]]
+        case nn.ZeroPad2d():
+            return "pad.default", [list(part.padding), "constant", 0.0]
+        case nn.Dropout():
+            return "dropout.default", [part.p, False]
+        case nn.Flatten():
+            return "flatten.using_ints", [1]
+        case nn.Softmax():
+            return "softmax.int", [part.dim]
+        case nn.ReLU() | nn.Tanh():
+            return f"{type(part).__name__.lower()}.default", []
+    raise AssertionError(part)
+
+
+@pytest.fixture(scope="session")
+def graph_of() -> Callable[[nn.Sequential, Tensor], Graph]:
+    """`graph_of(nn.Sequential(...), x)`, in milliseconds"""
+    return chain_graph
+
+
+def _pool(draw: st.DrawFn, height: int) -> nn.Module | None:
+    kind = draw(st.sampled_from(["none", "max", "average", "average", "divided"]))
+    kernel, stride = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    padding, ceil = draw(st.integers(0, kernel // 2)), draw(st.booleans())
+    spread = draw(st.integers(1, 2)) if kind == "max" else 1
+    if kind == "none" or height + 2 * padding < spread * (kernel - 1) + 1:
+        return None
+    if kind == "max":
+        return nn.MaxPool2d(kernel, stride, padding, spread, ceil_mode=ceil)
+    divisor = 3 if kind == "divided" else None
+    return nn.AvgPool2d(kernel, stride, padding, ceil, draw(st.booleans()), divisor)
+
+
+@st.composite
+def random_chain(draw: st.DrawFn) -> tuple[nn.Sequential, Tensor]:
+    """Convolutions and pools of any kind, and an input of any height for them."""
+    start = draw(st.integers(5, 23))
+    x = torch.randn(2, 2, start, draw(st.integers(9, 12)))
+    module = nn.Sequential()
+    for _ in range(draw(st.integers(1, 4))):
+        kernel, spread = draw(st.integers(1, 4)), draw(st.integers(1, 2))
+        stride, padding = draw(st.integers(1, 3)), draw(st.integers(0, 3))
+        height, width = module(x).shape[2:]
+        if min(height, width) + 2 * padding < spread * (kernel - 1) + 1:
+            break
+        made, channels = draw(st.sampled_from([2, 4])), module(x).shape[1]
+        groups = 1 if channels % 2 else draw(st.sampled_from([1, 2]))
+        module.append(nn.Conv2d(channels, made, kernel, stride, padding, spread, groups))
+        more = draw(st.sampled_from(["", "relu", "norm", "finer", "near", "zeros"]))
+        if more:
+            module.append(_EXTRA[more](made))
+        pool = _pool(draw, min(module(x).shape[2:]))
+        if pool is not None:
+            module.append(pool)
+    if not len(module):
+        module.append(nn.Conv2d(2, 2, 1))
+    return module.eval(), x
+
+
+_EXTRA: dict[str, Callable[[int], nn.Module]] = {
+    "relu": lambda _: nn.ReLU(),
+    "norm": nn.BatchNorm2d,
+    "finer": lambda made: nn.PixelShuffle(2) if made == 4 else nn.Tanh(),
+    "near": lambda _: nn.Upsample(scale_factor=2),
+    "zeros": lambda _: nn.ZeroPad2d((1, 0, 2, 1)),
+}
+
+
+@pytest.fixture(scope="session")
+def any_chain() -> Callable[..., st.SearchStrategy[tuple[nn.Sequential, Tensor]]]:
+    return random_chain

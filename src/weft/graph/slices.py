@@ -22,6 +22,15 @@ def sum_name(linear: Node) -> str:
     return f"{linear.name}:sum"
 
 
+def bias_node(linear: Node) -> Node:
+    """Makes a fully connected layer's result of the sum that the devices made in parts."""
+    total = Ref(sum_name(linear))
+    bias = linear.args[2] if len(linear.args) > 2 else linear.kwargs.get("bias")
+    if isinstance(bias, Ref):
+        return Node(linear.name, "aten.add.Tensor", [total, bias])
+    return Node(linear.name, "aten.alias.default", [total])
+
+
 def cut_dim(value: Value) -> int:
     """The dimension in which a value is cut: the rows of a map, the units of a vector."""
     return 2 if len(value.shape) == 4 else 1
@@ -58,15 +67,8 @@ def after_sum_segment(
     graph: Graph, layers: tuple[int, int], number: int, division: Division, gives: Iterable[str]
 ) -> Segment:
     """What follows on a sum that the devices made in parts: its bias, then the rest of the layer."""
-    linear = division.data
-    assert linear is not None
-    total = Ref(sum_name(linear))
-    bias = linear.args[2] if len(linear.args) > 2 else linear.kwargs.get("bias")
-    if isinstance(bias, Ref):
-        first = Node(linear.name, "aten.add.Tensor", [total, bias])
-    else:
-        first = Node(linear.name, "aten.alias.default", [total])
-    nodes = [first, *division.after]
+    assert division.data is not None
+    nodes = [bias_node(division.data), *division.after]
     made = {node.name for node in nodes}
     read = dict.fromkeys(name for node in nodes for name in refs(node))
     takes = [name for name in read if name not in made and name not in graph.state]

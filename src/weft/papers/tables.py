@@ -17,11 +17,13 @@ COLUMNS = ("claim", "what", "paper", "ours", "holds")
 
 
 def said(value: Said, unit: str) -> str:
-    """`2.3x`, `0.52 s`, or the words themselves."""
+    """`2.3x`, `0.52 s`, `31.49 %`, or the words themselves."""
     if isinstance(value, str):
         return value
     if unit == "s":
         return seconds(value)
+    if unit == "%":
+        return f"{round(value, 2):g} %"
     # A paper's numbers are printed as it prints them, ours with three digits.
     text = f"{value:g}" if len(f"{value:g}") <= 4 else digits(value)
     return f"{text}{unit}" if unit == "x" else f"{text} {unit}".rstrip()

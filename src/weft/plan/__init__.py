@@ -2,20 +2,28 @@
 
 from weft.plan import (
     chain,
+    coopai,
+    edgemove,
+    edgemove_plus,
     hiertrain,
     hiertrain_plus,
     jalad,
     jointdnn,
+    peer_plan,
     stitchnet_strategies,
     whole,
 )
 
 __all__ = [
     "chain",
+    "coopai",
+    "edgemove",
+    "edgemove_plus",
     "hiertrain",
     "hiertrain_plus",
     "jalad",
     "jointdnn",
+    "peer_plan",
     "stitchnet_strategies",
     "whole",
 ]

@@ -1,128 +1,184 @@
-"""A device's turns in a round that is cut into rows: one, or the inner rows first."""
+"""The turns of a block: its output shared out among the devices, and what the gateway does."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
-from math import prod
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
-from weft.graph.divide import Division, is_constant, reads, weighted
-from weft.graph.network import Graph, Layer, Node, Value, refs
-from weft.graph.rows import Range, needed_rows, places
-from weft.graph.slices import cut_dim, value_of
-from weft.plan.rounds import Strip, Turn
+from msgspec import Struct
 
-Owned = dict[str, dict[str, Range]]  # what every device gave in earlier rounds: places by value
-
-
-def strip_of(graph: Graph, name: str, part: Range | None = None) -> Strip:
-    """A strip of a value, or of the partial sums of one; all of it unless told otherwise."""
-    value = value_of(graph, name)
-    count = places(value)
-    first, last = part or (0, count)
-    return Strip(name, first, last, value.bytes // count, cut_dim(value))
+from weft.errors import InputError
+from weft.graph.divide import Division, is_constant, reads
+from weft.graph.network import Graph, Node, refs
+from weft.graph.rows import Range
+from weft.graph.slices import bias_node, linear_width, sum_name, units_segment, value_of
+from weft.plan.rounds import RoundMode, Strip, Turn
+from weft.plan.row_turns import Owned, Rows, row_turns, state_bytes, strip_of
 
 
-def state_bytes(graph: Graph, nodes: Iterable[Node]) -> int:
-    names = {name for node in nodes for name in refs(node) if name in graph.state}
-    return sum(graph.state[name].bytes for name in names)
+class Block(Struct, frozen=True):
+    """Consecutive layers of one round. `shares`: of its output, per device; empty: even.
+
+    A device with a share of 0 has no turn in this round. In mode whole the first device that has
+    a share does it all.
+    """
+
+    layers: tuple[int, int]
+    mode: RoundMode
+    shares: tuple[int, ...] = ()  # rows (or units) of each device; they add up to the whole
 
 
-class Rows:
-    """Layers of which a device computes some rows."""
-
-    def __init__(self, graph: Graph, layers: Sequence[Layer], made: Division) -> None:
-        self.graph, self.layers, self.made = graph, layers, made
-        self.inputs = reads(graph, made.own)
-        self.bytes = state_bytes(graph, made.own)
-        own = {node.name for node in made.own if not is_constant(graph, node.name)}
-        self._heavy = [_heavy(graph, [n for n in layer.nodes if n.name in own]) for layer in layers]
-
-    def needs(self, wanted: Mapping[str, Range]) -> dict[str, Range]:
-        return needed_rows(self.graph, self.made.own, wanted, self.made.rules)
-
-    def turn(self, device: str, wanted: Mapping[str, Range]) -> Turn:
-        rows = self.needs(wanted)
-        takes = tuple(strip_of(self.graph, n, rows[n]) for n in self.inputs if n in rows)
-        gives = tuple(strip_of(self.graph, name, part) for name, part in wanted.items())
-        work = tuple(_computed(nodes, rows) for nodes in self._heavy)
-        return Turn(device, takes, gives, work, self.bytes)
-
-    def inner(self, wanted: Mapping[str, Range], own: Mapping[str, Range]) -> dict[str, Range]:
-        """Those of the wanted rows that need nothing beyond what the device has itself."""
-        found = {}
-        for name, (first, last) in wanted.items():
-            rows = range(first, last)
-
-            def needs(row: int, name: str = name) -> list[tuple[Range, Range | None]]:
-                all_rows = self.needs({name: (row, row + 1)})
-                return [(all_rows[i], own.get(i)) for i in self.inputs if i in all_rows]
-
-            def below_top(row: int) -> bool:
-                return all(have and need[0] >= have[0] for need, have in needs(row))
-
-            def below_bottom(row: int) -> bool:
-                return not all(have and need[1] <= have[1] for need, have in needs(row))
-
-            top = first + bisect_left(rows, True, key=below_top)
-            bottom = first + bisect_left(rows, True, key=below_bottom)
-            if top < bottom:
-                found[name] = (top, bottom)
-        return found
+def even(places: int, count: int) -> list[Range]:
+    """An even split; what remains goes to the last ones."""
+    size, more = divmod(places, count)
+    ends = [n * size + max(n - (count - more), 0) for n in range(count + 1)]
+    return list(pairwise(ends))
 
 
-def row_turns(
-    job: Rows,
-    device: str,
-    wanted: Mapping[str, Range],
-    own: Mapping[str, Range] | None,
-    halves: float,
-) -> list[Turn]:
-    """One turn for the wanted rows; with `own` (overlap) those in which nobody must be waited for first."""
-    whole = job.turn(device, wanted)
-    if own is None:
-        return [whole]
-    inner = job.inner(wanted, own)
-    if inner:
-        parts = [inner, *_around(wanted, inner)]
-        return [job.turn(device, part) for part in parts]
-    if own or not halves:
-        return [whole]
-    middle = {name: (first + last) // 2 for name, (first, last) in wanted.items()}
-    upper = {name: (first, middle[name]) for name, (first, _) in wanted.items()}
-    lower = {name: (middle[name], last) for name, (_, last) in wanted.items()}
-    turns = [job.turn(device, part) for part in map(_nonempty, (upper, lower)) if part]
-    more = sum(sum(turn.work) for turn in turns)
-    return turns if more <= (1 + halves) * sum(whole.work) else [whole]
+def proportional(places: int, shares: Sequence[int]) -> list[Range]:
+    """A split in proportion to the shares; exactly them where they add up to `places`."""
+    total, done, ends = sum(shares), 0, [0]
+    for share in shares:
+        done += share
+        ends.append((2 * done * places + total) // (2 * total))  # rounded
+    return list(pairwise(ends))
 
 
-def _around(wanted: Mapping[str, Range], inner: Mapping[str, Range]) -> list[dict[str, Range]]:
-    """What is left of the wanted rows above the inner ones, and below."""
-    above, below = {}, {}
-    for name, (first, last) in wanted.items():
-        top, bottom = inner.get(name, (last, last))
-        above[name], below[name] = (first, top), (bottom, last)
-    return [part for part in map(_nonempty, (above, below)) if part]
+class Turns:
+    """The turns of one block."""
 
+    def __init__(
+        self, graph: Graph, block: Block, made: Division, devices: Sequence[str], gateway: str
+    ) -> None:
+        self.graph, self.block, self.made = graph, block, made
+        self.devices, self.gateway = devices, gateway
+        self.crossing = set(graph.cuts[block.layers[1] + 1])
+        self.layers = graph.layers[block.layers[0] : block.layers[1] + 1]
 
-def _nonempty(parts: Mapping[str, Range]) -> dict[str, Range]:
-    return {name: part for name, part in parts.items() if part[0] < part[1]}
+    def of_devices(self, owned: Owned | None, halves: float) -> tuple[Turn, ...]:
+        """`owned`: what each device has already; given, the rows that need no more come first."""
+        if self.block.mode == "rows":
+            return self._rows(owned, halves)
+        if self.block.mode == "rows+data":
+            return self._rows_and_data()
+        return self._whole() if self.block.mode == "whole" else self._units()
 
+    def before(self) -> Turn | None:
+        nodes = self.made.before
+        if not nodes:
+            return None
+        return self._gateway_turn(nodes, reads(self.graph, nodes), self.made.own, self.made.after)
 
-def _heavy(graph: Graph, nodes: Sequence[Node]) -> list[tuple[str, float]]:
-    """The operators of a layer that cost time, and the share of the layer's work in one row."""
-    heavy = [node for node in nodes if weighted(graph, node)] or list(nodes[-1:])
-    costs = {node.name: _cost(graph, node) for node in heavy}
-    total = sum(costs.values())
-    return [(n, cost / total / places(graph.values[n])) for n, cost in costs.items()]
+    def after(self) -> Turn | None:
+        nodes, linear = self.made.after, self.made.data
+        if linear is None and not nodes:
+            return None
+        read = reads(self.graph, nodes)
+        if linear is not None:
+            nodes = (bias_node(linear), *nodes)
+            read = [sum_name(linear), *(name for name in read if name != linear.name)]
+        return self._gateway_turn(nodes, read)
 
+    def _rows(self, owned: Owned | None, halves: float) -> tuple[Turn, ...]:
+        given = self._given(self.made.own, self.made.after)
+        split = {name: self._split(value_of(self.graph, name).shape[2]) for name in given}
+        job = Rows(self.graph, self.layers, self.made)
+        turns: list[Turn] = []
+        for place, device in enumerate(self.devices):
+            wanted = {name: ranges[place] for name, ranges in split.items()}
+            wanted = {name: rows for name, rows in wanted.items() if rows[0] < rows[1]}
+            if wanted:
+                own = None if owned is None else owned[device]
+                turns += row_turns(job, device, wanted, own, halves)
+        return tuple(turns)
 
-def _cost(graph: Graph, node: Node) -> float:
-    """In proportion to its operations: the size of its result times what each place of it reads."""
-    kernels = [prod(graph.state[n].shape[1:]) for n in refs(node) if n in graph.state]
-    value: Value = graph.values[node.name]
-    return float(prod(value.shape) * max(kernels, default=1))
+    def _rows_and_data(self) -> tuple[Turn, ...]:
+        flat, linear = self.made.flat, self.made.data
+        assert flat is not None
+        assert linear is not None
+        source = refs(flat)[0]
+        outputs = linear_width(self.graph, linear)[0]
+        height = self.graph.values[source].shape[2]
+        rows_only = self.made._replace(own=self.made.own[: self.made.own.index(flat)])
+        job = Rows(self.graph, self.layers[:-1], rows_only)
+        row_bytes = self.graph.state[refs(linear)[1]].bytes // height
+        turns = []
+        for device, rows in zip(self.devices, self._split(height), strict=True):
+            if rows[0] == rows[1]:
+                continue
+            count = rows[1] - rows[0]
+            turn = job.turn(device, {source: rows})
+            gives = (self._strip(sum_name(linear), (0, outputs)),)
+            size = turn.state_bytes + row_bytes * count
+            work = (*turn.work, count / height)
+            turns.append(Turn(device, turn.takes, gives, work, size, rows))
+        return tuple(turns)
 
+    def _whole(self) -> tuple[Turn, ...]:
+        shares = self.block.shares or (1,)
+        device = self.devices[next(n for n, share in enumerate(shares) if share)]
+        takes = tuple(self._strip(name) for name in reads(self.graph, self.made.own))
+        gives = tuple(self._strip(name) for name in self._given(self.made.own))
+        work = (1.0,) * len(self.layers)
+        return (Turn(device, takes, gives, work, state_bytes(self.graph, self.made.own)),)
 
-def _computed(heavy: Sequence[tuple[str, float]], rows: Mapping[str, Range]) -> float:
-    return sum((rows[n][1] - rows[n][0]) * share for n, share in heavy if n in rows)
+    def _units(self) -> tuple[Turn, ...]:
+        """Fully connected layers: some outputs, some inputs, or outputs that are inputs at once."""
+        graph, model, data = self.graph, self.made.model, self.made.data
+        first = model or data
+        assert first is not None
+        width = linear_width(graph, first)[0 if model else 1]
+        given = self._given(self.made.own, self.made.after)
+        source = refs(first)[0]
+        turns = []
+        for device, units in zip(self.devices, self._split(width), strict=True):
+            if units[0] == units[1]:
+                continue
+            takes = tuple(
+                self._strip(name) if model and name == source else self._strip(name, units)
+                for name in reads(graph, self.made.own)
+            )
+            gives = (
+                (self._strip(sum_name(data)),)
+                if data
+                else tuple(self._strip(name, units) for name in given)
+            )
+            segment = units_segment(graph, self.block.layers, 0, self.made, {}, {}, units)
+            size = sum(state.bytes for state in segment.state.values())
+            work = ((units[1] - units[0]) / width,) * len(self.layers)
+            turns.append(Turn(device, takes, gives, work, size, units))
+        return tuple(turns)
+
+    def _strip(self, name: str, places: Range | None = None) -> Strip:
+        """Of a value; all of it unless told otherwise."""
+        return strip_of(self.graph, name, places)
+
+    def _gateway_turn(
+        self, nodes: Sequence[Node], read: Sequence[str], *readers: Sequence[Node]
+    ) -> Turn:
+        takes = tuple(self._strip(name) for name in read)
+        gives = tuple(self._strip(name) for name in self._given(nodes, *readers))
+        return Turn(
+            self.gateway, takes, gives, (0.0,) * len(self.layers), state_bytes(self.graph, nodes)
+        )
+
+    def _given(self, nodes: Iterable[Node], *readers: Sequence[Node]) -> list[str]:
+        """Which of their values somebody needs: these nodes of the round, or later layers."""
+        wanted = self.crossing.union(*(reads(self.graph, part) for part in readers))
+        return [
+            node.name
+            for node in nodes
+            if node.name in wanted and not is_constant(self.graph, node.name)
+        ]
+
+    def _split(self, places: int) -> list[Range]:
+        if self.block.shares:
+            return proportional(places, self.block.shares)
+        count = len(self.devices)
+        if count > places:
+            kind = "outputs" if self.made.model else "rows" if self.made.rules else "inputs"
+            raise InputError(
+                f"{count} devices for {places} {kind} of layer {self.layers[-1].name}: use at most "
+                f"{places}"
+            )
+        return even(places, count)

@@ -48,6 +48,8 @@ def train_table(result: TrainResult) -> RenderableType:
                  f"(measured / predicted = {ratio:.2f})"),
         ("loss", f"{document['final_loss']:.4f}" if result.losses else "-"),
     ]  # fmt: skip
+    for event in result.events:
+        rows.append((f"step {event['step']}", f"{event['kind']}: {event['why']}"))
     if result.test_accuracy is not None:
         rows.append(("test accuracy", f"{result.test_accuracy:.1%}"))
     if result.radio:

@@ -32,6 +32,11 @@ class Holding:
             key = (step, kind, at, micro, part)
             self._held[key], self._left[key] = tensors, reads
 
+    def maybe(self, step: int, kind: str, at: int, micro: int, part: int = 0) -> Values | None:
+        """What may not have come: then None."""
+        key = (step, kind, at, micro, part)
+        return self.use(step, kind, at, micro, part) if key in self._left else None
+
     def use(self, step: int, kind: str, at: int, micro: int, part: int = 0) -> Values:
         key = (step, kind, at, micro, part)
         self._left[key] -= 1
@@ -54,7 +59,7 @@ def _count_reads(job: Job) -> Counter[tuple[str, int, int, int]]:
             case ins.Reduce():
                 for part in i.parts:
                     reads[part.kind, part.at, part.micro, part.part] += 1
-            case ins.Send(tensor=ins.Tensor(kind="wgrad" | "wsum" | "whole")):
+            case ins.Send(tensor=ins.Tensor(kind="wgrad" | "wsum" | "follow" | "whole")):
                 pass  # read from the gradients themselves; or nothing but a word
             case ins.Recv(own=ins.Tensor() as t) | ins.Miss(own=ins.Tensor() as t):
                 reads[t.kind, t.at, t.micro, t.part] += 1
@@ -66,6 +71,11 @@ def _count_reads(job: Job) -> Counter[tuple[str, int, int, int]]:
                 for piece in i.pieces:
                     t = piece.tensor
                     reads[t.kind, t.at, t.micro, t.part] += 1
+            case ins.Blend():
+                for part in i.parts:
+                    reads[part.kind, part.at, part.micro, part.part] += 1
+            case ins.Keep(part=t):
+                reads[t.kind, t.at, t.micro, t.part] += 1
             case ins.Forward():
                 reads["in" if i.part else "act", i.layers[0], i.micro, i.part] += 1
             case ins.Loss():

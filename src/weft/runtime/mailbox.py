@@ -13,6 +13,8 @@ from weft.errors import WeftError
 from weft.runtime.shaping import sleep_until
 from weft.runtime.wire import Header, Key
 
+Name = tuple[int, str, int, int, int]  # version, kind, cut, micro-batch, part
+
 
 class Cancelled(WeftError):
     """The wait was ended from outside: another device failed, or the user stopped the run."""
@@ -38,6 +40,7 @@ class Mailbox:
         self._letters: dict[Key, Letter] = {}  # arrived, not asked for yet
         self._guard = threading.Lock()
         self._known: set[Key] = set()  # keys of what is here
+        self._newest: dict[Name, Letter | None] = {}  # where only the newest counts
         self._bytes = 0
         self._max_bytes = max_bytes
         self._cancelled: str | None = None
@@ -46,7 +49,11 @@ class Mailbox:
     def put(self, letter: Letter) -> bool:
         """False where it was dropped: a double, or more than this device may hold."""
         key, size = letter.header.key, len(letter.payload)
+        name = (key[0], *key[2:])
         with self._guard:
+            if name in self._newest:
+                self._newest[name] = letter
+                return True
             if key in self._known or self._bytes + size > self._max_bytes:
                 self.dropped += 1
                 return False
@@ -54,6 +61,20 @@ class Mailbox:
             self._bytes += size
         self._arrivals.put(letter)
         return True
+
+    def keep_newest(self, name: Name) -> None:
+        """From now on only the newest letter of this name is kept, whatever its minibatch."""
+        with self._guard:
+            self._newest.setdefault(name)
+
+    def newest(self, name: Name) -> Letter | None:
+        """The newest letter of a name, if one has come since the last was taken. Never waits."""
+        with self._guard:
+            letter = self._newest.get(name)
+            if letter is None or letter.header.due > time.monotonic():
+                return None
+            self._newest[name] = None
+            return letter
 
     def take(self, key: Key, seconds: float, who: Callable[[], str]) -> Letter:
         """The letter, once it is there and due; WeftError after `seconds` (`who` says from whom)."""
@@ -133,6 +154,7 @@ class Mailbox:
             self._arrivals = queue.SimpleQueue()
             self._letters = {}
             self._known = set()
+            self._newest = {}
             self._bytes = 0
             self._cancelled = None
 

@@ -30,16 +30,13 @@ from weft.plan.plan import Plan
 from weft.plan.stitchnet_recovery import importance
 from weft.plan.swarm_plan import spread_of
 from weft.plan.swarm_recovery import after_loss
-from weft.program.lower import lower
 from weft.program.timeline import Span, Timeline
-from weft.program.validate import validate
 from weft.runtime import messages as msg
 from weft.runtime.coordinator import Coordinator, Outcome
-from weft.runtime.roads import involved
 from weft.simulate.price import priced
 
 LEAD_S = 0.3  # from the word to begin until the first slot: every device must have heard it
-SILENT_S = 1.0  # without a report while others go on
+SILENT_S = 1.0  # without a report while others go on, beside the time of two minibatches
 
 
 class _Fewer(Exception):
@@ -56,7 +53,7 @@ class SwarmCoordinator(Coordinator):
         super().__init__(*given, **named)
         self.begun = time.monotonic()  # events are counted from here
         self.counts: Counter[str] = Counter()  # of devices under plans that have ended
-        self._kept: dict[str, Tensor] = dict(self._state)
+        self._kept: dict[str, Tensor] = dict(self.initial)
         self._kept_memory: dict[str, Tensor] = {}
         self._gone: dict[str, float] = {}  # devices that are lost: when that was noticed
         self._heard: dict[str, float] = {}
@@ -136,8 +133,10 @@ class SwarmCoordinator(Coordinator):
         if device in self._silent:
             self._silent.discard(device)
             self._event(step, "device_back", device=device)
+        # Nobody reports more often than once a minibatch.
+        patience = SILENT_S + 2 * (self.plan.swarm.step_s if self.plan.swarm else 0.0)
         for other in waiting - self._silent:
-            if now - self._heard.get(other, now) > SILENT_S:
+            if now - self._heard.get(other, now) > patience:
                 self._silent.add(other)
                 self._event(step, "device_silent", device=other)
 
@@ -162,10 +161,10 @@ class SwarmCoordinator(Coordinator):
             state, memory = self._gathered = self._gathered or self._gather(survivors)
             plan = after_loss(self.plan, lost, importance(self._incoming(state)))
             before, owned = spread_of(self.plan), spread_of(plan)
-            self._adopt(plan)
+            self.adopt(priced(plan))
             idle = [d for d in survivors if d not in self.devices]
             self._tell({d: msg.End(self.run) for d in idle}, 2.0)
-            self._state = state
+            self.initial = state
             self.prepare(memory)
             self._gathered = None
         except LostDevice as error:  # one more, just now
@@ -197,7 +196,7 @@ class SwarmCoordinator(Coordinator):
                 for segment in self._segments[device]:
                     into = memory if piece.optimizer else state
                     place_state(segment, load_safetensors(piece.data), into)
-        found, counts = self._spans(survivors)
+        found, counts = self.spans(survivors)
         self._past += found
         for spans in counts.values():
             self.counts.update(spans.counts)
@@ -211,18 +210,12 @@ class SwarmCoordinator(Coordinator):
             for layer in self.graph.layers[:-1]
         ]
 
-    def _adopt(self, plan: Plan) -> None:
-        program = lower(plan)
-        validate(program)
-        self.plan, self.program = priced(plan), program
-        self.devices = involved(plan.fleet, plan.devices)
-
     # --- what it was all like -------------------------------------------------------------------
 
-    def timeline(self) -> tuple[Timeline, dict[str, msg.Spans]]:
+    def timeline(self, since: int | None = None) -> tuple[Timeline, dict[str, msg.Spans]]:
         """All plans' spans, on this machine's clock, from the first instruction on."""
-        found, counts = self._spans(list(self.devices))
-        return self._as_timeline([*self._past, *found]), counts
+        found, counts = self.spans(self.devices, since)
+        return self.as_timeline([*self._past, *found]), counts
 
 
 def run_class(plan: Plan) -> type[Coordinator]:

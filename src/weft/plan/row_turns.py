@@ -1,0 +1,130 @@
+"""A device's turns in a round that is cut into rows: one, or the inner rows first."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+
+from weft.graph.divide import Division, is_constant, reads, weighted
+from weft.graph.network import Graph, Layer, Node, Value, refs
+from weft.graph.rows import Range, needed_rows, places
+from weft.graph.slices import cut_dim, value_of
+from weft.plan.rounds import Strip, Turn
+
+Owned = dict[str, dict[str, Range]]  # what every device gave in earlier rounds: places by value
+
+
+def strip_of(graph: Graph, name: str, part: Range | None = None) -> Strip:
+    """A strip of a value, or of the partial sums of one; all of it unless told otherwise."""
+    value = value_of(graph, name)
+    count = places(value)
+    first, last = part or (0, count)
+    return Strip(name, first, last, value.bytes // count, cut_dim(value))
+
+
+def state_bytes(graph: Graph, nodes: Iterable[Node]) -> int:
+    names = {name for node in nodes for name in refs(node) if name in graph.state}
+    return sum(graph.state[name].bytes for name in names)
+
+
+class Rows:
+    """Layers of which a device computes some rows."""
+
+    def __init__(self, graph: Graph, layers: Sequence[Layer], made: Division) -> None:
+        self.graph, self.layers, self.made = graph, layers, made
+        self.inputs = reads(graph, made.own)
+        self._bytes = state_bytes(graph, made.own)
+        own = {node.name for node in made.own if not is_constant(graph, node.name)}
+        self._heavy = [_heavy(graph, [n for n in layer.nodes if n.name in own]) for layer in layers]
+
+    def needs(self, wanted: Mapping[str, Range]) -> dict[str, Range]:
+        return needed_rows(self.graph, self.made.own, wanted, self.made.rules)
+
+    def turn(self, device: str, wanted: Mapping[str, Range]) -> Turn:
+        rows = self.needs(wanted)
+        takes = tuple(strip_of(self.graph, n, rows[n]) for n in self.inputs if n in rows)
+        gives = tuple(strip_of(self.graph, name, part) for name, part in wanted.items())
+        work = tuple(_computed(nodes, rows) for nodes in self._heavy)
+        done = [node for node in self.made.own if node.name in rows]
+        size = self._bytes if len(done) == len(self.made.own) else state_bytes(self.graph, done)
+        return Turn(device, takes, gives, work, size)
+
+    def inner(self, wanted: Mapping[str, Range], own: Mapping[str, Range]) -> dict[str, Range]:
+        """Those of the wanted rows that need nothing beyond what the device has itself."""
+        found = {}
+        for name, (first, last) in wanted.items():
+            rows = range(first, last)
+
+            def needs(row: int, name: str = name) -> list[tuple[Range, Range | None]]:
+                all_rows = self.needs({name: (row, row + 1)})
+                return [(all_rows[i], own.get(i)) for i in self.inputs if i in all_rows]
+
+            def below_top(row: int) -> bool:
+                return all(have and need[0] >= have[0] for need, have in needs(row))
+
+            def below_bottom(row: int) -> bool:
+                return not all(have and need[1] <= have[1] for need, have in needs(row))
+
+            top = first + bisect_left(rows, True, key=below_top)
+            bottom = first + bisect_left(rows, True, key=below_bottom)
+            if top < bottom:
+                found[name] = (top, bottom)
+        return found
+
+
+def row_turns(
+    job: Rows,
+    device: str,
+    wanted: Mapping[str, Range],
+    own: Mapping[str, Range] | None,
+    halves: float,
+) -> list[Turn]:
+    """One turn for the wanted rows; with `own` (overlap) those in which nobody must be waited for first."""
+    whole = job.turn(device, wanted)
+    if own is None:
+        return [whole]
+    inner = job.inner(wanted, own)
+    if inner:
+        parts = [inner, *_around(wanted, inner)]
+        return [job.turn(device, part) for part in parts]
+    if own or not halves:
+        return [whole]
+    middle = {name: (first + last) // 2 for name, (first, last) in wanted.items()}
+    upper = {name: (first, middle[name]) for name, (first, _) in wanted.items()}
+    lower = {name: (middle[name], last) for name, (_, last) in wanted.items()}
+    turns = [job.turn(device, part) for part in map(_nonempty, (upper, lower)) if part]
+    more = sum(sum(turn.work) for turn in turns)
+    return turns if more <= (1 + halves) * sum(whole.work) else [whole]
+
+
+def _around(wanted: Mapping[str, Range], inner: Mapping[str, Range]) -> list[dict[str, Range]]:
+    """What is left of the wanted rows above the inner ones, and below."""
+    above, below = {}, {}
+    for name, (first, last) in wanted.items():
+        top, bottom = inner.get(name, (last, last))
+        above[name], below[name] = (first, top), (bottom, last)
+    return [part for part in map(_nonempty, (above, below)) if part]
+
+
+def _nonempty(parts: Mapping[str, Range]) -> dict[str, Range]:
+    return {name: part for name, part in parts.items() if part[0] < part[1]}
+
+
+def _heavy(graph: Graph, nodes: Sequence[Node]) -> list[tuple[str, float]]:
+    """The operators of a layer that cost time, and the share of the layer's work in one row."""
+    heavy = [node for node in nodes if weighted(graph, node)] or list(nodes[-1:])
+    costs = {node.name: _cost(graph, node) for node in heavy}
+    total = sum(costs.values())
+    return [(n, cost / total / places(graph.values[n])) for n, cost in costs.items()]
+
+
+def _cost(graph: Graph, node: Node) -> float:
+    """In proportion to its operations: the size of its result times what each place of it reads."""
+    kernels = [prod(graph.state[n].shape[1:]) for n in refs(node) if n in graph.state]
+    value: Value = graph.values[node.name]
+    return float(prod(value.shape) * max(kernels, default=1))
+
+
+def _computed(heavy: Sequence[tuple[str, float]], rows: Mapping[str, Range]) -> float:
+    return sum(((rows[n][1] - rows[n][0]) * share for n, share in heavy if n in rows), start=0.0)
