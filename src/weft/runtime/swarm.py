@@ -36,7 +36,7 @@ from weft.runtime.coordinator import Coordinator, Outcome
 from weft.simulate.price import priced
 
 LEAD_S = 0.3  # from the word to begin until the first slot: every device must have heard it
-SILENT_S = 1.0  # without a report while others go on
+SILENT_S = 1.0  # without a report while others go on, beside the time of two minibatches
 
 
 class _Fewer(Exception):
@@ -133,8 +133,10 @@ class SwarmCoordinator(Coordinator):
         if device in self._silent:
             self._silent.discard(device)
             self._event(step, "device_back", device=device)
+        # Nobody reports more often than once a minibatch.
+        patience = SILENT_S + 2 * (self.plan.swarm.step_s if self.plan.swarm else 0.0)
         for other in waiting - self._silent:
-            if now - self._heard.get(other, now) > SILENT_S:
+            if now - self._heard.get(other, now) > patience:
                 self._silent.add(other)
                 self._event(step, "device_silent", device=other)
 
