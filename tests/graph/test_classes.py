@@ -12,6 +12,7 @@ from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.classes import Bank, DecoupledNet, compose
 from weft.graph.classes_decouple import (
     averaged,
+    by_importance,
     calibrate,
     decouple,
     numbers,
@@ -184,7 +185,7 @@ def test_reestimated_statistics_are_those_of_the_samples(
     reestimate_norms(net, X, batch=20)
     bank = net.banks[0]
     assert isinstance(bank, Bank)
-    sums = bank.layers.get_submodule("conv3")(net.shared(X))
+    sums = bank.layers[:2](net.shared(X))  # the convolution and its pooling
     norm = bank.layers.get_submodule("conv3_norm")
     assert torch.allclose(norm.running_mean, sums.mean((0, 2, 3)), atol=1e-5)
     assert all(torch.equal(t, shared[k]) for k, t in net.shared_state().items())
@@ -234,3 +235,13 @@ def test_what_cannot_be_decoupled_says_why(dense: nn.Sequential, scores: list[Te
         net.sub_model([1, 1])
     with pytest.raises(InputError, match="'magic' is not one of activation, taylor, random"):
         score_filters(dense, X, Y, last=3, how="magic")  # type: ignore[arg-type]
+
+
+def test_classes_with_spread_out_activity_get_more_filters(dense: nn.Sequential) -> None:
+    scores = [torch.zeros(9, 16) for _ in range(3)]
+    for layer in scores:
+        for label in range(9):
+            layer[label, : label + 1] = 1.0  # class c needs c + 1 filters
+    rows = by_importance(scores, [0.5, 0.25, 0.25])
+    assert rows == [[6, 3, 3]] * 3 + [[8, 4, 4]] * 3 + [[10, 5, 5]] * 3
+    assert len({tuple(row) for row in rows}) == 3  # three banks at the most

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from weft.errors import InputError
-from weft.graph.classes import HEAD, Blueprint, DecoupledNet, Stage, State, batch_norm, compose
+from weft.graph.classes import HEAD, Blueprint, DecoupledNet, Stage, State, compose
 
 Score = Literal["activation", "taylor", "random"]
 Keep = float | Sequence[Sequence[int]]  # a share of every layer's filters, or numbers[class][layer]
@@ -247,6 +247,32 @@ def numbers(scores: Sequence[Tensor], keep: Keep) -> list[list[int]]:
     return [list(row) for _ in scores[0]]
 
 
+def by_importance(scores: Sequence[Tensor], shares: Sequence[float]) -> list[list[int]]:
+    """Numbers of filters for `decouple`: more for classes that need more filters, the mean as given.
+
+    A class whose activity is spread over many filters needs more of them. A third of the classes keeps
+    a quarter less than the share, a third a quarter more: three sizes, so that they run as three banks.
+    """
+    need = torch.zeros(len(scores[0]))
+    for score in scores:
+        mass = score / score.sum(1, keepdim=True).clamp_min(1e-12)
+        need += 1 / mass.square().sum(1).clamp_min(
+            1e-12
+        )  # how many equal filters would do the same
+    rank = need.argsort().argsort()
+    third = len(need) // 3
+    rows = []
+    for place in rank.tolist():
+        factor = 0.75 if place < third else 1.25 if place >= len(need) - third else 1.0
+        rows.append(
+            [
+                min(s.shape[1], max(1, round(factor * share * s.shape[1])))
+                for s, share in zip(scores, shares, strict=True)
+            ]
+        )
+    return rows
+
+
 def decouple(net: nn.Module, scores: Sequence[Tensor], *, last: int, keep: Keep) -> DecoupledNet:
     """The trained network as shared layers and structures; keep=1.0 reproduces its logits."""
     chain = read_chain(net)
@@ -340,9 +366,3 @@ def calibrate(net: DecoupledNet, x: Tensor, y: Tensor, steps: int = 60, batch: i
         state[f"{HEAD}.weight"] *= factor
         state[f"{HEAD}.bias"] = state[f"{HEAD}.bias"] * factor + shift[column].detach()
         net.put_structure(label, state)
-
-
-__all__ = [
-    "Chain", "Keep", "Score", "averaged", "batch_norm", "calibrate", "decouple", "numbers",
-    "read_chain", "reestimate_norms", "score_filters",
-]  # fmt: skip

@@ -105,8 +105,8 @@ def gossip(
     """
     mixed: dict[Peer, State] = {}
     for peer, own in states.items():
-        near = list(neighbours[peer])
-        weights = [1.0 / (1 + max(len(near), len(neighbours[q]))) for q in near]
+        near: list[Peer] = list(neighbours[peer])
+        weights: list[float] = [1.0 / (1 + max(len(near), len(neighbours[q]))) for q in near]
         mixed[peer] = mean([own, *(states[q] for q in near)], [1 - sum(weights), *weights])
     return mixed
 

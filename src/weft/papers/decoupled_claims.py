@@ -57,6 +57,7 @@ def accuracy_claims(setting: Setting, found: Mapping[str, Summary]) -> list[Clai
         Claim(
             "fig3-global", f"{setting.title}: the whole network converges", "rises",
             f"{ours.curve[0]:.1f} to {ours.curve[-1]:.1f}%", "", ours.curve[-1] > ours.curve[0],
+            "From the first round to the last.",
         ),
         Claim(
             "fig3-local", f"{setting.title}: sub-models are good on their own classes",
@@ -120,8 +121,8 @@ def topology_claims(setting: Setting, ring: Summary, mesh: Summary) -> list[Clai
         Claim(
             "fig2-mesh", f"{setting.title}: a mesh is the upper bound of topologies", "mesh best",
             f"mesh {mesh.mean:.1f}%, ring {ring.mean:.1f}%", "", holds,
-            "Differences below a point are within the noise of a few seeds. In 4N_5Cls opposite peers "
-            "share at most one class pair, so a mesh adds little to a ring.",
+            "Differences below a point are within the noise of a few seeds. In 4N_5Cls most common "
+            "classes lie between ring neighbours, so a mesh adds little.",
         )
     ]  # fmt: skip
 
@@ -135,11 +136,12 @@ def plus_claims(
         Claim(
             "plus-accuracy", f"{setting.title}: decoupled+ near centralized dense training (our target)",
             "within 1 point", f"{plus.mean:.1f}% against {dense.mean:.1f}%", "", gap <= POINT,
-            f"{plus.seeds} seeds; deviations {plus.spread:.1f} and {dense.spread:.1f} points.",
+            f"Deviation over the seeds ({plus.seeds}): {plus.spread:.1f} and {dense.spread:.1f} points.",
         ),
         Claim(
             "plus-compute", f"{setting.title}: decoupled+, less computation of the busiest peer (our target)",
             "at least 3x", f"{less:.2f}x", "", less >= 3,
+            "Multiply-adds of all samples that the busiest peer computes in the whole training.",
         ),
     ]  # fmt: skip
     if slow is not None:

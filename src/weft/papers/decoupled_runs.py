@@ -46,12 +46,13 @@ class Setting:
     rounds: int = 8
     pretraining: int = 6  # epochs
     width: int = 16
+    batch: int = 16
 
 
 CIFAR = Setting("cifar10", "CIFAR-10 subset", 10, 2400, 800, 2000)
 SPEECH = Setting("speech-commands", "Speech Commands subset", 12, 1800, 480, None)
 DIGITS = Setting(
-    "mnist5k", "MNIST, 5,000 images", 10, 1000, 200, 500, rounds=3, pretraining=2, width=8
+    "mnist5k", "MNIST, 5,000 images", 10, 600, 200, 300, rounds=3, pretraining=10, width=8, batch=32
 )
 
 
@@ -94,7 +95,7 @@ def pretrain(setting: Setting, seed: int) -> Weights:
     torch.manual_seed(seed)
     net = cnn5(tuple(data.x.shape[1:]), setting.classes, width=setting.width)
     public = Samples(data.public_x, data.public_y, data.test_x[:1], data.test_y[:1])
-    recipe = Recipe(rounds=setting.pretraining, watch=False, seed=seed)
+    recipe = Recipe(rounds=setting.pretraining, batch=setting.batch, watch=False, seed=seed)
     trained = train_whole(net, public, recipe).net
     return {name: tensor.numpy() for name, tensor in trained.state_dict().items()}
 
@@ -142,13 +143,15 @@ def run_job(job: Job, weights: Weights) -> Outcome:
     import torch
 
     from weft.papers.decoupled_methods import run_method
+    from weft.simulate.peers import Recipe
     from weft.zoo.chains import cnn5
 
     data = prepare(job.setting, job.seed)
     net = cnn5(tuple(data.x.shape[1:]), job.setting.classes, width=job.setting.width)
     net.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
     torch.manual_seed(job.seed)
-    found = run_method(METHODS[job.method], net, data, job.setting.rounds, job.seed, LAST)
+    recipe = Recipe(rounds=job.setting.rounds, batch=job.setting.batch, seed=job.seed)
+    found = run_method(METHODS[job.method], net, data, recipe, LAST)
     run = found.run
     return Outcome(run.accuracy, run.local, found.work, run.sent, found.round_s)
 
