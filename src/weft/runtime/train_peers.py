@@ -93,10 +93,10 @@ def train_peers(model: nn.Module, data: Data, asked: Asked) -> TrainResult:
         raise InputError(
             "peers open their samples themselves: give the name of a data set that every device has"
         )
-    return _Training(model, load(data), asked).go()
+    return PeerTraining(model, load(data), asked).go()
 
 
-class _Training:
+class PeerTraining:
     """One run, from the user's network to the recomposed one."""
 
     def __init__(self, model: nn.Module, data: Dataset, asked: Asked) -> None:
@@ -112,21 +112,15 @@ class _Training:
     def go(self) -> TrainResult:
         from weft.runtime.train import TrainResult
 
-        told = self.plan.decisions
-        self.public = self.data.train_x[: told["public"]], self.data.train_y[: told["public"]]
-        pretrain(self.dense, *self.public, told["pretrain"], self.asked)
-        net = self._network()
-        own = self._own(net)
-        plan = self._exact(own)
+        net, own, plan = self.ready()
         folder = Folder(self.asked.out) if self.asked.out else None
-        settings = self._settings()
         with (
-            open_crew(plan, self.asked.place, settings) as (crew, placed),
+            open_crew(plan, self.asked.place, self.settings()) as (crew, placed),
             PeerRun(crew, plan, own, placed) as run,
         ):
             run.go(self.asked.steps, self._progress(plan, run))
             timeline = run.finish()
-        whole = self._put_together(net, own, run.states)
+        whole = self.put_together(net, own, run.states)
         result = TrainResult(
             model=whole, plan=plan, losses=run.mean_losses, steps=self.asked.steps, seconds=run.seconds,
             timeline=timeline, nodes=run.nodes, events=run.events, out=self.asked.out,
@@ -136,6 +130,19 @@ class _Training:
         if folder:
             self._save(folder, result)
         return result
+
+    def ready(self) -> tuple[nn.Module, dict[str, Own], Plan]:
+        """What is handed out: the network as it begins, each peer's part of it, and the exact plan."""
+        pretrain(self.dense, *self.public, self.plan.decisions["pretrain"], self.asked)
+        net = self._network()
+        own = self._own(net)
+        return net, own, self._exact(own)
+
+    @property
+    def public(self) -> tuple[Tensor, Tensor]:
+        """Samples that everybody has, with their labels."""
+        count = self.plan.decisions["public"]
+        return self.data.train_x[:count], self.data.train_y[:count]
 
     # --- deciding -------------------------------------------------------------------------------
 
@@ -239,7 +246,7 @@ class _Training:
             for d, rows in self.rows.items()
         }
 
-    def _settings(self) -> Settings:
+    def settings(self) -> Settings:
         asked = self.asked
         assert self.plan.peers is not None
         every = self.plan.peers.every
@@ -253,7 +260,7 @@ class _Training:
 
     # --- the end --------------------------------------------------------------------------------
 
-    def _put_together(self, net: nn.Module, own: Mapping[str, Own], states: States) -> nn.Module:
+    def put_together(self, net: nn.Module, own: Mapping[str, Own], states: States) -> nn.Module:
         weights = self._weights()
         if not isinstance(net, DecoupledNet):
             return recompose_whole(net, own, states, {d: w[SHARED] for d, w in weights.items()})
