@@ -1,5 +1,14 @@
 """The decision. Importing the package registers every strategy; a new one is one more line here."""
 
-from weft.plan import chain, coopai, hiertrain, hiertrain_plus, jalad, jointdnn, whole
+from weft.plan import chain, coopai, coopai_plus, hiertrain, hiertrain_plus, jalad, jointdnn, whole
 
-__all__ = ["chain", "coopai", "hiertrain", "hiertrain_plus", "jalad", "jointdnn", "whole"]
+__all__ = [
+    "chain",
+    "coopai",
+    "coopai_plus",
+    "hiertrain",
+    "hiertrain_plus",
+    "jalad",
+    "jointdnn",
+    "whole",
+]
