@@ -21,7 +21,7 @@ from weft.plan.coopai_geometry import (
     check_rows,
 )
 from weft.plan.coopai_model import HEADERS, Speeds, one_device
-from weft.plan.coopai_rows import Columns
+from weft.plan.coopai_rows import even_columns
 from weft.plan.coopai_search import best_splits
 
 SPEEDS = Speeds(1e6, 1e6)
@@ -237,13 +237,13 @@ def test_one_device_pays_for_input_output_and_the_map_before_the_first_dense_lay
 @given(height=st.integers(1, 40), most=st.integers(2, 9))
 @settings(deadline=None, max_examples=30)
 def test_shares_are_even_and_the_rest_goes_to_the_last(height: int, most: int) -> None:
-    columns = Columns(most)
+    columns = even_columns(most)
     first, end = columns.shares(height)
     for k in range(2, most + 1):
-        sizes = (end - first)[columns.of(k)].tolist()
+        sizes = (end - first)[columns.of(k - 2)].tolist()
         assert sizes == [len(rows) for rows in even(height, k)]
-        assert first[columns.of(k)][0] == 0
-        assert end[columns.of(k)][-1] == height
+        assert first[columns.of(k - 2)][0] == 0
+        assert end[columns.of(k - 2)][-1] == height
 
 
 def test_layers_that_nothing_can_cut_are_a_block_for_one_device() -> None:

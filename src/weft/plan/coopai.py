@@ -12,6 +12,7 @@ price of the plan on a real medium is therefore another number. `decisions` hold
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.errors import InputError
@@ -30,6 +31,8 @@ from weft.plan.task import Task
 OPTIONS = {
     "devices": "how many devices take part; the best number where it is not given",
     "overlap": "off | on: inner rows are computed while rows from others are on their way",
+    "micro_batches": "frames that the batch is cut into, 1 up to the batch size",
+    "in_flight": "how many frames may be under way at once",
 }
 
 
@@ -79,6 +82,8 @@ def _plan(task: Task, name: str, single: bool) -> Plan:
         cell.devices[: chosen.devices],
         chosen.blocks,
         overlap=options.choice(task, "overlap", ("off", "on"), "off") == "on",
+        micro_batches=options.micro_batches(task),
+        in_flight=options.in_flight(task, 1),
         decisions={
             "model_s": chosen.seconds * task.batch,
             "model_s_by_devices": {str(s.devices): s.seconds * task.batch for s in splits},
@@ -146,11 +151,11 @@ def rounds_plan(
     devices: tuple[str, ...],
     blocks: tuple[Block, ...],
     *,
-    overlap: bool = False,
+    overlap: bool | Sequence[bool] = False,
     halves: float = 0.0,
     micro_batches: int = 1,
     in_flight: int = 1,
-    decisions: dict[str, object] | None = None,
+    decisions: Mapping[str, object] | None = None,
 ) -> Plan:
     """The plan in which these devices compute these blocks; `task` has its layers in sequence."""
     assert task.graph is not None

@@ -50,8 +50,8 @@ class BlockCosts:
 
 
 def block_costs(geometry: Geometry, work: RowWork, speeds: Speeds) -> BlockCosts:
-    layers, most = len(geometry.layers), work.columns.most
-    shape = (max(most - 1, 0), layers, layers)
+    layers, most = len(geometry.layers), len(work.columns.sizes) + 1
+    shape = (most - 1, layers, layers)
     costs = BlockCosts(np.full(shape, np.inf), np.zeros(shape), np.zeros(shape, np.int8))
     for k in range(2, most + 1):
         here = BlockCosts(costs.compute_s[k - 2], costs.transfer_s[k - 2], costs.mode[k - 2])
@@ -82,7 +82,7 @@ def one_device(geometry: Geometry, speeds: Speeds) -> tuple[float, float]:
 
 def _rows(geometry: Geometry, work: RowWork, speeds: Speeds, k: int, costs: BlockCosts) -> None:
     """Blocks of convolutions, and those with a fully connected layer after them."""
-    of_k = work.columns.of(k)
+    of_k = work.columns.of(k - 2)
     compute = work.flops[..., of_k] / speeds.flops_per_s
     fetch = work.fetched[..., of_k] * speeds.number_s(k)
     compute_s, transfer_s = _slowest(compute, fetch + work.sent[..., of_k] * speeds.number_s(k))

@@ -13,6 +13,7 @@ Only whole arrays are computed with: one walk backwards over the layers treats a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -30,41 +31,42 @@ NONE = 1 << 40  # an empty span is (NONE, -NONE), which widens to nothing
 
 @dataclass(frozen=True)
 class Columns:
-    """One column for every device of every k in 2..most."""
+    """One column for every device of several groups; each group shares out rows in its own way."""
 
-    most: int
-
-    @cached_property
-    def k(self) -> Ints:
-        return np.repeat(np.arange(2, self.most + 1), np.arange(2, self.most + 1))
+    sizes: tuple[int, ...]  # devices of every group
+    shares: Callable[[int], Span]  # of a map of this height, by column
 
     @cached_property
-    def place(self) -> Ints:
-        """Which of its k devices each column is."""
-        return np.concatenate([[], *(np.arange(k) for k in range(2, self.most + 1))]).astype(int)
-
-    @cached_property
-    def sizes(self) -> Ints:
-        return np.arange(2, self.most + 1)
+    def group(self) -> Ints:
+        return np.repeat(np.arange(len(self.sizes)), self.sizes)
 
     @cached_property
     def starts(self) -> Ints:
-        """The first column of every k."""
-        return np.cumsum(self.sizes) - self.sizes
+        """The first column of every group."""
+        found: Ints = np.cumsum(self.sizes, dtype=int) - np.array(self.sizes, dtype=int)
+        return found
 
-    def of(self, k: int) -> slice:
-        begin = k * (k - 1) // 2 - 1
-        return slice(begin, begin + k)
+    def __len__(self) -> int:
+        return sum(self.sizes)
 
-    def shares(self, height: int) -> Span:
-        """Even shares of rows; those that are left over go to the last devices."""
-        each, over = height // self.k, height % self.k
+    def of(self, group: int) -> slice:
+        begin = int(self.starts[group])
+        return slice(begin, begin + self.sizes[group])
 
-        def begin(place: Ints) -> Ints:
-            found: Ints = place * each + np.maximum(place - (self.k - over), 0)
-            return found
 
-        return begin(self.place), begin(self.place + 1)
+def even_columns(most: int) -> Columns:
+    """For every k from 2 up: even shares; rows that are left over go to the last devices."""
+    sizes = tuple(range(2, most + 1))
+    k = np.repeat(np.array(sizes, dtype=int), sizes)
+    place = np.array([d for size in sizes for d in range(size)], dtype=int)
+
+    def shares(height: int) -> Span:
+        each, over = height // k, height % k
+        first = place * each + np.maximum(place - (k - over), 0)
+        end = (place + 1) * each + np.maximum(place + 1 - (k - over), 0)
+        return first, end
+
+    return Columns(sizes, shares)
 
 
 @dataclass(frozen=True)
@@ -78,49 +80,81 @@ class RowWork:
 
 
 def row_work(geometry: Geometry, devices: int) -> RowWork:
-    return _Walk(geometry, Columns(devices)).work()
+    walk = RowWalk(geometry, even_columns(devices))
+    layers, columns = walk.shape
+    flops = np.full((layers, layers, columns), np.nan)
+    fetched, sent = np.zeros_like(flops), np.zeros_like(flops)
+    for i, reach in walk.back():
+        flops[i, i : reach + 1] = walk.spent[i : reach + 1]
+        fetched[i, i : reach + 1] = walk.fetched(i)[: reach + 1 - i]
+    for j in range(layers):
+        walk.add_sent(sent[:, j], j)
+    return RowWork(walk.columns, flops, fetched, sent)
 
 
-class _Walk:
-    """Backwards over the layers. Row j of `first` and `end` belongs to the blocks that end with j."""
+class Backwards:
+    """From rows of outputs to rows of inputs. Row j of every array is of blocks that end with layer j.
 
-    def __init__(self, geometry: Geometry, columns: Columns) -> None:
+    `cost`: by layer and column, what a FLOP of the layer costs there.
+    """
+
+    def __init__(self, geometry: Geometry, cost: Floats) -> None:
         self.geometry = geometry
-        self.columns = columns
-        self.shape = (len(geometry.layers), len(columns.k))
+        self.shape = cost.shape
+        self.cost = cost
+        self.spent = np.zeros(self.shape)
         self.first: dict[str, Ints] = {}
         self.end: dict[str, Ints] = {}
+
+    def height(self, name: str) -> int:
+        return self.geometry.heights[name]
+
+    def widen(self, name: str, begin: int, end: int, rows: Span) -> None:
+        if name not in self.first:
+            self.first[name] = np.full(self.shape, NONE)
+            self.end[name] = np.full(self.shape, -NONE)
+        self.first[name][begin:end] = np.minimum(self.first[name][begin:end], rows[0])
+        self.end[name][begin:end] = np.maximum(self.end[name][begin:end], rows[1])
+
+    def through(self, i: int, layer: RowLayer) -> None:
+        """The operators of layer i, for all blocks that end with it or later."""
+        for step in reversed(layer.steps):
+            if step.out not in self.first:
+                continue  # nobody reads it
+            rows = self.first[step.out][i:], self.end[step.out][i:]
+            if step.flops:
+                self.spent[i:] += step.flops * count(rows) * self.cost[i]
+            for name in step.reads:
+                self.widen(name, i, self.shape[0], under(step.rule, rows, self.height(name)))
+
+
+class RowWalk(Backwards):
+    """All blocks at once: every device makes its share of the rows of a block's output."""
+
+    def __init__(self, geometry: Geometry, columns: Columns, cost: Floats | None = None) -> None:
+        shape = (len(geometry.layers), len(columns))
+        super().__init__(geometry, np.ones(shape) if cost is None else cost)
+        self.columns = columns
         self.own: dict[str, Span] = {}
         for layer in geometry.layers:
             if isinstance(layer, RowLayer):
                 self.own.update(self.own_rows(layer))
 
-    def work(self) -> RowWork:
-        layers, columns = self.shape
-        flops = np.full((layers, layers, columns), np.nan)
-        fetched, sent = np.zeros_like(flops), np.zeros_like(flops)
-        spent = np.zeros(self.shape)
-        reach = -1  # the last layer of the longest block of rows that begins here
-        for i in reversed(range(layers)):
+    def back(self) -> Iterator[tuple[int, int]]:
+        """For every first layer i, from the last: i and the last layer of its longest block.
+
+        At that moment `spent` and the spans are those of the blocks from i on.
+        """
+        reach = -1
+        for i in reversed(range(self.shape[0])):
             layer = self.geometry.rows(i)
             if layer is None:
                 reach = -1
                 continue
             reach = i if layer.after or reach < 0 else reach
             self.begin(i, layer)
-            for step in reversed(layer.steps):
-                rows = self.first[step.out][i:], self.end[step.out][i:]
-                spent[i:] += step.flops * _count(rows)
-                for name in step.reads:
-                    self.widen(name, i, layers, _under(step.rule, rows, self.height(name)))
-            flops[i, i : reach + 1] = spent[i : reach + 1]
-            fetched[i, i : reach + 1] = self.fetched(i)[: reach + 1 - i]
-        for j in range(layers):
-            self.add_sent(sent[:, j], j)
-        return RowWork(self.columns, flops, fetched, sent)
-
-    def height(self, name: str) -> int:
-        return self.geometry.heights[name]
+            self.through(i, layer)
+            yield i, reach
 
     def own_rows(self, layer: RowLayer) -> dict[str, Span]:
         """What a device has of the layer's values once it made its share of the output."""
@@ -128,7 +162,7 @@ class _Walk:
         for step in reversed(layer.steps):
             rows = found.setdefault(step.out, self.columns.shares(self.height(step.out)))
             for name in step.reads:
-                found[name] = _under(step.rule, rows, self.height(name))
+                found[name] = under(step.rule, rows, self.height(name))
         made = {step.out for step in layer.steps}
         return {name: rows for name, rows in found.items() if name in made}
 
@@ -139,15 +173,6 @@ class _Walk:
             beyond = [j for j in range(i, self.shape[0]) if step.out in self.geometry.cuts[j + 1]]
             if beyond:
                 self.widen(step.out, i, beyond[-1] + 1, self.own[step.out])
-            elif step.out not in self.first:
-                self.widen(step.out, i, i, self.own[step.out])  # read by nobody
-
-    def widen(self, name: str, begin: int, end: int, rows: Span) -> None:
-        if name not in self.first:
-            self.first[name] = np.full(self.shape, NONE)
-            self.end[name] = np.full(self.shape, -NONE)
-        self.first[name][begin:end] = np.minimum(self.first[name][begin:end], rows[0])
-        self.end[name][begin:end] = np.maximum(self.end[name][begin:end], rows[1])
 
     def fetched(self, i: int) -> Floats:
         """Numbers that cross the network before blocks that begin with layer i, by last layer."""
@@ -157,11 +182,11 @@ class _Walk:
             if name not in self.first or inside:
                 continue
             need = self.first[name][i:], self.end[name][i:]
-            rows = _count(need)
+            rows = count(need)
             if name in self.own and name not in self.geometry.relayed:
                 own = self.own[name]
-                rows = rows - _count(_both(need, own))
-                rows += _wanted_by_others(need, own, self.height(name), self.columns)
+                rows = rows - count(both(need, own))
+                rows += wanted_by_others(need, own, self.height(name), self.columns)
             found += rows * self.geometry.widths[name]
         return found
 
@@ -176,20 +201,20 @@ class _Walk:
         else:
             crossing = list(dict.fromkeys([layer.output, *crossing]))
         for name in crossing:
-            rows = _count(self.own[name]) * geometry.widths[name]
+            rows = count(self.own[name]) * geometry.widths[name]
             sent[: geometry.made[name] + 1] += rows
 
 
-def _count(rows: Span) -> Ints:
+def count(rows: Span) -> Ints:
     found: Ints = np.maximum(rows[1] - rows[0], 0)
     return found
 
 
-def _both(one: Span, other: Span) -> Span:
+def both(one: Span, other: Span) -> Span:
     return np.maximum(one[0], other[0]), np.minimum(one[1], other[1])
 
 
-def _under(rule: Rule, rows: Span, height: int) -> Span:
+def under(rule: Rule, rows: Span, height: int) -> Span:
     """The rows of an operator's input under the windows of some rows of its output."""
     first, end = rows
     some = end > first
@@ -201,15 +226,15 @@ def _under(rule: Rule, rows: Span, height: int) -> Span:
     return np.where(some, begin, NONE), np.where(some, last, -NONE)
 
 
-def _wanted_by_others(need: Span, own: Span, height: int, columns: Columns) -> Ints:
+def wanted_by_others(need: Span, own: Span, height: int, columns: Columns) -> Ints:
     """Rows of own_d that at least one other device needs: what anyone needs, but for d alone.
 
     Needs come in the order of the devices, their first rows and their ends both. So what d alone needs
     lies between the end of those before it and the first row of those after it.
     """
     some = need[1] > need[0]
-    # Each k has its own range of numbers, so that sums over the columns never mix two of them.
-    base = columns.k * (height + 2)
+    # Each group has its own range of numbers, so that sums over the columns never mix two of them.
+    base = columns.group * (height + 2)
     ends = np.maximum.accumulate(np.where(some, need[1], 0) + base, axis=1)
     firsts = np.where(some, need[0], height) + base
     firsts = np.minimum.accumulate(firsts[:, ::-1], axis=1)[:, ::-1]
@@ -217,9 +242,10 @@ def _wanted_by_others(need: Span, own: Span, height: int, columns: Columns) -> I
     before[:, 1:] = np.maximum(ends[:, :-1] - base[1:], 0)
     after[:, :-1] = np.minimum(firsts[:, 1:] - base[:-1], height)
     alone = np.maximum(need[0], before), np.minimum(need[1], after)
-    lowest = np.repeat(firsts[:, columns.starts], columns.sizes, axis=1) - base
-    highest = np.repeat(ends[:, columns.starts + columns.sizes - 1], columns.sizes, axis=1) - base
-    found = _count(_both((lowest, highest), own)) - _count(_both(alone, own))
+    sizes = np.array(columns.sizes, dtype=int)
+    lowest = np.repeat(firsts[:, columns.starts], sizes, axis=1) - base
+    highest = np.repeat(ends[:, columns.starts + sizes - 1], sizes, axis=1) - base
+    found = count(both((lowest, highest), own)) - count(both(alone, own))
     gaps = np.where(some & (before > 0), np.maximum(need[0] - before, 0), 0)
     if gaps.any():
         found -= _below(own[1], before, gaps, columns) - _below(own[0], before, gaps, columns)
@@ -229,8 +255,8 @@ def _wanted_by_others(need: Span, own: Span, height: int, columns: Columns) -> I
 def _below(rows: Ints, first: Ints, gaps: Ints, columns: Columns) -> Ints:
     """Rows before `rows` that lie in gaps between the needs, where windows leave rows out."""
     found = np.zeros_like(gaps)
-    for k in range(2, columns.most + 1):
-        of_k = columns.of(k)
-        reach = rows[of_k][None, :, None] - first[:, None, of_k]
-        found[:, of_k] = np.clip(reach, 0, gaps[:, None, of_k]).sum(axis=2)
+    for group in range(len(columns.sizes)):
+        own = columns.of(group)
+        reach = rows[own][None, :, None] - first[:, None, own]
+        found[:, own] = np.clip(reach, 0, gaps[:, None, own]).sum(axis=2)
     return found
