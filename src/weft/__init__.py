@@ -17,15 +17,15 @@ from weft.fleet.fleet import Fleet
 from weft.plan.plan import Plan
 
 if TYPE_CHECKING:
+    from weft.adapt.train import train
     from weft.graph.capture import capture
     from weft.runtime.serve import serve
-    from weft.runtime.train import train
 
 __all__ = ["Fleet", "Plan", "capture", "load_model", "plan", "serve", "train"]
 
 # What is imported when it is first asked for, and from where.
 LATER = {
-    "train": "weft.runtime.train",
+    "train": "weft.adapt.train",
     "serve": "weft.runtime.serve",
     "capture": "weft.graph.capture",
 }

@@ -68,6 +68,13 @@ def test_a_full_file_is_read_as_written() -> None:
     )
 
 
+def test_a_link_may_lose_more_one_way_than_the_other() -> None:
+    fleet = parse_fleet(link("mbps = 4\nup_loss = 0.25\ndown_loss = 0.5"))
+    assert fleet.link[0].losses == (0.25, 0.5)
+    assert [hop.loss for hop in fleet.hops()] == [0.25, 0.5]
+    assert parse_fleet(link("mbps = 4\nloss = 0.3")).link[0].losses == (0.3, 0.3)
+
+
 def test_mbps_holds_for_both_directions() -> None:
     assert parse_fleet(link("mbps = 4")).link == (Link(("pi", "nuc"), 4.0, 4.0),)
 
@@ -116,6 +123,11 @@ BAD = {
     "negative latency": (link("mbps = 1\nlatency_ms = -1"), ["latency_ms = -1", "from 0 up"]),
     "loss of all": (link("mbps = 1\nloss = 1"), ["loss = 1 ", "from 0 up and below 1"]),
     "negative loss": (link("mbps = 1\nloss = -0.1"), ["loss = -0.1", "below 1"]),
+    "one direction's loss only": (link("mbps = 1\nup_loss = 0.5"), ["down_loss is missing"]),
+    "loss of all one way": (
+        link("mbps = 1\nup_loss = 0\ndown_loss = 1"), ["down_loss = 1 ", "below 1"]),
+    "both ways of saying loss": (
+        link("mbps = 1\nloss = 0.1\nup_loss = 0.2\ndown_loss = 0"), ["up_loss = 0.2", "left out"]),
     "no ends": (TWO + "[[link]]\nmbps = 1\n", ["[[link]] 1", "between is missing"]),
     "ends are text": (link("mbps = 1", '"pi"'), ['between = "pi"', "two device names"]),
     "three ends": (link("mbps = 1", '["pi", "nuc", "pi"]'), ["between =", "two device names"]),
@@ -222,8 +234,13 @@ def fleets(draw: st.DrawFn) -> Fleet:
         for name in names
     )
     pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
+    share = st.floats(0, 0.999)
+    two_losses = {"latency_ms": quality["latency_ms"], "up_loss": share, "down_loss": share}
     links = tuple(
-        draw(st.builds(Link, st.just(pair), st.just(up), st.just(up) | positive, **quality))
+        draw(
+            st.builds(Link, st.just(pair), st.just(up), st.just(up) | positive, **quality)
+            | st.builds(Link, st.just(pair), st.just(up), st.just(up) | positive, **two_losses)
+        )
         for pair in draw(st.lists(st.sampled_from(pairs), unique=True))
         for up in [draw(positive)]
     )

@@ -56,6 +56,7 @@ def test_parameters_flops_and_weighted_depth_are_the_published_ones(name: str) -
     [
         ("mlp", 63_370),
         ("vgg-small", 467_818),
+        ("cnn5", 98_330),
         ("resnet8", 77_754),
         ("transformer", 19_242),
         ("mobilenet", 4_231_976),
@@ -70,7 +71,7 @@ def test_the_other_models_have_their_parameters_and_classes(name: str, parameter
 
 def test_every_model_is_counted_above() -> None:
     assert set(zoo.names()) - set(PUBLISHED) == {
-        "mlp", "vgg-small", "resnet8", "transformer", "mobilenet",
+        "mlp", "vgg-small", "cnn5", "resnet8", "transformer", "mobilenet",
     }  # fmt: skip
 
 

@@ -9,9 +9,13 @@ many minibatches are in flight. It keeps whatever memory it wants; it opens noth
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 from msgspec import Struct
+
+from weft.fleet.fleet import Tier
+from weft.plan.plan import Codec
 
 
 class Setting(Struct, frozen=True):
@@ -20,6 +24,7 @@ class Setting(Struct, frozen=True):
     worker: str | None  # None: the client trains alone
     cut: int  # layers 0..cut-1 are the client's
     in_flight: int = 1
+    codec: Codec = "none"  # for activations and their gradients
 
 
 class Server(Struct, frozen=True):
@@ -30,6 +35,8 @@ class Server(Struct, frozen=True):
     up_bytes_per_s: float  # client to server
     down_bytes_per_s: float
     rtt_s: float  # propagation there and back, without transmission
+    tier: Tier = "edge"
+    stays_s: float = math.inf  # how long it will be in reach, as far as the client can tell
 
 
 class Seen(Struct, frozen=True):
@@ -38,17 +45,28 @@ class Seen(Struct, frozen=True):
     step: int  # minibatches done
     now_s: float  # since the run began
     setting: Setting
-    period_s: float  # measured, per minibatch; 0 before the first
+    period_s: float  # measured, per minibatch, changes of setting left out; 0 before the first
     servers: tuple[Server, ...]  # those in reach; empty: nobody is there
     lost: bool = False  # the worker is out of reach or dead
+    # Answers to the probe that the last decision asked for. A run may probe by itself before the first
+    # minibatch and when the worker is lost; where it has not, policies go by `servers`.
+    probed: tuple[Server, ...] = ()
+    faster: tuple[str, ...] = ()  # servers that have told us since then that they got faster
 
 
 class Decision(Struct, frozen=True):
     setting: Setting
     why: str  # for people: goes into the run's events
+    # Train the test network on every server in reach while training goes on; the answers are in the
+    # next look. The setting may stay as it is.
+    probe: bool = False
+    profile: bool = False  # measure layer by layer on client and worker first, training stopped
 
 
 class Policy(Protocol):
+    """Asked before the first minibatch (step 0, the client alone), then every `every` minibatches, and
+    at once when the worker is lost."""
+
     every: int  # minibatches between two looks
 
     def decide(self, seen: Seen) -> Decision | None: ...

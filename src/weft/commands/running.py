@@ -32,6 +32,7 @@ from weft.commands.options import (
 )
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
+from weft.fleet.trace import Trace
 from weft.plan import registry
 from weft.plan.derive import load_profile
 from weft.report.words import seconds
@@ -64,6 +65,17 @@ def train(
     deadline: Deadline = 30.0,
     classes: Classes = None,
     config: ZenohConfig = None,
+    adapt: Annotated[
+        bool | None,
+        typer.Option(help="Watch the run and re-plan; edgemove and its like do so by themselves."),
+    ] = None,
+    look_every: Annotated[
+        int | None, typer.Option(help="Minibatches between two looks of an adaptive run.")
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="How an emulated fleet changes in time (JSON or TOML); with --local."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Train a network on a fleet: emulated on this machine (--local) or real (--join).
@@ -78,11 +90,12 @@ def train(
     import torch
     from torch import nn
 
+    from weft.adapt.train import train as run
     from weft.data import load
     from weft.models import short_name
     from weft.report.results import train_document, train_table
-    from weft.runtime.train import train as run
 
+    changes = Trace.load(trace, found) if trace is not None else None
     dataset = load(data)
     torch.manual_seed(seed)
     module, _ = api.load_model(
@@ -97,7 +110,7 @@ def train(
             profile=load_profile(profile) if profile else None,
             options=values.settings(settings or []), seed=seed, deadline=deadline, out=out,
             resume=resume, save_every=save_every, name=short_name(model), config=config,
-            on_progress=on_progress,
+            adapt=adapt, look_every=look_every, trace=changes, on_progress=on_progress,
         )  # fmt: skip
     if result.too_fast:
         say(f"note: {', '.join(result.too_fast)} ran at this machine's speed, which is slower")

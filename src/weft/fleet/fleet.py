@@ -8,6 +8,7 @@ fleet.route("pi", "cloud")      # the hops a message takes
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -36,6 +37,15 @@ class Link(Struct, frozen=True, omit_defaults=True):
     down_mbps: float
     latency_ms: float = 0.0
     loss: float = 0.0
+    # Radio links lose more one way than the other; where given, both are, and `loss` is 0.
+    up_loss: float | None = None
+    down_loss: float | None = None
+
+    @property
+    def losses(self) -> tuple[float, float]:
+        """What the link loses first to second, and second to first."""
+        up = self.loss if self.up_loss is None else self.up_loss
+        return up, self.loss if self.down_loss is None else self.down_loss
 
 
 class Medium(Struct, frozen=True, omit_defaults=True):
@@ -76,6 +86,20 @@ class Fleet(Struct, frozen=True, dict=True):
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(device.name for device in self.devices)
+
+    def within(self, names: Collection[str]) -> Fleet:
+        """The fleet without all other devices, and without the links that they were part of."""
+        media = []
+        for medium in self.medium:
+            members = tuple(member for member in medium.members if member in names)
+            if medium.gateway in names and members:
+                media.append(Medium(medium.name, medium.gateway, members, medium.mbps,
+                                    medium.latency_ms, medium.loss))  # fmt: skip
+        return Fleet(
+            tuple(device for device in self.devices if device.name in names),
+            tuple(link for link in self.link if all(end in names for end in link.between)),
+            tuple(media),
+        )
 
     def device(self, name: str) -> Device:
         for device in self.devices:

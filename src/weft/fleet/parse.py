@@ -26,6 +26,9 @@ else:
 MAX_BYTES = 1 << 20  # a fleet of ten thousand devices fits; anything larger is another file
 TIERS: tuple[Tier, ...] = get_args(Tier)
 KINDS = ("device", "link", "medium")
+LINK_KEYS = (
+    "between", "mbps", "up_mbps", "down_mbps", "latency_ms", "loss", "up_loss", "down_loss",
+)  # fmt: skip
 
 
 def load_fleet(path: Path) -> Fleet:
@@ -103,7 +106,7 @@ def _links(tables: list[Table], known: tuple[str, ...]) -> tuple[Link, ...]:
     for table in tables:
         between = table.names("between", "a list of two device names")
         table.label = " - ".join(between)
-        table.only(("between", "mbps", "up_mbps", "down_mbps", "latency_ms", "loss"))
+        table.only(LINK_KEYS)
         if len(between) != 2:
             table.refuse("between", "a list of two device names")
         _known(table, "between", between, known)
@@ -115,8 +118,18 @@ def _links(tables: list[Table], known: tuple[str, ...]) -> tuple[Link, ...]:
         pairs.add(frozenset(between))
         up, down = _bandwidth(table)
         latency, loss = _latency_and_loss(table)
-        links.append(Link((first, second), up, down, latency, loss))
+        links.append(Link((first, second), up, down, latency, loss, *_two_losses(table)))
     return tuple(links)
+
+
+def _two_losses(table: Table) -> tuple[float | None, float | None]:
+    """`up_loss` and `down_loss`, both or neither, in place of `loss`."""
+    given = [key for key in ("up_loss", "down_loss") if table.has(key)]
+    if not given:
+        return None, None
+    if table.has("loss"):
+        table.refuse(given[0], "left out where loss is given (loss holds for both directions)")
+    return table.number("up_loss", below=1), table.number("down_loss", below=1)
 
 
 def _bandwidth(table: Table) -> tuple[float, float]:
@@ -194,7 +207,12 @@ def _telling(device: Device) -> dict[str, Any]:
 
 def _quality(channel: Link | Medium) -> dict[str, float]:
     values = {"latency_ms": channel.latency_ms, "loss": channel.loss}
-    return {key: value for key, value in values.items() if value}
+    found = {key: value for key, value in values.items() if value}
+    if isinstance(channel, Link) and (channel.up_loss, channel.down_loss) != (None, None):
+        up, down = channel.losses
+        found = {key: value for key, value in found.items() if key != "loss"}
+        return {**found, "up_loss": up, "down_loss": down}
+    return found
 
 
 def _block(kind: str, values: dict[str, Any]) -> str:

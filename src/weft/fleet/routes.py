@@ -17,8 +17,12 @@ def direct_hops(fleet: Fleet) -> tuple[Hop, ...]:
     hops: list[Hop] = []
     for link in fleet.link:
         first, second = link.between
-        for source, dest, mbps in ((first, second, link.up_mbps), (second, first, link.down_mbps)):
-            hops.append(_hop(f"{source}>{dest}", source, dest, mbps, link.latency_ms, link.loss))
+        up, down = link.losses
+        for source, dest, mbps, loss in (
+            (first, second, link.up_mbps, up),
+            (second, first, link.down_mbps, down),
+        ):
+            hops.append(_hop(f"{source}>{dest}", source, dest, mbps, link.latency_ms, loss))
     for medium in fleet.medium:
         for member in medium.members:
             for source, dest in ((member, medium.gateway), (medium.gateway, member)):

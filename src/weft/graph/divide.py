@@ -27,9 +27,7 @@ class Division(NamedTuple):
     own: tuple[Node, ...]
     after: tuple[Node, ...]
     model: Node | None = None  # a fully connected layer of which each device makes some outputs
-    data: Node | None = (
-        None  # one of which each device reads some inputs: what it makes is a summand
-    )
+    data: Node | None = None  # one of which each device reads some inputs, and makes a summand
     flat: Node | None = None  # makes the vector that `data` reads of a map's rows
     rules: Mapping[str, Rule | None] = MappingProxyType({})  # of what can be cut into rows
 

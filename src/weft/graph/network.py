@@ -184,12 +184,22 @@ class Graph(Struct, frozen=True, dict=True):
 
 
 class Pick(Struct, frozen=True):
-    """A part of a parameter: seen in this shape, places first..last-1 of one dimension."""
+    """A part of a parameter: seen in this shape, places first..last-1 of one dimension.
+
+    Where `rows` or `columns` are given, it is these places of the first and second dimension, in
+    this order; an empty list is all of them.
+    """
 
     shape: tuple[int, ...]
     dim: int
     first: int
     last: int
+    rows: tuple[int, ...] = ()
+    columns: tuple[int, ...] = ()
+
+    @property
+    def listed(self) -> bool:
+        return bool(self.rows or self.columns)
 
 
 class Segment(Struct, frozen=True, omit_defaults=True):

@@ -23,6 +23,14 @@ class Optimizer(Struct, frozen=True, omit_defaults=True):
     lr: float = 0.05
     momentum: float = 0.9
     weight_decay: float = 0.0
+    rounds: int = 0  # the rate falls in a line to a tenth over so many rounds; 0: it stays
+    round_steps: int = 1  # minibatches in a round
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a minibatch."""
+        if self.rounds < 2:
+            return self.lr
+        return self.lr * (1 - 0.9 * min(step // self.round_steps / (self.rounds - 1), 1.0))
 
     def build(self, parameters: list[Tensor]) -> torch.optim.Optimizer:
         if self.name not in NAMES:

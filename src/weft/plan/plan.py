@@ -17,8 +17,10 @@ from msgspec import Struct
 
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
+from weft.plan.exchange import Peers
 from weft.plan.profile import Profile
 from weft.plan.rounds import Round
+from weft.plan.swarm import Swarm
 
 Mode = Literal["train", "infer"]
 Codec = Literal["none", "fp16", "int8"]
@@ -72,6 +74,10 @@ class Plan(Struct, frozen=True, kw_only=True):
     # Minibatches that a source without layers may feed before the first of them is done: 1 is
     # serial, as the papers count; with 2 the next samples cross the links meanwhile.
     ahead: int = 1
+    stale: int = 0  # minibatches that a first stage may be ahead of its update: weights are stashed
+    # Shards that compute nothing: they get the holder's gradients, make the same updates, and can
+    # take over at any moment.
+    standby: tuple[Shard, ...] = ()
     codec: Codec = "none"  # for activations and their gradients
     input_codec: Codec = "none"  # for the samples: images of 256 levels lose nothing by int8
     gradient_codec: Codec = "none"  # for gradients of weights that several devices hold
@@ -80,6 +86,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     route: Literal["min", "store_and_forward"] = "min"
     layering: Literal["depth", "sequence"] = "depth"  # which layers are meant; graph/sequence.py
     rounds: tuple[Round, ...] = ()  # of a plan that cuts feature maps or vectors
+    swarm: Swarm | None = None  # of a plan that spreads a network by units over lossy radio
+    peers: Peers | None = None  # of devices that train networks of their own and exchange
     optimizer: str = "sgd"  # its state counts in memory
     decisions: dict[str, Any] = {}
     predicted: Predicted | None = None
@@ -89,7 +97,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     @property
     def devices(self) -> tuple[str, ...]:
         """Every device with work, the source first."""
-        return tuple(dict.fromkeys([self.source, *(s.device for s in self.shards)]))
+        shards = (*self.shards, *self.standby)
+        return tuple(dict.fromkeys([self.source, *(s.device for s in shards)]))
 
     def save(self, path: str | Path) -> None:
         Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1))

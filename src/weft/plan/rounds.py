@@ -46,10 +46,9 @@ class Turn(Struct, frozen=True, omit_defaults=True):
     takes: tuple[Strip, ...]
     gives: tuple[Strip, ...]
     work: tuple[float, ...] = ()  # of every layer of the round: the share that is computed here
-    state_bytes: int = (
-        0  # weights that it needs; the same ones for all turns of a device in a round
-    )
-    # Of a sum: the places that are added up here, rows of the map (rows+data) or units (data, hybrid).
+    state_bytes: int = 0  # weights that it needs; turns of one device may need the same
+    # Units of a fully connected layer that are computed or read here; of rows+data the rows of the map
+    # before it. In other modes the strips tell.
     places: tuple[int, int] = (0, 0)
 
 

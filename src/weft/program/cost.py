@@ -9,12 +9,10 @@ from weft.program.instructions import Backward, Forward, Instruction, Update
 def compute_seconds(profile: Profile, device: str, i: Instruction) -> float:
     """Seconds of what is no message. The loss is part of the last layer's backward pass; loading
     and emitting cost nothing."""
-    if isinstance(i, Forward) and i.work:
-        times, layers = profile.devices[device], range(i.layers[0], i.layers[1] + 1)
-        return sum(
-            share * times.forward(layer, layer, i.samples)
-            for layer, share in zip(layers, i.work, strict=True)
-        )
+    if isinstance(i, Forward | Backward | Update) and i.work:
+        layers = range(i.layers[0], i.layers[1] + 1)
+        shares = zip(layers, i.work, strict=True)
+        return sum(share * _whole(profile, device, i, layer) for layer, share in shares)
     if isinstance(i, Forward):
         return profile.devices[device].forward(*i.layers, i.samples)
     if isinstance(i, Backward):
@@ -22,3 +20,12 @@ def compute_seconds(profile: Profile, device: str, i: Instruction) -> float:
     if isinstance(i, Update):
         return profile.devices[device].update(*i.layers)
     return 0.0
+
+
+def _whole(profile: Profile, device: str, i: Forward | Backward | Update, layer: int) -> float:
+    """One layer's seconds, were all of it computed here."""
+    times = profile.devices[device]
+    if isinstance(i, Update):
+        return times.update(layer, layer)
+    passes = times.forward if isinstance(i, Forward) else times.backward
+    return passes(layer, layer, i.samples)

@@ -5,6 +5,8 @@ n - lag, and is skipped where there is no such minibatch. With lag 0 everywhere 
 
     phone   forward; send a; recv g [lag 1]; backward [lag 1]; update [lag 1]      two in flight
 
+An instruction with `every` k is executed only at each k-th minibatch: the exchange at the end of a round.
+
 Messages are named by what they are, the cut they cross, and the micro-batch; plan version and
 minibatch are added when they travel, so that a stale, doubled or foreign one is recognised.
 """
@@ -16,8 +18,17 @@ from typing import Literal
 from msgspec import Struct
 
 from weft.plan.plan import Codec, Plan
+from weft.plan.swarm import Blank
 
-Kind = Literal["act", "grad", "target", "done", "wgrad", "wsum", "in", "up", "down"]
+Kind = Literal[
+    "act", "grad", "target", "done", "wgrad", "wsum", "follow", "in", "up", "down", "back", "share",
+    "whole", "group", "row", "sum",
+]  # fmt: skip
+
+# What a receiver does about a message that is not there in time: waits for it until the run's
+# deadline; takes zeros; takes its own values of that layer, over and over; gives the minibatch up;
+# takes the newest that has come, of whichever minibatch, and goes without where none has come since.
+Late = Literal["wait", "zero", "own", "skip", "newest"]
 
 
 class Tensor(Struct, frozen=True, array_like=True):
@@ -25,9 +36,14 @@ class Tensor(Struct, frozen=True, array_like=True):
 
     # act: forward over cut `at` (0: the samples); grad: back over it; target: the labels;
     # done: only the word that the first layers have been updated;
-    # wgrad: a device's gradient of the weights of layers at..last; wsum: the sum over all devices
+    # wgrad: a device's gradient of the weights of layers at..last; wsum: the sum over all devices;
+    # follow: the gradient and the buffers of layers at..last, for a device that stands by
     # in, up, down: strips of the values of a round that begins at layer `at`: what a turn reads,
     # what a device hands to the gateway, what the gateway hands to a turn
+    # back: the gradient of `in`; share: what one device adds to the gradient of another's values at
+    # cut `at`; whole: only the word whether a device has lost nothing of the minibatch
+    # group: the weights of group `at` at device `micro`; row, sum: piece `at` of them as one row of
+    # numbers, of device `micro` alone, or added up as far as device `micro`
     kind: Kind
     at: int
     micro: int = 0  # for weights: the number of the device in the plan
@@ -52,6 +68,36 @@ class Recv(Struct, frozen=True, tag="recv", omit_defaults=True):
     source: str
     also: Tensor | None = None  # rides in the same message
     lag: int = 0
+    late: Late = "wait"
+    slot: int = 0  # of a message that may be late: which time slot of the minibatch it must come in
+    blanks: tuple[Blank, ...] = ()  # what stands in for it
+    samples: int = 0
+    own: Tensor | None = None  # late = own: what is taken in its place
+    every: int = 1
+
+
+class Miss(Struct, frozen=True, tag="miss", omit_defaults=True):
+    """A message that the plan leaves out: its reader takes what stands in for it, as after a loss."""
+
+    tensor: Tensor
+    late: Late
+    blanks: tuple[Blank, ...]
+    samples: int
+    own: Tensor | None = None
+    lag: int = 0
+
+    @property
+    def micro(self) -> int:
+        return self.tensor.micro
+
+
+class Radio(Struct, frozen=True, array_like=True):
+    """How a best-effort message travels: so often straight, so often by way of a relay."""
+
+    slot: int  # which of the minibatch's losses are meant
+    direct: int = 1
+    relayed: int = 0
+    via: str = ""
 
 
 class Send(Struct, frozen=True, tag="send", omit_defaults=True):
@@ -63,6 +109,9 @@ class Send(Struct, frozen=True, tag="send", omit_defaults=True):
     codec: Codec = "none"
     also: Tensor | None = None  # rides in the same message: labels with their activation
     lag: int = 0
+    radio: Radio | None = None  # best effort: it may get lost and is not sent again
+    late: Late = "wait"  # newest: not sent while the one before it has not left
+    every: int = 1
 
 
 class Forward(Struct, frozen=True, tag="forward", omit_defaults=True):
@@ -85,15 +134,21 @@ class Loss(Struct, frozen=True, tag="loss", omit_defaults=True):
     micro: int
     samples: int
     lag: int = 0
+    part: int = 0
 
 
 class Backward(Struct, frozen=True, tag="backward", omit_defaults=True):
-    """grad `last + 1` in, grad `first` out; weight gradients add up until the update."""
+    """grad `last + 1` in, grad `first` out; weight gradients add up until the update.
+
+    Of a turn: its part of grad `last + 1` in, `back` out, the gradient of all that it read.
+    """
 
     layers: tuple[int, int]
     micro: int
     samples: int
     lag: int = 0
+    part: int = 0
+    work: tuple[float, ...] = ()
 
 
 class Reduce(Struct, frozen=True, tag="reduce", omit_defaults=True):
@@ -112,6 +167,8 @@ class Reduce(Struct, frozen=True, tag="reduce", omit_defaults=True):
 class Update(Struct, frozen=True, tag="update", omit_defaults=True):
     layers: tuple[int, int]
     lag: int = 0
+    part: int = 0
+    work: tuple[float, ...] = ()
 
 
 class Piece(Struct, frozen=True, array_like=True):
@@ -131,10 +188,58 @@ class Stitch(Struct, frozen=True, tag="stitch", omit_defaults=True):
     pieces: tuple[Piece, ...]
     add: bool = False
     lag: int = 0
+    every: int = 1
 
     @property
     def micro(self) -> int:
         return self.into.micro
+
+
+class Share(Struct, frozen=True, tag="share", omit_defaults=True):
+    """Make a tensor of the weights of a group as they are now; as one row of numbers, where asked."""
+
+    into: Tensor
+    group: int
+    row: bool = False
+    scale: float = 1.0  # of a row
+    lag: int = 0
+    every: int = 1
+
+    @property
+    def micro(self) -> int:
+        return self.into.micro
+
+
+class Blend(Struct, frozen=True, tag="blend", omit_defaults=True):
+    """Overwrite the weights of a group with a weighted mean of them and of what has come.
+
+    Of what did not come the weight is left out, or falls to one's own weights where `total` is given.
+    """
+
+    group: int
+    own: float
+    parts: tuple[Tensor, ...]
+    weights: tuple[float, ...]
+    total: float = 0.0  # 0: the sum of the weights
+    lag: int = 0
+    every: int = 1
+
+    @property
+    def micro(self) -> int:
+        return 0
+
+
+class Keep(Struct, frozen=True, tag="keep", omit_defaults=True):
+    """Keep the newest weights of a group that only another device has, in case it is lost."""
+
+    part: Tensor
+    group: int
+    lag: int = 0
+    every: int = 1
+
+    @property
+    def micro(self) -> int:
+        return self.part.micro
 
 
 class Emit(Struct, frozen=True, tag="emit", omit_defaults=True):
@@ -145,7 +250,20 @@ class Emit(Struct, frozen=True, tag="emit", omit_defaults=True):
     lag: int = 0
 
 
-Instruction = Load | Recv | Send | Forward | Loss | Backward | Reduce | Update | Stitch | Emit
+Instruction = (
+    Load | Recv | Miss | Send | Forward | Loss | Backward | Reduce | Update | Stitch
+    | Emit | Share | Blend | Keep
+)  # fmt: skip
+
+
+def every(i: Instruction) -> int:
+    """At each how many-th minibatch an instruction is executed."""
+    return getattr(i, "every", 1)
+
+
+def due(i: Instruction, step: int) -> bool:
+    """Whether an instruction is executed at a minibatch: (step + 1) divides by its `every`."""
+    return (step + 1) % every(i) == 0
 
 
 DONE = Tensor("done", 0)
@@ -158,6 +276,12 @@ class Program(Struct, frozen=True):
     @property
     def max_lag(self) -> int:
         return max((i.lag for code in self.code.values() for i in code), default=0)
+
+    @property
+    def beat(self) -> int:
+        """Minibatches after which the pattern comes again: of a round, or of those in flight."""
+        rounds = max((every(i) for code in self.code.values() for i in code), default=1)
+        return max(rounds, self.plan.stale + 1)
 
     def __len__(self) -> int:
         return sum(len(code) for code in self.code.values())

@@ -18,7 +18,6 @@ a source without layers is told when a minibatch is done, and stays `plan.ahead`
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import msgspec
 
@@ -41,26 +40,35 @@ from weft.program.instructions import (
     Update,
 )
 from weft.program.lanes import has_lanes
+from weft.program.peers import lower_peers
 from weft.program.rounds import lower_rounds
 from weft.program.schedule import forwards_ahead, micro_sizes, one_forward_one_backward
-
-
-class Stage(NamedTuple):
-    """A run of layers on one device; a plan numbers its stages in the order of the layers."""
-
-    device: str
-    first: int
-    last: int
+from weft.program.stale import Stage, stale_lags, with_lags
+from weft.program.standby import with_standby
+from weft.program.swarm import lower_swarm
 
 
 def lower(plan: Plan) -> Program:
-    """The program of a plan: of whole layers, with lanes of samples, or in rounds of strips."""
+    """The program of a plan: of whole layers, lanes of samples, rounds of strips, lists of units, or
+    of peers."""
+    if plan.swarm:
+        return lower_swarm(plan)
+    if plan.peers is not None:
+        return lower_peers(plan)
     if plan.rounds:
         return lower_rounds(plan)
     if has_lanes(plan):
+        if plan.stale or plan.standby:
+            raise InputError(
+                f"plan: stale = {plan.stale}, standby = {len(plan.standby)} shards; "
+                "neither is allowed where samples are split"
+            )
         return lower_lanes(plan)
     writer = _Writer(plan)
-    return Program(plan=plan, code={device: tuple(writer.code(device)) for device in plan.devices})
+    code = {device: tuple(writer.code(device)) for device in plan.devices}
+    if plan.stale:
+        code = with_lags(code, writer.stages, stale_lags(plan, writer.stages))
+    return Program(plan=plan, code=with_standby(plan, code) if plan.standby else code)
 
 
 def stages_of(plan: Plan) -> list[Stage]:

@@ -13,8 +13,9 @@ from itertools import pairwise
 from weft.errors import InputError, WeftError
 from weft.plan.plan import Plan
 from weft.program.lanes import has_lanes, lanes_of
-from weft.program.lower import Stage, stages_of
+from weft.program.lower import stages_of
 from weft.program.schedule import forwards_ahead, micro_sizes
+from weft.program.stale import Stage, versions
 
 # Tensors that training keeps per weight: itself, its gradient, the optimizer's own.
 COPIES = {"sgd": 2, "momentum": 3, "adam": 4, "adamw": 4}
@@ -23,6 +24,10 @@ BYTES_PER_MB = 1e6
 
 def memory_bytes(plan: Plan) -> dict[str, int]:
     """Bytes at the worst moment of a step, for every device with work."""
+    if plan.swarm:
+        return _in_a_swarm(plan)
+    if plan.peers is not None:
+        return _of_peers(plan)
     if plan.rounds:
         return _in_rounds(plan)
     if has_lanes(plan):
@@ -32,8 +37,13 @@ def memory_bytes(plan: Plan) -> dict[str, int]:
     copies = _copies_of_weights(plan)
     for s, stage in enumerate(stages):
         layers = plan.profile.layers[stage.first : stage.last + 1]
-        need[stage.device] += copies * sum(layer.param_bytes for layer in layers)
-        need[stage.device] += _activations(plan, stages, s)
+        stashed = versions(plan, stages, s)  # of the weights, beside the live ones; 1: none
+        weights = sum(layer.param_bytes for layer in layers)
+        need[stage.device] += (copies + (stashed if stashed > 1 else 0)) * weights
+        need[stage.device] += stashed * _activations(plan, stages, s)
+    for shard in plan.standby:  # and the message that brings the gradients
+        layers = plan.profile.layers[shard.layers[0] : shard.layers[1] + 1]
+        need[shard.device] += (copies + 1) * sum(layer.param_bytes for layer in layers)
     for device in need:
         need[device] += _buffers(plan, stages, device)
     return need
@@ -71,6 +81,39 @@ def _in_rounds(plan: Plan) -> dict[str, int]:
             need[device] += weights[device]
             strips[device] = max(strips[device], held[device])
     return {device: need[device] + strips[device] * samples for device in need}
+
+
+def _in_a_swarm(plan: Plan) -> dict[str, int]:
+    """A device's share of each layer's weights and activations, and all that it reads for them."""
+    need = dict.fromkeys(plan.devices, 0)
+    copies = _copies_of_weights(plan)
+    for shard in plan.shards:
+        layer, units = shard.layers[0], shard.part.units
+        cost = plan.profile.layers[layer]
+        assert plan.swarm is not None
+        width = plan.swarm.values[layer + 1].shape[1]
+        share = 1.0 if units is None else len(units) / width
+        need[shard.device] += round(
+            share * (copies * cost.param_bytes + plan.batch * cost.saved_bytes)
+        )
+        need[shard.device] += plan.batch * plan.profile.cut_bytes(layer)
+    return need
+
+
+def _of_peers(plan: Plan) -> dict[str, int]:
+    """A network of its own, what it hands out, and what may come from all neighbours at once."""
+    assert plan.peers is not None
+    need = {}
+    for peer in plan.peers.peers:
+        held = sum(4 * held.numbers for held in peer.held)
+        near = len(plan.peers.near(peer.device)) if plan.peers.shared == "gossip" else 1
+        largest = micro_sizes(plan.batch, plan.micro_batches)[0]
+        need[peer.device] = (
+            _copies_of_weights(plan) * peer.weights_bytes
+            + (1 + near) * held
+            + largest * peer.saved_bytes
+        )
+    return need
 
 
 def fits(plan: Plan) -> bool:
@@ -133,7 +176,8 @@ def _buffers(plan: Plan, stages: list[Stage], device: str) -> int:
     largest = 0
     for at, left, right, held in _crossings(plan, stages):
         if left != right and device in (left, right):
-            largest = max(largest, plan.profile.cut_bytes(at) * sum(sizes[:held]))
+            waiting = plan.profile.cut_bytes(at) * sum(sizes[:held])
+            largest = max(largest, waiting * (plan.stale + 1))
     return largest
 
 

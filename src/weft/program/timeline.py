@@ -24,6 +24,7 @@ class Timeline(Struct, frozen=True):
     spans: tuple[Span, ...]
     step_ends: tuple[float, ...]  # when each minibatch was done on every device
     source: str = "simulated"  # or "measured"
+    beat: int = 2  # minibatches after which the pattern of their ends comes again
 
     @property
     def makespan(self) -> float:
@@ -33,13 +34,14 @@ class Timeline(Struct, frozen=True):
     def step_s(self) -> float:
         """Seconds from one minibatch to the next in the steady state: the median of the later half.
 
-        Half of the time between every second end: where two minibatches are under way at once, long
-        and short gaps may alternate, and their median would be one of them.
+        Half of the time between every second end (a k-th of every k-th, where k minibatches are
+        under way at once): long and short gaps alternate, and their median would be one of them.
         """
         ends = sorted(self.step_ends)
         if len(ends) < 3:
             return ends[-1] - ends[0] if len(ends) == 2 else sum(ends)
-        gaps = [(b - a) / 2 for a, b in zip(ends, ends[2:], strict=False)]
+        beat = min(self.beat, len(ends) - 1)
+        gaps = [(b - a) / beat for a, b in zip(ends, ends[beat:], strict=False)]
         return statistics.median(gaps[len(gaps) // 2 :] if len(gaps) > 3 else gaps)
 
     def busy(self, where: str) -> float:

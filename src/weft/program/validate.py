@@ -15,18 +15,24 @@ from weft.errors import WeftError
 from weft.program.instructions import (
     DONE,
     Backward,
+    Blend,
     Emit,
     Forward,
     Instruction,
+    Keep,
+    Kind,
     Load,
     Loss,
+    Miss,
     Program,
     Recv,
     Reduce,
     Send,
+    Share,
     Stitch,
     Tensor,
     Update,
+    due,
 )
 from weft.program.memory import check_memory
 
@@ -48,6 +54,8 @@ def check_flow(program: Program) -> None:
 def show(instruction: Instruction) -> str:
     """An instruction in a few words, for error messages: `recv act2.0 from pi [lag 1]`."""
     lag = f" [lag {instruction.lag}]" if instruction.lag else ""
+    if getattr(instruction, "late", "wait") != "wait":
+        lag += f" [late: {getattr(instruction, 'late', '')}]"
     match instruction:
         case Recv():
             text = f"recv {instruction.tensor} from {instruction.source}"
@@ -62,9 +70,15 @@ def show(instruction: Instruction) -> str:
         case Update() | Reduce():
             word = type(instruction).__name__.lower()
             text = f"{word} of layers {instruction.layers[0]}-{instruction.layers[1]}"
+        case Share() | Blend() | Keep():
+            text = f"{type(instruction).__name__.lower()} of {_group(instruction.group)}"
         case _:
             text = f"{type(instruction).__name__.lower()} of micro-batch {instruction.micro}"
     return text + lag
+
+
+def _group(group: int) -> str:
+    return "what all share" if group < 0 else f"class {group}"
 
 
 def _check_partners(program: Program) -> None:
@@ -109,11 +123,17 @@ class _Run:
         self.output = len(program.plan.profile.layers)
         # Enough for a full tick of the loop with every lag, and one that follows it.
         self.steps = program.max_lag + 2
+        if program.beat > 1:  # two rounds
+            self.steps = max(self.steps, 2 * program.beat)
         self.sent: set[tuple[Message, int]] = set()
         self.held: dict[str, set[tuple[Tensor, int]]] = {device: set() for device in self.code}
         self.passes: Counter[tuple[str, type[Forward | Backward], int, int, int, int]] = Counter()
         self.backwards = {
             device: Counter(i.layers for i in code if isinstance(i, Backward))
+            for device, code in self.code.items()
+        }
+        self.followed = {
+            device: {i.layers for i in code if isinstance(i, Reduce) and i.replace}
             for device, code in self.code.items()
         }
 
@@ -127,7 +147,7 @@ class _Run:
             sequence = todo[device]
             while position[device] < len(sequence):
                 instruction, step = sequence[position[device]]
-                if isinstance(instruction, Recv):
+                if isinstance(instruction, Recv) and instruction.late == "wait":
                     message = (instruction.source, device, instruction.tensor), step
                     if message not in self.sent:
                         waiting[message] = device
@@ -156,7 +176,7 @@ class _Run:
             (i, tick - i.lag)
             for tick in range(ticks)
             for i in code
-            if 0 <= tick - i.lag < self.steps
+            if 0 <= tick - i.lag < self.steps and due(i, tick - i.lag)
         ]
 
     def execute(self, device: str, i: Instruction, step: int) -> None:
@@ -165,14 +185,23 @@ class _Run:
             case Load():
                 self.make(device, step, Tensor("act", 0, i.micro), Tensor("target", 0, i.micro))
             case Recv():
+                if i.own is not None:
+                    self.need(device, step, i, i.own)
                 self.make(device, step, *_carried(i))
-            case Send(tensor=t) if t.kind == "wgrad":
+            case Miss():
+                if i.own is not None:
+                    self.need(device, step, i, i.own)
+                self.make(device, step, i.tensor)
+            case Send(tensor=t) if t.kind == "whole":
+                pass  # every device knows that of itself
+            case Send(tensor=t) if t.kind in ("wgrad", "follow"):
                 self.after_backwards(device, step, i, (t.at, t.last))
             case Send():
                 self.need(device, step, i, *_carried(i))
             case Forward(layers=(first, last)) if i.part:
                 self.need(device, step, i, Tensor("in", first, i.micro, part=i.part))
                 self.make(device, step, Tensor("act", last + 1, i.micro, part=i.part))
+                self.passes[device, Forward, first, last, i.micro, step] += 1
             case Stitch():
                 self.need(device, step, i, *(piece.tensor for piece in i.pieces))
                 self.make(device, step, i.into)
@@ -181,14 +210,15 @@ class _Run:
                 self.make(device, step, Tensor("act", last + 1, i.micro))
                 self.passes[device, Forward, first, last, i.micro, step] += 1
             case Loss():
-                output, target = Tensor("act", self.output, i.micro), Tensor("target", 0, i.micro)
-                self.need(device, step, i, output, target)
-                self.make(device, step, Tensor("grad", self.output, i.micro))
+                output = Tensor("act", self.output, i.micro, part=i.part)
+                self.need(device, step, i, output, Tensor("target", 0, i.micro))
+                self.make(device, step, Tensor("grad", self.output, i.micro, part=i.part))
             case Backward(layers=(first, last)):
-                self.need(device, step, i, Tensor("grad", last + 1, i.micro))
+                self.need(device, step, i, Tensor("grad", last + 1, i.micro, part=i.part))
                 if not self.passes[device, Forward, first, last, i.micro, step]:
                     raise WeftError(f"{device}: {show(i)} comes before the same layers' forward")
-                self.make(device, step, Tensor("grad", first, i.micro))
+                kind: Kind = "back" if i.part else "grad"
+                self.make(device, step, Tensor(kind, first, i.micro, part=i.part))
                 self.passes[device, Backward, first, last, -1, step] += 1
             case Reduce():
                 self.after_backwards(device, step, i, i.layers)
@@ -199,6 +229,12 @@ class _Run:
             case Update():
                 self.after_backwards(device, step, i, i.layers)
                 self.make(device, step, DONE)
+            case Share():
+                self.make(device, step, i.into)
+            case Blend():
+                self.need(device, step, i, *i.parts)
+            case Keep():
+                self.need(device, step, i, i.part)
             case Emit():
                 self.need(device, step, i, Tensor("act", i.at, i.micro))
 
@@ -208,6 +244,8 @@ class _Run:
         """Gradients of weights are whole when every micro-batch has been backward."""
         done = self.passes[device, Backward, layers[0], layers[1], -1, step]
         wanted = self.backwards[device][layers]
+        if wanted == 0 and layers in self.followed[device]:
+            return  # a device that stands by gets its gradients from another
         if not 0 < wanted == done:
             raise WeftError(
                 f"{device}: {show(i)} comes after {done} of its {wanted} backwards; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
@@ -10,6 +11,9 @@ from weft.program.lower import lower
 from weft.report.tables import list_table, timeline_table
 from weft.report.words import seconds
 from weft.simulate.simulate import simulate
+
+# Of a swarm: sent; lost on a link; heard in time or not; came too late; minibatches a device left out.
+RADIO = ("messages", "packets", "packets_lost", "heard", "unheard", "late", "left_out")
 
 if TYPE_CHECKING:
     from weft.runtime.inference import InferResult
@@ -29,6 +33,7 @@ def train_document(result: TrainResult) -> dict[str, Any]:
         "test_accuracy": result.test_accuracy,
         "events": result.events,
         "out": str(result.out) if result.out else None,
+        **({"radio": {key: result.radio[key] for key in RADIO}} if result.radio else {}),
     }
 
 
@@ -43,12 +48,24 @@ def train_table(result: TrainResult) -> RenderableType:
                  f"(measured / predicted = {ratio:.2f})"),
         ("loss", f"{document['final_loss']:.4f}" if result.losses else "-"),
     ]  # fmt: skip
+    for event in result.events:
+        rows.append((f"step {event['step']}", f"{event['kind']}: {event['why']}"))
     if result.test_accuracy is not None:
         rows.append(("test accuracy", f"{result.test_accuracy:.1%}"))
+    if result.radio:
+        rows.append(("radio", _radio_words(result.radio, count)))
     if result.out:
         rows.append(("folder", str(result.out)))
     predicted = simulate(lower(result.plan), steps=min(max(result.steps, 2), 6))
     return Group(list_table(("", "trained"), rows), timeline_table(predicted, result.timeline))
+
+
+def _radio_words(radio: Counter[str], steps: int) -> str:
+    """What a swarm sent, and how much of it was not heard."""
+    asked = radio["heard"] + radio["unheard"]
+    share = radio["unheard"] / asked if asked else 0.0
+    words = f"{radio['messages'] / steps:.1f} messages and {radio['packets'] / steps:.1f} packets "
+    return words + f"a step; {share:.1%} not heard in time"
 
 
 def infer_document(result: InferResult) -> dict[str, Any]:

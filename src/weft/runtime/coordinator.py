@@ -10,33 +10,40 @@ A run is a series of `steps` calls; between two of them nothing is in flight.
 
 from __future__ import annotations
 
+import math
 import queue
 import secrets
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import zenoh
 from safetensors.torch import load as load_safetensors
 from torch import Tensor
 
 from weft.errors import InputError, LostDevice, WeftError
-from weft.graph.network import Graph
+from weft.fleet.trace import Trace
+from weft.graph.network import Graph, Segment
 from weft.graph.optimizer import Optimizer
-from weft.graph.sliced_state import sliced_state
+from weft.graph.sliced_state import place_state, sliced_memory, sliced_state
 from weft.plan.plan import Plan
 from weft.plan.slicing import turn_segment
 from weft.program.cost import compute_seconds
-from weft.program.instructions import Forward, Program
+from weft.program.instructions import Forward, Update
 from weft.program.lower import lower
+from weft.program.swarm import swarm_segment
 from weft.program.timeline import Span, Timeline
 from weft.program.validate import validate
 from weft.runtime import messages as msg
+from weft.runtime.changes import changes_of
 from weft.runtime.crew import Crew
 from weft.runtime.node import state_pieces
+from weft.runtime.own import Own
+from weft.runtime.radio import rules_of
 from weft.runtime.roads import Shaping, involved, roads_of
 from weft.runtime.wire import Header, pack_header, pack_tensors, unpack_tensors
 
@@ -55,6 +62,8 @@ class Settings:
     shaping: Shaping = "none"
     paced: frozenset[str] = frozenset()  # devices made as slow as the plan's profile says
     scratch: Path | None = None  # for the clocks of shared media
+    trace: Trace | None = None  # emulated: how the fleet changes
+    trace_start: float = math.inf  # when its time 0 is, on the machine's clock
     data: str | None = None  # a set of weft.data that the source device has; None: fed from here
     same_clock: bool = False  # all nodes on this machine
     record: bool = True
@@ -69,6 +78,10 @@ class Outcome:
     done: dict[str, int] = field(default_factory=dict)  # device -> newest minibatch
 
 
+class Stalled(WeftError):
+    """Nothing goes on: somebody cannot be reached, though all are there."""
+
+
 class Coordinator:
     def __init__(
         self,
@@ -78,17 +91,27 @@ class Coordinator:
         state: Mapping[str, Tensor],
         settings: Settings,
         feed: Feed | None = None,
+        also: tuple[str, ...] = (),
+        own: Mapping[str, Own] | None = None,
     ) -> None:
         self.crew = crew
-        self.plan = plan
         self.graph = graph
         self.settings = settings
         self.run = secrets.token_hex(6)
-        self.program: Program = lower(plan)
-        validate(self.program)
-        self.devices = involved(plan.fleet, plan.devices)
-        self._state = state
-        self._end = plan.shards[-1].device
+        # Devices that have no part in the plan but may get one: they belong to the run, so that they
+        # can be probed. One of them may come and go without harm.
+        self.also = also
+        self.heard: Callable[[msg.ServerProbed | msg.Notice], None] | None = None
+        # Seconds without any report until the run may have stalled, and who can tell whether it has.
+        self.patience: float | None = None
+        self.stalled: Callable[[], bool] = lambda: True
+        self.own = own or {}  # devices with networks of their own
+        self.adopt(plan)
+        self._last = 0
+        self._ahead = 0  # minibatches that may be fed before they are used
+        self.events: list[dict[str, Any]] = []  # what happened to the fleet on the way
+        self._segments: dict[str, tuple[Segment, ...]] = {}
+        self.initial = state  # the weights that the run begins with
         self._feed = feed
         self._feeder = crew.session.declare_publisher(
             f"{crew.group}/data/{plan.source}",
@@ -96,6 +119,21 @@ class Coordinator:
         )
         if feed is None and settings.data is None:
             raise InputError("nothing to run on: give data or a feed")
+
+    def adopt(self, plan: Plan) -> None:
+        """From now on this plan; WeftError where it cannot run. The devices do not know it yet."""
+        program = lower(plan)
+        validate(program)
+        self.plan, self.program = plan, program
+        self.devices = involved(plan.fleet, plan.devices)
+        self.working = tuple(d for d in self.devices if program.code.get(d))
+        self._end = plan.shards[-1].device
+
+    @property
+    def everyone(self) -> tuple[str, ...]:
+        """The devices of the plan, and those beside it that are there."""
+        there = self.crew.present
+        return tuple(dict.fromkeys((*self.devices, *(d for d in self.also if d in there))))
 
     def __enter__(self) -> Coordinator:
         return self
@@ -108,38 +146,76 @@ class Coordinator:
     ) -> None:
         """Frees every node that still answers; never hides the error that led here."""
         if error is not None:
-            self._tell({d: msg.Cancel(self.run, str(error)[:500]) for d in self.devices}, 2.0)
-        self._tell({d: msg.End(self.run) for d in self.devices}, 8.0)
+            self.cancel(str(error))
+        self.release()
+
+    def cancel(self, why: str) -> None:
+        """Whoever is at work stops; what has been updated stays as it is."""
+        self._tell({d: msg.Cancel(self.run, why[:500]) for d in self.everyone}, 2.0)
+
+    def release(self) -> None:
+        """Every device forgets the run; it may be given a job of it again."""
+        self._tell({d: msg.End(self.run) for d in self.everyone}, 8.0)
 
     def prepare(self, optimizer_state: Mapping[str, Tensor] | None = None) -> None:
         """Every device has its job, its weights and its neighbours; nothing has been computed."""
         self.crew.wait_for(self.devices, self.settings.deadline_s)
-        wait = max(self.settings.deadline_s, 10.0)
-        jobs = {device: self._job(device) for device in self.devices}
-        self.crew.ask_all({d: msg.Assign(job) for d, job in jobs.items()}, wait)
+        jobs = self.assign()
         self.crew.listen(self.run)  # not before: a refused run must not make a running one deaf
         for device, job in jobs.items():
-            names = [n for segment in job.segments for n in segment.state]
-            mine: dict[str, Tensor] = {}
+            here: dict[str, Tensor] = {}
             for segment in job.segments:
-                mine |= sliced_state(segment, self._state)
-            self._ship(device, mine, optimizer=False)
+                state = self.own[device].state if device in self.own else self.initial
+                here |= sliced_state(segment, state)
+            self.ship(device, here, optimizer=False)
             if optimizer_state:
-                mine = {k: v for k, v in optimizer_state.items() if k.rpartition("/")[0] in names}
-                self._ship(device, mine, optimizer=True)
-        self.crew.ask_all({d: msg.Prepare(self.run) for d in self.devices}, wait + 30)
+                memory: dict[str, Tensor] = {}
+                for segment in job.segments:
+                    memory |= sliced_memory(segment, optimizer_state)
+                self.ship(device, memory, optimizer=True)
+        self.build()
 
-    def _job(self, device: str) -> msg.Job:
+    def assign(self) -> dict[str, msg.Job]:
+        """Hands out the jobs of the plan; of what devices hold already, they keep what they need."""
+        jobs = {device: self.job(device) for device in self.everyone}
+        wait = max(self.settings.deadline_s, 10.0)
+        self.crew.ask_all({d: msg.Assign(job) for d, job in jobs.items()}, wait)
+        self._segments = {device: job.segments for device, job in jobs.items()}
+        return jobs
+
+    def start_trace(self) -> None:
+        """All is ready: from now on the emulated fleet changes as its trace says."""
+        self.settings = replace(self.settings, trace_start=time.monotonic())
+        self.assign()
+        self.build()
+
+    def enlist(self, device: str) -> None:
+        """A device beside the plan that has come while the run goes on."""
+        wait = max(self.settings.deadline_s, 10.0)
+        self.crew.ask(device, msg.Assign(self.job(device)), wait)
+        self.crew.ask(device, msg.Prepare(self.run), wait)
+
+    def build(self) -> None:
+        """Every device makes ready to compute, and sees that it reaches its neighbours."""
+        wait = max(self.settings.deadline_s, 10.0) + 30
+        self.crew.ask_all({d: msg.Prepare(self.run) for d in self.everyone}, wait)
+
+    def job(self, device: str) -> msg.Job:
         plan, settings = self.plan, self.settings
-        last = len(self.graph.layers) - 1
+        own = self.own.get(device)
+        graph = self.graph if own is None else own.graph
+        last = len(graph.layers) - 1
         training = plan.mode == "train"
         code = self.program.code.get(device, ())
-        layers = sorted({(i.layers, i.part) for i in code if isinstance(i, Forward)})
+        spans = {(i.layers, 0) for i in code if isinstance(i, Update)}
+        layers = sorted(spans | {(i.layers, i.part) for i in code if isinstance(i, Forward)})
         rounds = {r.layers: r for r in plan.rounds}
         segments = tuple(
-            turn_segment(self.graph, rounds[span], part)
+            swarm_segment(graph, plan, device, span[0])
+            if plan.swarm
+            else turn_segment(graph, rounds[span], part)
             if part
-            else self.graph.segment(*span, with_loss=training and span[1] == last)
+            else graph.segment(*span, with_loss=training and span[1] == last)
             for span, part in layers
         )
         return msg.Job(
@@ -150,26 +226,35 @@ class Coordinator:
             layers=last + 1,
             code=code,
             segments=segments,
-            inputs=tuple(self.graph.inputs),
+            inputs=tuple(graph.inputs),
             optimizer=settings.optimizer,
             roads=roads_of(
                 plan.fleet,
                 device,
-                self.devices,
+                self.everyone,
                 shaping=settings.shaping,
                 cut_through=plan.route == "min",
                 scratch=settings.scratch,
+                best_effort=plan.swarm is not None,
             ),
             seed=settings.seed,
             pace=tuple(compute_seconds(plan.profile, device, i) for i in code)
             if device in settings.paced
             else (),
+            changes=changes_of(
+                settings.trace, plan.fleet, device, plan.source, settings.trace_start
+            )
+            if settings.trace is not None
+            else None,
             deadline_s=settings.deadline_s,
-            data=msg.Data(name=settings.data, seed=settings.seed),
+            data=msg.Data(name=settings.data, seed=settings.seed) if own is None else own.data,
+            groups={} if own is None else dict(own.groups),
             record=settings.record,
+            radio=rules_of(plan, plan.fleet, emulated=settings.same_clock),
+            keep_every=plan.swarm.every if plan.swarm and training else 0,
         )
 
-    def _ship(self, device: str, tensors: dict[str, Tensor], optimizer: bool) -> None:
+    def ship(self, device: str, tensors: dict[str, Tensor], optimizer: bool) -> None:
         for piece in state_pieces(tensors, optimizer):
             # a slow link carries a piece of weights for as long as it takes, within reason
             wait = self.settings.deadline_s + len(piece.data) / 1e5
@@ -178,13 +263,13 @@ class Coordinator:
     def steps(
         self, first: int, last: int, on_progress: Callable[[Outcome], None] | None = None
     ) -> Outcome:
-        """Minibatches first..last-1 on all devices. Ends within the deadline when a device fails."""
+        """Minibatches first..last-1 on all devices. Ends within the deadline when a device fails.
+        `on_progress` may `extend` the series: the pipeline then does not run empty."""
         outcome = Outcome(done=dict.fromkeys(self.devices, first - 1))
+        self._last = last
         fed = self._feed_ahead(first, first, last)
-        self.crew.ask_all(
-            {d: msg.Run(self.run, first, last) for d in self.devices}, self.settings.deadline_s
-        )
-        waiting = set(self.devices)
+        self._ask_to_run(first, last)
+        waiting = set(self.working)
         heard = time.monotonic()
         while waiting or (
             self.plan.mode == "infer" and len(outcome.answers) < self._expected(first, last)
@@ -192,14 +277,29 @@ class Coordinator:
             try:
                 event = self.crew.events.get(timeout=0.2)
             except queue.Empty:
-                self._check_silence(heard, waiting, outcome)
+                heard = self._check_silence(heard, waiting, outcome)
                 continue
             heard = time.monotonic()
             self._take(event, waiting, outcome)
-            fed = self._feed_ahead(outcome.done[self.plan.source] + 1, fed, last)
+            fed = self._feed_ahead(outcome.done[self.plan.source] + 1, fed, self._last)
             if on_progress:
+                before = self._last
                 on_progress(outcome)
+                if self._last > before:
+                    waiting = set(self.working)
+                    fed = self._feed_ahead(outcome.done[self.plan.source] + 1, fed, self._last)
         return outcome
+
+    def extend(self, last: int) -> None:
+        """Goes on to `last` where the series would have ended: to be called from `on_progress`."""
+        first, self._last = self._last, last
+        self._ask_to_run(first, last)
+
+    def _ask_to_run(self, first: int, last: int) -> None:
+        self.crew.ask_all(self._run_commands(first, last), self.settings.deadline_s)
+
+    def _run_commands(self, first: int, last: int) -> dict[str, msg.Command]:
+        return {d: msg.Run(self.run, first, last) for d in self.working}
 
     def _expected(self, first: int, last: int) -> int:
         return (last - first) * self.plan.micro_batches
@@ -215,10 +315,14 @@ class Coordinator:
                     outcome.losses[step] = outcome.losses.get(step, 0.0) + loss
             case msg.Finished():
                 outcome.done[event.device] = event.last - 1
-                waiting.discard(event.device)
+                if event.last == self._last:
+                    waiting.discard(event.device)
             case msg.Failed():
                 kind = InputError if event.bad_input else WeftError
                 raise kind(f"{event.device}: {event.error}")
+            case msg.ServerProbed() | msg.Notice():
+                if self.heard is not None:
+                    self.heard(event)
             case LostDevice():
                 if event.device in self.devices:
                     done = min(outcome.done.values())
@@ -229,9 +333,14 @@ class Coordinator:
                 if header.run == self.run and header.kind == "answer":
                     outcome.answers[header.step, header.micro] = _copies(header, payload)
 
-    def _check_silence(self, heard: float, waiting: set[str], outcome: Outcome) -> None:
-        """Nodes wait `deadline_s` for each other and then say so; past that, the silent one is lost."""
+    def _check_silence(self, heard: float, waiting: set[str], outcome: Outcome) -> float:
+        """Nodes wait `deadline_s` for each other and then say so; past that, the silent one is lost.
+        Returns since when to count."""
         silent = time.monotonic() - heard
+        if self.patience is not None and silent > self.patience and waiting:
+            if self.stalled():
+                raise Stalled(f"no minibatch has been done for {silent:.1f} s")
+            return time.monotonic()
         limit = self.settings.deadline_s * 1.5 + 5
         if silent > limit and not waiting:
             raise WeftError(
@@ -245,17 +354,19 @@ class Coordinator:
                 f"no device has reported for {silent:.0f} s; {slowest} is furthest behind "
                 f"(minibatch {outcome.done[slowest]}). Is it hanging? --deadline sets the limit",
             )
+        return heard
 
     def _feed_ahead(self, source_at: int, fed: int, last: int) -> int:
         """Sends minibatches to the loading device, a bounded number ahead of where it is."""
         if self._feed is None or self.settings.data is not None:
             return fed
-        ahead = 4
-        while fed < min(last, source_at + ahead):
+        least = 4 + self.program.max_lag
+        self._ahead = max(self._ahead, least)
+        while fed < min(last, source_at + self._ahead):
             inputs, target = self._feed(fed)
             tensors = {**inputs, **({"target": target} if target is not None else {})}
             specs, payload = pack_tensors(tensors)
-            ahead = max(4, min(256, FEED_BYTES // max(len(payload), 1)))
+            self._ahead = max(least, min(256, FEED_BYTES // max(len(payload), 1)))
             header = Header(self.run, self.plan.version, fed, "feed", 0, 0, "coordinator",
                             self.plan.source, len(payload), specs)  # fmt: skip
             self._feeder.put(payload, attachment=pack_header(header))
@@ -264,22 +375,35 @@ class Coordinator:
 
     def collect(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """(weights and buffers, optimizer memory) of all devices."""
-        state: dict[str, Tensor] = {}
+        state: dict[str, Tensor] = dict(self.initial) if self.plan.swarm else {}
         optimizer: dict[str, Tensor] = {}
-        wait = self.settings.deadline_s + sum(t.nbytes for t in self._state.values()) / 1e5
+        wait = self.settings.deadline_s + sum(t.nbytes for t in self.initial.values()) / 1e5
         replies = self.crew.ask_all({d: msg.GetState(self.run) for d in self.devices}, wait)
         # Copies of a layer have equal weights, but running statistics of their own samples: those
         # of the device with the last layer count, which has seen every sample on its way.
-        for _, pieces in sorted(replies.items(), key=lambda item: item[0] == self._end):
+        for device, pieces in sorted(replies.items(), key=lambda item: item[0] == self._end):
             for piece in pieces:
                 assert isinstance(piece, msg.StatePiece)
-                (optimizer if piece.optimizer else state).update(load_safetensors(piece.data))
+                for segment in self._segments[device]:
+                    into = optimizer if piece.optimizer else state
+                    place_state(segment, load_safetensors(piece.data), into)
         return state, optimizer
 
-    def timeline(self) -> tuple[Timeline, dict[str, msg.Spans]]:
-        """What happened, on this machine's clock, from the first instruction on."""
+    def timeline(self, since: int | None = None) -> tuple[Timeline, dict[str, msg.Spans]]:
+        """What happened, on this machine's clock, from the first instruction on; or from minibatch
+        `since` on, while the run goes on."""
+        found, counts = self.spans(self.devices, since)
+        whole = None
+        if since is not None:  # the newest minibatches are still under way
+            whole = _done_everywhere(found)
+        return self.as_timeline(found, whole), counts
+
+    def spans(
+        self, devices: Iterable[str], since: int | None = None
+    ) -> tuple[list[Span], dict[str, msg.Spans]]:
+        """What these devices did when, on this machine's clock."""
         replies = self.crew.ask_all(
-            {d: msg.GetTimeline(self.run) for d in self.devices}, self.settings.deadline_s
+            {d: msg.GetTimeline(self.run, since) for d in devices}, self.settings.deadline_s
         )
         found: list[Span] = []
         counts: dict[str, msg.Spans] = {}
@@ -288,13 +412,18 @@ class Coordinator:
             offset = 0.0 if self.settings.same_clock else self.crew.clock_offset(device)
             found += [_moved(s, offset) for s in spans.spans]
             counts[device] = spans
+        return found, counts
+
+    def as_timeline(self, found: list[Span], last: int | None = None) -> Timeline:
+        """Spans in order, from 0 on. `last` is the newest minibatch whose end counts."""
         begin = min((s.start for s in found), default=0.0)
-        spans_ = tuple(sorted((_moved(s, -begin) for s in found), key=lambda s: s.start))
+        spans = tuple(sorted((_moved(s, -begin) for s in found), key=lambda s: s.start))
         ends: dict[int, float] = {}
-        for span in spans_:
-            if span.what != "transfer":
+        for span in spans:
+            if span.what != "transfer" and (last is None or span.step <= last):
                 ends[span.step] = max(ends.get(span.step, 0.0), span.end)
-        return Timeline(spans_, tuple(ends[s] for s in sorted(ends)), "measured"), counts
+        beat = max(2, self.program.beat)
+        return Timeline(spans, tuple(ends[s] for s in sorted(ends)), "measured", beat)
 
     def _tell(self, commands: Mapping[str, msg.Command], seconds: float) -> None:
         """Says something to those who are still there; nobody has to answer."""
@@ -310,6 +439,15 @@ def _copies(header: Header, payload: bytes) -> dict[str, Tensor]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given buffer is not writable")
         return {name: tensor.clone() for name, tensor in unpack_tensors(header, payload).items()}
+
+
+def _done_everywhere(spans: list[Span]) -> int:
+    """The newest minibatch that every device with weights has updated them for."""
+    newest: dict[str, int] = {}
+    for span in spans:
+        if span.what == "update":
+            newest[span.where] = max(newest.get(span.where, -1), span.step)
+    return min(newest.values(), default=-1)
 
 
 def _moved(span: Span, by: float) -> Span:

@@ -35,6 +35,8 @@ class Crew:
             keys.alive(group, "*"), self._liveliness, history=True
         )
 
+        self._notices = self.session.declare_subscriber(keys.notice(group, "*"), self._reported)
+
     def __enter__(self) -> Crew:
         return self
 
@@ -136,16 +138,18 @@ class Crew:
         self, device: str, replies: Any, command: msg.Command, seconds: float
     ) -> list[msg.Reply]:
         found: list[msg.Reply] = []
+        what = type(command).__name__.lower()
+        silent = LostDevice(device, f"{device} did not answer `{what}` within {seconds:g} s")
         for reply in replies:
             if reply.ok is None:
-                raise _error(device, reply.err.payload.to_bytes())
+                text = reply.err.payload.to_bytes()
+                raise silent if text == b"Timeout" else _error(device, text)  # Zenoh's own word
             try:
                 found.append(msg.unpack_reply(reply.ok.payload.to_bytes()))
             except BadMessage as error:
                 raise WeftError(f"{device} answered what cannot be read: {error}") from None
         if not found and not isinstance(command, msg.GetState):
-            what = type(command).__name__.lower()
-            raise LostDevice(device, f"{device} did not answer `{what}` within {seconds:g} s")
+            raise silent
         return found
 
     def clock_offset(self, device: str, rounds: int = 5) -> float:

@@ -11,7 +11,9 @@ holds up only what goes over it. Where links are emulated the thread waits until
 
 from __future__ import annotations
 
+import itertools
 import logging
+import math
 import queue
 import threading
 import time
@@ -25,7 +27,9 @@ from msgspec import Struct
 
 from weft.errors import WeftError
 from weft.program.timeline import Span
+from weft.runtime.changes import Changes, ChangingLink
 from weft.runtime.mailbox import Letter, Mailbox
+from weft.runtime.radio import Transmitter
 from weft.runtime.shaping import Clock, OwnClock, SharedClock, sleep_until
 from weft.runtime.wire import BadMessage, Header, pack_header, unpack_header
 
@@ -70,6 +74,10 @@ class Fabric:
         self.counts: Counter[str] = Counter()  # bad, foreign, doubled, relayed, sent messages
         self.transfers: list[Span] = []  # messages' stays on channels, for the timeline
         self.run = ""
+        self.begun = 0  # counts jobs: a probe that spans two of them says nothing
+        self.probes: queue.SimpleQueue[Letter | None] = queue.SimpleQueue()
+        self._probe_number = itertools.count()
+        self.radio: Transmitter | None = None  # where a run's messages are best effort
         self._roads = Roads()
         self._channels: dict[str, _Channel] = {}
         self._pieces: dict[tuple[Any, ...], _Pieces] = {}
@@ -81,15 +89,16 @@ class Fabric:
     def data_key(self, name: str) -> str:
         return f"{self.group}/data/{name}"
 
-    def begin(self, run: str, roads: Roads, record: bool) -> None:
+    def begin(self, run: str, roads: Roads, record: bool, changes: Changes | None = None) -> None:
         """Forgets what came before and takes the roads of a new run."""
         self.end()
         self.run, self._roads = run, roads
+        self.begun += 1
         self.mailbox.clear()
         self.transfers = []
         self.counts.clear()
         for link in roads.links:
-            self._channels[link.neighbour] = _Channel(self, link, record)
+            self._channels[link.neighbour] = _Channel(self, link, record, changes)
 
     def wait_for_neighbours(self, seconds: float) -> None:
         """Returns when every neighbour of this run listens; WeftError names those that do not."""
@@ -106,6 +115,7 @@ class Fabric:
 
     def end(self) -> None:
         self.run = ""
+        self.radio = None
         for channel in self._channels.values():
             channel.stop()
         self._channels = {}
@@ -115,12 +125,16 @@ class Fabric:
         self.end()
         self._subscriber.undeclare()
 
-    def send(self, header: Header, payload: bytes) -> None:
-        """Queues a message; `header.dest` may be several links away."""
+    def send(self, header: Header, payload: bytes, unless_waiting: bool = False) -> None:
+        """Queues a message; `header.dest` may be several links away. It is dropped, where asked, while
+        an older one of the same name has not left: a slow link then carries the newest it can."""
         if header.dest == self.name:
             self.mailbox.put(Letter(header, payload))
             return
         channel = self._channel(header.dest)
+        if unless_waiting and channel.waits(header):
+            self.counts["outrun"] += 1
+            return
         relayed = channel.link.neighbour != header.dest
         if not (relayed and self._roads.cut_through and len(payload) > 2 * SMALLEST_PIECE):
             channel.put(header, payload)
@@ -131,12 +145,16 @@ class Fabric:
             part = msgspec.structs.replace(header, piece=i, pieces=pieces)
             channel.put(part, payload[i * size : (i + 1) * size])
 
+    def post(self, header: Header, payload: bytes, to: str) -> None:
+        """Sends a best-effort message over one link, whole: to its destination or to a relay."""
+        self._channel(to).put(header, payload)
+
     def _channel(self, dest: str) -> _Channel:
         neighbour = self._roads.next_hop.get(dest, dest)
         channel = self._channels.get(neighbour)
         if channel is None:  # no emulated link: straight to the destination
             channel = self._channels[neighbour] = _Channel(
-                self, OutLink(neighbour, f"{self.name}>{neighbour}"), False
+                self, OutLink(neighbour, f"{self.name}>{neighbour}"), False, None
             )
         return channel
 
@@ -168,7 +186,13 @@ class Fabric:
         else:
             self._deliver(header, payload)
 
+    def next_probe(self) -> int:
+        return next(self._probe_number)
+
     def _deliver(self, header: Header, payload: bytes) -> None:
+        if header.kind in ("probe", "probed"):
+            self.probes.put(Letter(header, payload))
+            return
         if not self.mailbox.put(Letter(header, payload)):
             self.counts["doubled"] += 1
 
@@ -177,6 +201,9 @@ class Fabric:
             self.counts["foreign"] += 1
             return
         self.counts["relayed"] += 1
+        if header.slot >= 0 and self.radio is not None:
+            self.radio.relay(header, payload)
+            return
         self._channel(header.dest).put(header, payload)
 
     def _piece(self, header: Header, payload: bytes) -> None:
@@ -210,8 +237,13 @@ class _Pieces:
 class _Channel:
     """One outgoing channel: a queue and the thread that empties it."""
 
-    def __init__(self, fabric: Fabric, link: OutLink, record: bool) -> None:
+    def __init__(
+        self, fabric: Fabric, link: OutLink, record: bool, changes: Changes | None
+    ) -> None:
         self.link = link
+        self._changing: ChangingLink | None = None
+        if changes is not None and link.channel in changes.links and link.bytes_per_s:
+            self._changing = ChangingLink(changes.links[link.channel], changes.start)
         self._fabric = fabric
         self._record = record
         self._queue: queue.SimpleQueue[tuple[float, Header, bytes] | None] = queue.SimpleQueue()
@@ -221,7 +253,9 @@ class _Channel:
             congestion_control=zenoh.CongestionControl.BLOCK,
             reliability=zenoh.Reliability.RELIABLE,
         )
-        self._stopped = False
+        self._stopped = threading.Event()
+        self._best_effort: Any = None  # a second publisher, made when it is needed
+        self._waiting: Counter[tuple[str, int, int, int]] = Counter()  # messages in the queue
         self._slow_until = 0.0
         self._thread = threading.Thread(
             target=self._run, name=f"channel {link.channel}", daemon=True
@@ -232,6 +266,10 @@ class _Channel:
     def heard(self) -> bool:
         """Whether anybody listens at the other end."""
         return bool(self._publisher.matching_status.matching)
+
+    def waits(self, header: Header) -> bool:
+        """Whether a message of this name is still in the queue, of whichever minibatch."""
+        return self._waiting[_name(header)] > 0
 
     def put(self, header: Header, payload: bytes) -> None:
         """Hands a message to the channel: straight through where the link takes it at once."""
@@ -245,6 +283,7 @@ class _Channel:
             or not self._queue.empty()
         )
         if queue_it:
+            self._waiting[_name(header)] += 1
             self._queue.put((now, header, payload))
             return
         self._publish(header, payload, now)
@@ -252,21 +291,23 @@ class _Channel:
             self._slow_until = now + RETRY_S
 
     def stop(self) -> None:
-        self._stopped = True
+        self._stopped.set()
         self._queue.put(None)
         self._thread.join(timeout=5.0)
 
     def _run(self) -> None:
-        while (item := self._queue.get()) is not None and not self._stopped:
+        while (item := self._queue.get()) is not None and not self._stopped.is_set():
             ready, header, payload = item
             # A relayed message is ready when its emulated latency is over, not when it came.
             ready = max(ready, header.due)
             start = end = ready
             if self.link.bytes_per_s:
                 sleep_until(header.due)  # book in the order of readiness
-                start, end = self._clock.book(ready, len(payload) / self.link.bytes_per_s)
-                sleep_until(end)
-            due = end + self.link.latency_s if self.link.latency_s else 0.0
+                start, end = self._book(ready, len(payload))
+                if not self._wait(end):
+                    continue
+            latency = self._changing.latency(end) if self._changing else self.link.latency_s
+            due = end + latency if latency else 0.0
             if due or header.due:
                 header = msgspec.structs.replace(header, due=due)
             if not self.link.bytes_per_s:
@@ -274,19 +315,54 @@ class _Channel:
                     time.monotonic()
                 )  # the link's own time; only the hand-over is seen from here
             self._publish(header, payload, start, end if self.link.bytes_per_s else None)
+            self._waiting[_name(header)] -= 1
             if not self.link.bytes_per_s and self._queue.empty():
                 self._slow_until = 0.0  # all is out: the link keeps up again
         self._publisher.undeclare()
+        if self._best_effort is not None:
+            self._best_effort.undeclare()
+
+    def _publisher_for(self, header: Header) -> Any:
+        """Best effort where a message may get lost, and its receiver does not wait for the word."""
+        radio = self._fabric.radio
+        if header.slot < 0 or radio is None or radio.rules.told:
+            return self._publisher
+        if self._best_effort is None:
+            self._best_effort = self._fabric.session.declare_publisher(
+                self._fabric.data_key(self.link.neighbour),
+                congestion_control=zenoh.CongestionControl.DROP,
+                reliability=zenoh.Reliability.BEST_EFFORT,
+            )
+        return self._best_effort
+
+    def _book(self, ready: float, size: int) -> tuple[float, float]:
+        if self._changing is not None:
+            return self._changing.book(ready, size)
+        return self._clock.book(ready, size / self.link.bytes_per_s)
+
+    def _wait(self, end: float) -> bool:
+        """Until a message has left; False where it never will, or the run is over first."""
+        if end == math.inf:
+            self._fabric.counts["unreachable"] += 1
+            return False
+        if self._stopped.wait(max(0.0, end - time.monotonic() - 0.001)):
+            return False
+        sleep_until(end)
+        return True
 
     def _publish(
         self, header: Header, payload: bytes, start: float, end: float | None = None
     ) -> None:
-        self._publisher.put(payload, attachment=pack_header(header))
+        self._publisher_for(header).put(payload, attachment=pack_header(header))
         self._fabric.counts["sent"] += 1
-        if self._record:
+        if self._record and not header.lost:  # the word of a loss is no message of the network's
             label = f"{header.kind}{header.at}>{header.dest}"
             end = time.monotonic() if end is None else end
             self._fabric.transfers.append(
                 Span(self.link.channel, "transfer", start, end, header.step, header.micro, label,
                      len(payload))
             )  # fmt: skip
+
+
+def _name(header: Header) -> tuple[str, int, int, int]:
+    return header.kind, header.at, header.micro, header.part

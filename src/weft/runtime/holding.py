@@ -32,6 +32,11 @@ class Holding:
             key = (step, kind, at, micro, part)
             self._held[key], self._left[key] = tensors, reads
 
+    def maybe(self, step: int, kind: str, at: int, micro: int, part: int = 0) -> Values | None:
+        """What may not have come: then None."""
+        key = (step, kind, at, micro, part)
+        return self.use(step, kind, at, micro, part) if key in self._left else None
+
     def use(self, step: int, kind: str, at: int, micro: int, part: int = 0) -> Values:
         key = (step, kind, at, micro, part)
         self._left[key] -= 1
@@ -39,6 +44,11 @@ class Holding:
             return self._held[key]
         del self._left[key]
         return self._held.pop(key)
+
+    def forget(self, step: int) -> None:
+        """Lets go of all that belongs to a minibatch that was given up."""
+        for key in [key for key in self._held if key[0] == step]:
+            del self._held[key], self._left[key]
 
 
 def _count_reads(job: Job) -> Counter[tuple[str, int, int, int]]:
@@ -49,8 +59,10 @@ def _count_reads(job: Job) -> Counter[tuple[str, int, int, int]]:
             case ins.Reduce():
                 for part in i.parts:
                     reads[part.kind, part.at, part.micro, part.part] += 1
-            case ins.Send(tensor=ins.Tensor(kind="wgrad" | "wsum")):
-                pass  # read from the gradients themselves
+            case ins.Send(tensor=ins.Tensor(kind="wgrad" | "wsum" | "follow" | "whole")):
+                pass  # read from the gradients themselves; or nothing but a word
+            case ins.Recv(own=ins.Tensor() as t) | ins.Miss(own=ins.Tensor() as t):
+                reads[t.kind, t.at, t.micro, t.part] += 1
             case ins.Send(tensor=t, also=also):
                 reads[t.kind, t.at, t.micro, t.part] += 1
                 if also is not None:
@@ -59,13 +71,18 @@ def _count_reads(job: Job) -> Counter[tuple[str, int, int, int]]:
                 for piece in i.pieces:
                     t = piece.tensor
                     reads[t.kind, t.at, t.micro, t.part] += 1
+            case ins.Blend():
+                for part in i.parts:
+                    reads[part.kind, part.at, part.micro, part.part] += 1
+            case ins.Keep(part=t):
+                reads[t.kind, t.at, t.micro, t.part] += 1
             case ins.Forward():
                 reads["in" if i.part else "act", i.layers[0], i.micro, i.part] += 1
             case ins.Loss():
-                reads["act", job.layers, i.micro, 0] += 1
+                reads["act", job.layers, i.micro, i.part] += 1
                 reads["target", 0, i.micro, 0] += 1
             case ins.Backward():
-                reads["grad", i.layers[1] + 1, i.micro, 0] += 1
+                reads["grad", i.layers[1] + 1, i.micro, i.part] += 1
             case ins.Emit():
                 reads["act", i.at, i.micro, 0] += 1
     return reads

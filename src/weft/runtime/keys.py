@@ -9,6 +9,10 @@ def alive(group: str, node: str) -> str:
     return f"{group}/alive/{node}"
 
 
+def notice(group: str, node: str) -> str:
+    return f"{group}/notice/{node}"
+
+
 def report(group: str, run: str) -> str:
     return f"{group}/report/{run}"
 

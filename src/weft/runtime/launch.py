@@ -46,11 +46,17 @@ class Place:
 
 
 @contextlib.contextmanager
-def open_crew(plan: Plan, place: Place, settings: Settings) -> Iterator[tuple[Crew, Settings]]:
-    """A crew in which every device of the plan is present, and the settings that fit the place."""
+def open_crew(
+    plan: Plan, place: Place, settings: Settings, also: tuple[str, ...] = ()
+) -> Iterator[tuple[Crew, Settings]]:
+    """A crew in which every device of the plan is present, and the settings that fit the place.
+
+    `also` are devices that may get a part later: emulated ones are started, real ones may be absent.
+    """
     devices = involved(plan.fleet, plan.devices)
     if place.emulated:
-        kind = NamespaceFleet(plan.fleet, devices) if place.netns else LocalFleet(devices)
+        names = tuple(dict.fromkeys((*devices, *also)))
+        kind = NamespaceFleet(plan.fleet, names) if place.netns else LocalFleet(names)
         with kind as local:
             _await_children(local)
             shaping: Shaping = "latency" if place.netns else "fabric"

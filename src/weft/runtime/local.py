@@ -93,6 +93,11 @@ class LocalFleet:
         """As if the device had lost its power."""
         self.processes[name].send_signal(signal.SIGKILL)
 
+    def restart(self, name: str) -> None:
+        """As if its power had come back: a new node of the same name, which remembers nothing."""
+        self.processes[name].wait(timeout=10.0)
+        self.processes[name] = self._start(name)
+
     def close(self) -> None:
         """Ends every node: kindly first, then surely. Safe to call twice."""
         for process in self.processes.values():

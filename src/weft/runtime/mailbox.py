@@ -13,6 +13,8 @@ from weft.errors import WeftError
 from weft.runtime.shaping import sleep_until
 from weft.runtime.wire import Header, Key
 
+Name = tuple[int, str, int, int, int]  # version, kind, cut, micro-batch, part
+
 
 class Cancelled(WeftError):
     """The wait was ended from outside: another device failed, or the user stopped the run."""
@@ -38,6 +40,7 @@ class Mailbox:
         self._letters: dict[Key, Letter] = {}  # arrived, not asked for yet
         self._guard = threading.Lock()
         self._known: set[Key] = set()  # keys of what is here
+        self._newest: dict[Name, Letter | None] = {}  # where only the newest counts
         self._bytes = 0
         self._max_bytes = max_bytes
         self._cancelled: str | None = None
@@ -46,7 +49,11 @@ class Mailbox:
     def put(self, letter: Letter) -> bool:
         """False where it was dropped: a double, or more than this device may hold."""
         key, size = letter.header.key, len(letter.payload)
+        name = (key[0], *key[2:])
         with self._guard:
+            if name in self._newest:
+                self._newest[name] = letter
+                return True
             if key in self._known or self._bytes + size > self._max_bytes:
                 self.dropped += 1
                 return False
@@ -55,15 +62,68 @@ class Mailbox:
         self._arrivals.put(letter)
         return True
 
+    def keep_newest(self, name: Name) -> None:
+        """From now on only the newest letter of this name is kept, whatever its minibatch."""
+        with self._guard:
+            self._newest.setdefault(name)
+
+    def newest(self, name: Name) -> Letter | None:
+        """The newest letter of a name, if one has come since the last was taken. Never waits."""
+        with self._guard:
+            letter = self._newest.get(name)
+            if letter is None or letter.header.due > time.monotonic():
+                return None
+            self._newest[name] = None
+            return letter
+
     def take(self, key: Key, seconds: float, who: Callable[[], str]) -> Letter:
         """The letter, once it is there and due; WeftError after `seconds` (`who` says from whom)."""
         letter = self._letters.pop(key, None) or self._await(key, seconds, who)
-        with self._guard:
-            self._known.discard(key)
-            self._bytes -= len(letter.payload)
+        self._known_no_more(letter)
         if letter.header.due:
             sleep_until(letter.header.due)
         return letter
+
+    def take_by(self, key: Key, moment: float) -> Letter | None:
+        """The letter, if it is there and due by a moment of the clock; else None at that moment."""
+        letter = self._letters.pop(key, None)
+        while letter is None:
+            if self._cancelled is not None:
+                raise Cancelled(self._cancelled)
+            try:
+                came = self._arrivals.get(timeout=max(0.0, moment - time.monotonic()))
+            except queue.Empty:
+                return None
+            if came is not None and came.header.key == key:
+                letter = came
+            elif came is not None:
+                self._letters[came.header.key] = came
+        self._known_no_more(letter)
+        if letter.header.due > moment:
+            sleep_until(moment)
+            return None
+        if letter.header.due:
+            sleep_until(letter.header.due)
+        return letter
+
+    def forget(self, step: int) -> int:
+        """Lets go of what has come for minibatches up to this one; how many that were."""
+        while not self._arrivals.empty():
+            came = self._arrivals.get()
+            if came is None:
+                self._arrivals.put(None)  # somebody is to be woken: not by us
+                break
+            self._letters[came.header.key] = came
+        stale = [letter for letter in self._letters.values() if letter.header.step <= step]
+        for letter in stale:
+            del self._letters[letter.header.key]
+            self._known_no_more(letter)
+        return len(stale)
+
+    def _known_no_more(self, letter: Letter) -> None:
+        with self._guard:
+            self._known.discard(letter.header.key)
+            self._bytes -= len(letter.payload)
 
     def _await(self, key: Key, seconds: float, who: Callable[[], str]) -> Letter:
         deadline = time.monotonic() + seconds
@@ -94,6 +154,7 @@ class Mailbox:
             self._arrivals = queue.SimpleQueue()
             self._letters = {}
             self._known = set()
+            self._newest = {}
             self._bytes = 0
             self._cancelled = None
 

@@ -7,13 +7,28 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from weft.data.classes import Deal
 from weft.graph.network import Segment
 from weft.graph.optimizer import Optimizer
 from weft.plan.plan import Mode
 from weft.program.instructions import Instruction
 from weft.program.timeline import Span
+from weft.runtime.changes import Changes
 from weft.runtime.fabric import Roads
+from weft.runtime.groups import Slice
+from weft.runtime.radio import RadioRules
 from weft.runtime.wire import BadMessage
+
+
+class ClassShare(Struct, frozen=True):
+    """Which samples of a set are a peer's: its share of its classes."""
+
+    sets: tuple[tuple[int, ...], ...]  # of all peers
+    peer: int  # which of them
+    deal: Deal = "replicate"
+    seed: int = 0  # of the split
+    shares: tuple[float, ...] = ()  # of a split, by peer; empty: equal
+    own_columns: bool = True  # labels are columns of the peer's own output; else of all classes
 
 
 class Data(Struct, frozen=True, omit_defaults=True):
@@ -22,6 +37,8 @@ class Data(Struct, frozen=True, omit_defaults=True):
     name: str | None = None  # of weft.data; None: fed
     seed: int = 0
     ahead: int = 4  # minibatches that may be fed before they are used
+    classes: ClassShare | None = None
+    rows: int | None = None  # only the first so many samples
 
 
 class Job(Struct, frozen=True, kw_only=True):
@@ -39,9 +56,13 @@ class Job(Struct, frozen=True, kw_only=True):
     roads: Roads
     seed: int = 0
     pace: tuple[float, ...] = ()  # emulated: seconds each instruction of `code` shall take
+    changes: Changes | None = None  # emulated: how its speed and its links change
     deadline_s: float = 30.0
     data: Data = Data()
+    groups: dict[int, tuple[Slice, ...]] = {}  # what it exchanges with other peers
     record: bool = True
+    radio: RadioRules | None = None  # of a run whose messages are best effort
+    keep_every: int = 0  # minibatches after which all weights are reported; 0: never
 
 
 class Hello(Struct, frozen=True, tag="hello"):
@@ -49,6 +70,8 @@ class Hello(Struct, frozen=True, tag="hello"):
 
 
 class Assign(Struct, frozen=True, tag="assign"):
+    """A new job. Of the same run: weights and optimizer memory that the new job needs stay."""
+
     job: Job
 
 
@@ -67,18 +90,28 @@ class Prepare(Struct, frozen=True, tag="prepare"):
 
 
 class Run(Struct, frozen=True, tag="run"):
-    """Do minibatches first..last-1; answer at once, report when done."""
+    """Do minibatches first..last-1; answer at once, report when done. While at work on those before
+    `first`: go on to `last`, without a pause where that is still possible."""
 
     run: str
     first: int
     last: int
+    start: float = 0.0  # where slots follow the clock: when minibatch `first` begins, by yours
 
 
 class GetState(Struct, frozen=True, tag="state"):
     run: str
+    names: tuple[str, ...] | None = None  # of weights and buffers; None: all
 
 
 class GetTimeline(Struct, frozen=True, tag="timeline"):
+    run: str
+    since: int | None = None  # the minibatches from this one on, while the work goes on
+
+
+class Where(Struct, frozen=True, tag="where"):
+    """How far have you come? Asked when the run has been cancelled or is between two legs."""
+
     run: str
 
 
@@ -91,6 +124,24 @@ class ProbeLink(Struct, frozen=True, tag="probe_link"):
 
     peer: str
     bytes: int = 1_000_000
+
+
+class TestNetwork(Struct, frozen=True, tag="test_network"):
+    """What a probed server trains: a network with random weights that costs as much as the real one."""
+
+    run: str
+    segment: Segment
+    samples: int
+    seed: int = 0
+    pace_s: float = 0.0  # emulated: seconds that a step of it shall take on an idle server
+
+
+class ProbeServers(Struct, frozen=True, tag="probe_servers"):
+    """Probe these, one after the other, while you go on working; each is reported when it is known."""
+
+    run: str
+    servers: dict[str, int]  # bytes to send there and back
+    seconds: float = 1.0  # for one exchange; past it a server is out of reach
 
 
 class Echo(Struct, frozen=True, tag="echo"):
@@ -116,8 +167,11 @@ Command = (
     | Run
     | GetState
     | GetTimeline
+    | Where
     | ProbeCompute
     | ProbeLink
+    | TestNetwork
+    | ProbeServers
     | Echo
     | Cancel
     | End
@@ -144,6 +198,11 @@ class StatePiece(Struct, frozen=True, tag="piece"):
     optimizer: bool = False
 
 
+class At(Struct, frozen=True, tag="at"):
+    step: int  # the newest minibatch that is all done
+    begun: int  # the newest that has been begun
+
+
 class Spans(Struct, frozen=True, tag="spans"):
     spans: tuple[Span, ...]
     counts: dict[str, int]
@@ -157,7 +216,7 @@ class Probed(Struct, frozen=True, tag="probed"):
     bytes_per_s: float = 0.0
 
 
-Reply = Welcome | Done | StatePiece | Spans | Probed
+Reply = Welcome | Done | StatePiece | At | Spans | Probed
 
 
 class Progress(Struct, frozen=True, tag="progress"):
@@ -179,7 +238,33 @@ class Failed(Struct, frozen=True, tag="failed"):
     bad_input: bool = False
 
 
-Report = Progress | Finished | Failed
+class ServerProbed(Struct, frozen=True, tag="server_probed"):
+    device: str  # who asked
+    server: str
+    reached: bool
+    seconds: float = 0.0  # of a step of the test network
+    up_bytes_per_s: float = 0.0
+    down_bytes_per_s: float = 0.0
+    rtt_s: float = 0.0
+
+
+class Notice(Struct, frozen=True, tag="notice"):
+    """A server tells whoever listens that it has become faster."""
+
+    device: str
+    slowdown: float  # against itself when idle
+
+
+class Kept(Struct, frozen=True, tag="kept"):
+    """What a device knows after a minibatch, for the case that it dies: as safetensors."""
+
+    device: str
+    step: int
+    data: bytes
+    optimizer: bytes = b""
+
+
+Report = Progress | Finished | Failed | ServerProbed | Notice | Kept
 
 T = TypeVar("T")
 

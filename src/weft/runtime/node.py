@@ -28,12 +28,15 @@ from torch import Tensor
 
 from weft.errors import InputError, WeftError
 from weft.program import instructions as ins
+from weft.program.timeline import Span
 from weft.runtime import keys
 from weft.runtime import messages as msg
 from weft.runtime.fabric import Fabric
 from weft.runtime.holding import Values
 from weft.runtime.mailbox import Cancelled
 from weft.runtime.probe import probe_compute, probe_link
+from weft.runtime.prober import Prober
+from weft.runtime.radio import Transmitter
 from weft.runtime.samples import open_samples
 from weft.runtime.session import Endpoints, open_session
 from weft.runtime.wire import BadMessage, Header, pack_header, pack_tensors
@@ -43,6 +46,7 @@ from weft.version import __version__
 log = logging.getLogger("weft.node")
 
 PIECE_BYTES = 64 << 20  # of state per reply
+MOST_IN_FLIGHT = 64  # minibatches that a later span may be behind an earlier one
 
 
 class Node:
@@ -53,6 +57,7 @@ class Node:
         self.group = group
         self.session = open_session(endpoints)
         self.fabric = Fabric(self.session, group, name)
+        self.prober = Prober(self.fabric, self._report, self._notice)
         self.bad_commands = 0
         self._job: msg.Job | None = None
         self._state: dict[str, Tensor] = {}
@@ -79,6 +84,7 @@ class Node:
 
     def close(self) -> None:
         self._end("the node is closing")
+        self.prober.close()
         self.fabric.close()
         self.session.close()
 
@@ -132,14 +138,33 @@ class Node:
                 yield msg.Done()
             case msg.GetState():
                 worker = self._idle_worker(command.run)
-                yield from state_pieces(worker.state(), optimizer=False)
-                yield from state_pieces(worker.optimizer_state(), optimizer=True)
-            case msg.GetTimeline():
+                state, memory = worker.state(), worker.optimizer_state()
+                if command.names is not None:
+                    state, memory = chosen(state, memory, set(command.names))
+                yield from state_pieces(state, optimizer=False)
+                yield from state_pieces(memory, optimizer=True)
+            case msg.GetTimeline(since=None):
                 yield self._timeline(self._idle_worker(command.run))
+            case msg.GetTimeline():
+                self._own_job(command.run)
+                if self._worker is None:
+                    raise WeftError(f"{self.name} has not begun run {command.run}")
+                yield self._timeline(self._worker, command.since)
+            case msg.Where():
+                worker = self._idle_worker(command.run)
+                yield msg.At(worker.done, worker.leg.begun)
             case msg.ProbeCompute():
                 yield msg.Probed(gflops=probe_compute())
             case msg.ProbeLink():
                 yield probe_link(self.session, self.group, command)
+            case msg.TestNetwork():
+                self._own_job(command.run)
+                self.prober.learn(command)
+                yield msg.Done()
+            case msg.ProbeServers():
+                self._own_job(command.run)
+                self.prober.ask(command)
+                yield msg.Done()
             case msg.Echo():
                 yield msg.Done()
             case msg.Cancel():
@@ -165,10 +190,20 @@ class Node:
     def _assign(self, job: msg.Job) -> None:
         if self._job is not None and self._job.run != job.run:
             raise WeftError(f"{self.name} is busy with run {self._job.run}; try again later")
+        held: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
+        if self._job is not None:  # the same run goes on under another plan
+            self._cancel("a new plan has come")
+            needed = {n for segment in job.segments for n in segment.state}
+            worker = self._idle_worker(job.run) if self._worker else None
+            if worker is not None:
+                held = chosen(worker.state(), worker.optimizer_state(), needed)
+                held[0].update(worker.groups.kept)
         self._end("a new plan has come")
         self._job = job
-        self._state, self._optimizer_state = {}, {}
-        self.fabric.begin(job.run, job.roads, job.record)
+        self._state, self._optimizer_state = held
+        self.fabric.begin(job.run, job.roads, job.record, job.changes)
+        self.prober.begin(job.changes)
+        self.fabric.radio = Transmitter(job.radio, self.fabric) if job.radio else None
 
     def _take_weights(self, command: msg.Weights) -> None:
         job = self._own_job(command.run)
@@ -191,6 +226,8 @@ class Node:
             raise WeftError(f"{self.name} has no weights for {', '.join(missing[:3])}")
         loads = any(isinstance(i, ins.Load) for i in job.code)
         samples = open_samples(job, self.fabric) if loads else None
+        if job.mode == "train" and not job.segments:
+            warm_up(job)  # it may get layers later, in the middle of a run
         self._worker = Worker(job, self._state, self.fabric, samples, self._report, self._emit)
         if self._optimizer_state:
             self._worker.load_optimizer_state(self._optimizer_state)
@@ -198,10 +235,15 @@ class Node:
 
     def _start(self, command: msg.Run) -> None:
         job = self._own_job(command.run)
-        if self._thread is not None and self._thread.is_alive():
-            raise WeftError(f"{self.name} is still at work on run {job.run}")
         if self._worker is None:
             raise WeftError(f"{self.name} is not prepared for run {job.run}")
+        if self._thread is not None and self._thread.is_alive():
+            if self._worker.leg.extend(command.first, command.last):
+                return
+            self._thread.join(timeout=5.0)  # it has done its last minibatch and is about to end
+            if self._thread.is_alive():
+                raise WeftError(f"{self.name} is still at work on run {job.run}")
+        self._worker.slots.begin(command.start, command.first)
         self._cpu_start = time.process_time()
         self._thread = threading.Thread(
             target=self._work, args=(self._worker, command), name="worker", daemon=True
@@ -213,18 +255,21 @@ class Node:
         try:
             worker.run(command.first, command.last)
         except Cancelled:
+            worker.tell()
             log.info("%s stopped: the run was cancelled", self.name)
         except Exception as error:
             if not isinstance(error, WeftError):
                 log.exception("%s failed", self.name)
             self._report(_failed(self.name, error))
 
-    def _timeline(self, worker: Worker) -> msg.Spans:
+    def _timeline(self, worker: Worker, since: int | None = None) -> msg.Spans:
         counts = {
             **self.fabric.counts, "bad_commands": self.bad_commands, "overruns": worker.overruns
         }  # fmt: skip
         total = time.process_time() - self._cpu_start
         spans = (*worker.spans, *self.fabric.transfers)
+        if since is not None:
+            spans = (*latest(worker.spans, since), *latest(self.fabric.transfers, since))
         return msg.Spans(spans, counts, worker.compute_cpu_s, total)
 
     def _own_job(self, run: str) -> msg.Job:
@@ -264,6 +309,9 @@ class Node:
                 congestion_control=zenoh.CongestionControl.BLOCK,
             )
 
+    def _notice(self, notice: msg.Notice) -> None:
+        self.session.put(keys.notice(self.group, self.name), msg.pack(notice))
+
     def _emit(self, step: int, micro: int, values: Values) -> None:
         job = self._job
         if job is not None:
@@ -283,6 +331,35 @@ def _failed(name: str, error: Exception) -> msg.Failed:
     if not isinstance(error, WeftError):
         text = f"{type(error).__name__}: {text}"
     return msg.Failed(name, text[:2000], bad_input=isinstance(error, InputError))
+
+
+def warm_up(job: msg.Job) -> None:
+    """One step of next to nothing: what PyTorch imports at the first optimizer takes seconds."""
+    weight = torch.zeros(1, requires_grad=True)
+    optimizer = job.optimizer.build([weight])
+    torch.autograd.backward([(weight * 1.0).sum()])
+    optimizer.step()
+
+
+def chosen(
+    state: dict[str, Tensor], memory: dict[str, Tensor], names: set[str]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Weights and buffers of these names, and the optimizer's memory of them."""
+    return (
+        {n: t for n, t in state.items() if n in names},
+        {k: t for k, t in memory.items() if k.rpartition("/")[0] in names},
+    )
+
+
+def latest(spans: list[Span], since: int) -> list[Span]:
+    """The spans of minibatches from `since` on; they lie at the end, only roughly in order."""
+    found: list[Span] = []
+    for span in reversed(spans):
+        if span.step < since - MOST_IN_FLIGHT:
+            break
+        if span.step >= since:
+            found.append(span)
+    return found[::-1]
 
 
 def state_pieces(tensors: dict[str, Tensor], optimizer: bool) -> Iterator[msg.StatePiece]:

@@ -21,6 +21,7 @@ def roads_of(
     shaping: Shaping,
     cut_through: bool,
     scratch: Path | None = None,
+    best_effort: bool = False,
 ) -> Roads:
     """The outgoing links of `device` and its next hop to each of `partners`.
 
@@ -37,7 +38,12 @@ def roads_of(
         OutLink(
             neighbour=hop.dest,
             channel=hop.channel,
-            bytes_per_s=hop.bytes_per_s if shaping == "fabric" else 0.0,
+            # What a link loses is taken off its rate where it would be sent again.
+            bytes_per_s=0.0
+            if shaping != "fabric"
+            else hop.bytes_per_s / (1 - hop.loss)
+            if best_effort
+            else hop.bytes_per_s,
             latency_s=hop.latency_s,
             shared=str(scratch / hop.channel)
             if scratch and hop.channel in media and shaping == "fabric"

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from weft.data import batch_indices, load
 from weft.errors import InputError
+from weft.runtime.class_samples import ClassSamples
 from weft.runtime.fabric import Fabric
 from weft.runtime.messages import Job
 from weft.runtime.wire import unpack_tensors
@@ -61,4 +62,6 @@ class FedSamples:
 
 
 def open_samples(job: Job, fabric: Fabric) -> Samples:
+    if job.data.classes is not None:
+        return ClassSamples(job)
     return OwnSamples(job) if job.data.name is not None else FedSamples(job, fabric)

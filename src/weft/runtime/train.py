@@ -8,10 +8,11 @@ result.model          # an ordinary nn.Module with the trained weights
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from weft import api
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
+from weft.fleet.trace import Trace
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.network import Graph
 from weft.graph.optimizer import Optimizer
@@ -27,12 +29,14 @@ from weft.plan.derive import derive_profile
 from weft.plan.plan import Plan
 from weft.plan.profile import Profile
 from weft.program.timeline import Timeline
+from weft.runtime import train_peers
 from weft.runtime.coordinator import Coordinator, Outcome, Settings
 from weft.runtime.emulate import Emulation, emulation
 from weft.runtime.feeds import Data, Source, accuracy, source_of
 from weft.runtime.launch import Place, open_crew
 from weft.runtime.messages import Spans
 from weft.runtime.record import Folder, RunFile
+from weft.runtime.swarm import run_class, total_counts
 from weft.simulate.price import priced
 
 Loss = nn.Module | Callable[[Tensor, Tensor], Tensor]
@@ -64,6 +68,7 @@ class TrainResult:
     too_fast: tuple[str, ...] = ()  # devices of the fleet that this machine cannot emulate
     test_accuracy: float | None = None
     events: list[dict[str, Any]] = field(default_factory=list)
+    radio: Counter[str] = field(default_factory=Counter)  # a swarm's messages, packets and losses
     out: Path | None = None
 
     @property
@@ -75,6 +80,39 @@ class TrainResult:
     def predicted_step_s(self) -> float:
         assert self.plan.predicted is not None
         return self.plan.predicted.seconds
+
+
+@dataclass
+class Conducted:
+    """What a conductor made of a run: under which plan it ended, and what happened on the way."""
+
+    plan: Plan
+    losses: dict[int, float]
+    events: list[dict[str, Any]]
+    timeline: Timeline
+    nodes: dict[str, Spans]
+    seconds: float
+
+
+class Conductor(Protocol):
+    """Runs minibatches its own way: `weft.adapt` watches them and changes the plan."""
+
+    def first(self, plan: Plan) -> Plan:
+        """The plan to begin with."""
+        ...
+
+    def also(self, plan: Plan) -> tuple[str, ...]:
+        """Devices beside the plan's that may get a part in it."""
+        ...
+
+    def conduct(
+        self,
+        run: Coordinator,
+        first: int,
+        last: int,
+        optimizer_state: Mapping[str, Tensor],
+        on_progress: Callable[[Outcome], None],
+    ) -> Conducted: ...
 
 
 @dataclass(frozen=True)
@@ -115,13 +153,16 @@ def train(
     name: str = "",
     group: str = "weft",
     config: str | None = None,
+    trace: Trace | None = None,
+    conductor: Conductor | None = None,
     on_progress: Callable[[Step], None] | None = None,
 ) -> TrainResult:
     """Plans (unless a plan is given), starts or finds the fleet, trains, and brings the weights home.
 
     `deadline` is how long any device waits for another before the run ends with an error: raise it
     where one transfer may take longer. `save_every` writes the weights to `out` that often; each
-    time the pipeline runs empty, so small values cost speed.
+    time the pipeline runs empty, so small values cost speed. `trace` makes an emulated fleet change
+    in time; `conductor` is who may change the plan meanwhile (`weft.adapt`).
     """
     if steps < 1:
         raise InputError(f"steps {steps} is not allowed; it must be at least 1")
@@ -134,20 +175,32 @@ def train(
         batch = plan.batch if plan else api.BATCH["train"]
     if batch < 1:
         raise InputError(f"batch {batch} is not allowed; it must be at least 1")
-    source = source_of(data, batch, seed)
     chosen_fleet = plan.fleet if plan else fleet
     if chosen_fleet is None:
         raise InputError("train needs a fleet or a plan")
+    if train_peers.wanted(strategy, plan):
+        if resume or save_every:
+            raise InputError("peers keep their weights to themselves: no --resume and --save-every")
+        return train_peers.train_peers(model, data, train_peers.Asked(
+            chosen_fleet, strategy, plan, steps, batch, rule, place, options or {}, seed, deadline,
+            profile, Path(out) if out is not None else None, name, on_progress,
+        ))  # fmt: skip
+    source = source_of(data, batch, seed)
     trainee = prepare(
         model, source, loss, chosen_fleet, batch=batch, rule=rule, emulated=place.emulated,
         profile=profile, name=name,
     )  # fmt: skip
+    if trace is not None and not local:
+        raise InputError("a trace is for an emulated fleet: it goes with --local")
     decided = _decide(plan, strategy, trainee, chosen_fleet, batch, profile, options, rule)
+    if conductor is not None:
+        decided = conductor.first(decided)
     folder = Folder(Path(out)) if out is not None else None
     settings = Settings(
-        optimizer=rule, seed=seed, deadline_s=deadline, paced=trainee.paced, data=source.name
-    )
-    run = _Run(trainee, decided, place, settings, source, steps, folder, on_progress)
+        optimizer=rule, seed=seed, deadline_s=deadline, paced=trainee.paced, data=source.name,
+        trace=trace,
+    )  # fmt: skip
+    run = _Run(trainee, decided, place, settings, source, steps, folder, on_progress, conductor)
     return run.go(model, resume, save_every or steps)
 
 
@@ -234,7 +287,10 @@ class _Run:
         steps: int,
         folder: Folder | None,
         on_progress: Callable[[Step], None] | None,
+        conductor: Conductor | None,
     ) -> None:
+        self.conductor = conductor
+        self.events: list[dict[str, Any]] = []
         self.trainee, self.plan, self.place, self.settings = trainee, plan, place, settings
         self.source, self.steps, self.folder = source, steps, folder
         self.on_progress = on_progress
@@ -249,21 +305,34 @@ class _Run:
             if not resume:
                 self.folder.forget_metrics()
         feed = self.source.feed(self.trainee.graph.inputs[0])
+        also = self.conductor.also(self.plan) if self.conductor else ()
         with (
-            open_crew(self.plan, self.place, self.settings) as (crew, settings),
-            Coordinator(
-                crew, self.plan, self.trainee.graph, self.trainee.state, settings, feed
+            open_crew(self.plan, self.place, self.settings, also) as (crew, settings),
+            run_class(self.plan)(
+                crew, self.plan, self.trainee.graph, self.trainee.state, settings, feed, also
             ) as run,
         ):
             run.prepare(optimizer_state)
+            if settings.trace is not None:
+                run.start_trace()
             for start in range(self.first, self.steps, leg):
-                state = self._leg(run, start, min(start + leg, self.steps))
-            timeline, nodes = run.timeline()
+                end = min(start + leg, self.steps)
+                if self.conductor is None:
+                    outcome, pieces = self._leg(run, start, end), None
+                else:
+                    outcome, pieces = self._conducted(run, start, end, optimizer_state)
+                state, optimizer_state = self._save(run, outcome, end)
+            timeline, nodes = pieces if pieces is not None else run.timeline()
+            self.plan = run.plan
+        if self.folder and self.plan.version:  # it has changed on the way
+            self.folder.save_plan(self.plan)
         result = TrainResult(
             model=_with_state(model, state), plan=self.plan, steps=self.steps,
             losses=[self.losses[s] for s in sorted(self.losses)], seconds=self.training_s,
             first=self.first, timeline=timeline, nodes=nodes, out=self.folder.path if self.folder else None,
             too_fast=self.trainee.emulation.too_fast if self.trainee.emulation else (),
+            events=[*self.events, *run.events],
+            radio=total_counts(run, nodes) if self.plan.swarm else Counter(),
         )  # fmt: skip
         if self.folder:
             self.folder.save_timeline(timeline)
@@ -271,9 +340,24 @@ class _Run:
             result.test_accuracy = accuracy(result.model, self.source.test)
         return result
 
-    def _leg(self, run: Coordinator, first: int, last: int) -> dict[str, Tensor]:
+    def _leg(self, run: Coordinator, first: int, last: int) -> dict[int, float]:
         begin = time.monotonic()
+        outcome = run.steps(first, last, self._progress(begin))
+        self.training_s += time.monotonic() - begin
+        return outcome.losses
 
+    def _conducted(
+        self, run: Coordinator, first: int, last: int, optimizer_state: Mapping[str, Tensor]
+    ) -> tuple[dict[int, float], tuple[Timeline, dict[str, Spans]]]:
+        assert self.conductor is not None
+        done = self.conductor.conduct(
+            run, first, last, optimizer_state, self._progress(time.monotonic())
+        )
+        self.plan, self.training_s = done.plan, self.training_s + done.seconds
+        self.events += done.events
+        return done.losses, (done.timeline, done.nodes)
+
+    def _progress(self, begin: float) -> Callable[[Outcome], None]:
         def progress(outcome: Outcome) -> None:
             if self.on_progress and outcome.losses:
                 newest = max(outcome.losses)
@@ -282,9 +366,13 @@ class _Run:
                 self.on_progress(Step(newest + 1, self.steps, outcome.losses[newest], seconds,
                                       predicted, self.plan.batch, self.first))  # fmt: skip
 
-        outcome = run.steps(first, last, progress)
-        self.training_s += time.monotonic() - begin
-        self.losses |= outcome.losses
+        return progress
+
+    def _save(
+        self, run: Coordinator, losses: dict[int, float], last: int
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Brings the weights home and, where there is a folder, puts them there."""
+        self.losses |= losses
         found, optimizer_state = run.collect()
         # what no layer reads stays as it was
         state = {n: found.get(n, self.trainee.state[n]) for n in self.trainee.graph.state}
@@ -292,10 +380,8 @@ class _Run:
             plan = self.plan
             record = RunFile(plan.model, plan.strategy, last, plan.batch, self.settings.seed)
             self.folder.save_state(record, state, optimizer_state)
-            self.folder.add_metrics(
-                [{"step": s, "loss": outcome.losses[s]} for s in sorted(outcome.losses)]
-            )
-        return state
+            self.folder.add_metrics([{"step": s, "loss": losses[s]} for s in sorted(losses)])
+        return state, optimizer_state
 
     def _resume(self) -> tuple[int, dict[str, Tensor]]:
         if self.folder is None:

@@ -41,6 +41,9 @@ class Header(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     pieces: int = 1
     due: float = 0.0  # emulated latency: not before this time of the machine's clock
     part: int = 0  # which part of the tensor
+    slot: int = -1  # best effort: which of the minibatch's losses are meant
+    attempt: int = 0  # how often it has been sent before
+    lost: bool = False  # emulated: the word that a message is lost
 
     @property
     def key(self) -> Key:

@@ -18,15 +18,17 @@ from weft.program.instructions import (
     Instruction,
     Load,
     Program,
+    Radio,
     Recv,
     Reduce,
     Send,
     Stitch,
     Tensor,
     Update,
+    every,
 )
 
-COMPUTE, RECV, SEND, MARK = range(4)
+COMPUTE, RECV, SEND, MARK, SLOT, PASS = range(6)  # PASS: takes no time and waits for nobody
 
 # (channel, seconds that the message occupies it, latency) for every hop of a message's route
 Way = tuple[tuple[int, float, float], ...]
@@ -34,9 +36,11 @@ Way = tuple[tuple[int, float, float], ...]
 # What a span says of an instruction: (what, micro-batch, label, bytes)
 Words = tuple[str, int, str, int]
 
-# (word, lag, seconds of a COMPUTE, number of a RECV's or SEND's message, way of a SEND, words).
-# MARK follows the last instruction of a device that works on a minibatch.
-Line = tuple[int, int, float, int, Way, Words]
+# (word, lag, seconds of a COMPUTE, number of a RECV's or SEND's message, way of a SEND, words, at each
+# how many-th minibatch). MARK follows the last instruction of a device that works on a minibatch. SLOT
+# waits until that many seconds of its minibatch are over: a message that may be late has come by
+# then, or is not waited for.
+Line = tuple[int, int, float, int, Way, Words, int]
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,8 @@ class Compiled:
     code: list[list[Line]]  # by device
     lags: list[int]  # the largest, by device
     seconds: dict[str, float]  # computing per minibatch, by device
-    bytes: dict[str, int]  # per minibatch, by channel
+    bytes: dict[str, int]  # per minibatch, by channel (of a round: its share)
+    slotted_s: float = 0.0  # of a minibatch whose slots follow the clock
 
 
 def compile_program(program: Program) -> Compiled:
@@ -64,17 +69,19 @@ def compile_program(program: Program) -> Compiled:
         code=code,
         lags=lags,
         seconds=compiler.seconds,
-        bytes=compiler.bytes,
+        bytes={channel: round(size) for channel, size in compiler.bytes.items()},
+        slotted_s=compiler.swarm.step_s if compiler.swarm else 0.0,
     )
 
 
 class _Compiler:
     def __init__(self, program: Program) -> None:
         self.plan = program.plan
+        self.swarm = program.plan.swarm
         self.channels: dict[str, int] = {}
         self.numbers: dict[tuple[str, str, Tensor], int] = {}
         self.seconds = dict.fromkeys(program.code, 0.0)
-        self.bytes: dict[str, int] = {}
+        self.bytes: dict[str, float] = {}
 
     def device(self, device: str, body: tuple[Instruction, ...], lag: int) -> list[Line]:
         final = max((n for n, i in enumerate(body) if i.lag == lag), default=-1)
@@ -82,37 +89,65 @@ class _Compiler:
         for n, instruction in enumerate(body):
             lines.append(self.line(device, instruction))
             if n == final:
-                lines.append((MARK, lag, 0.0, 0, (), ("", 0, "", 0)))
+                lines.append((MARK, lag, 0.0, 0, (), ("", 0, "", 0), 1))
         return lines
 
     def line(self, device: str, i: Instruction) -> Line:
+        if isinstance(i, Recv) and i.late != "wait" and self.swarm and self.swarm.slot_ms:
+            end = (i.slot + 1) * self.swarm.slot_ms / 1e3
+            return SLOT, i.lag, end, 0, (), ("wait", i.tensor.micro, str(i.tensor), 0), i.every
         if isinstance(i, Recv):
             number = self.number(i.source, device, i.tensor)
-            return RECV, i.lag, 0.0, number, (), ("wait", i.tensor.micro, str(i.tensor), 0)
+            words = ("wait", i.tensor.micro, str(i.tensor), 0)
+            return PASS if i.late == "newest" else RECV, i.lag, 0.0, number, (), words, i.every
         if isinstance(i, Send):
             number = self.number(device, i.dest, i.tensor)
             words = ("transfer", i.tensor.micro, str(i.tensor), i.bytes)
-            return SEND, i.lag, 0.0, number, self.way(device, i), words
+            return SEND, i.lag, 0.0, number, self.way(device, i), words, i.every
         seconds = compute_seconds(self.plan.profile, device, i)
-        self.seconds[device] += seconds
+        self.seconds[device] += seconds / every(i)
         label = f"{i.layers[0]}-{i.layers[1]}" if isinstance(i, _LAYERED) else ""
         if isinstance(i, Load):
             label = f"{i.samples[0]}-{i.samples[1]}"
         if isinstance(i, Stitch):
             label = str(i.into)
         micro = 0 if isinstance(i, Update | Reduce) else i.micro
-        return COMPUTE, i.lag, seconds, 0, (), (type(i).__name__.lower(), micro, label, 0)
+        words = (type(i).__name__.lower(), micro, label, 0)
+        return COMPUTE, i.lag, seconds, 0, (), words, every(i)
 
     def number(self, source: str, dest: str, tensor: Tensor) -> int:
         return self.numbers.setdefault((source, dest, tensor), len(self.numbers))
 
     def way(self, device: str, send: Send) -> Way:
+        if send.radio is not None:
+            return self.radio_way(device, send, send.radio)
         way = []
         for hop in self.plan.fleet.route(device, send.dest):
             channel = self.channels.setdefault(hop.channel, len(self.channels))
-            self.bytes[hop.channel] = self.bytes.get(hop.channel, 0) + send.bytes
+            share = send.bytes / send.every
+            self.bytes[hop.channel] = self.bytes.get(hop.channel, 0.0) + share
             way.append((channel, send.bytes / hop.bytes_per_s, hop.latency_s))
         return tuple(way)
+
+    def radio_way(self, device: str, send: Send, radio: Radio) -> Way:
+        """Nothing is sent again, so that the whole rate carries news; but every packet takes its time.
+
+        Where a message goes both ways, its time is that of the direct one.
+        """
+        ways = {(device, send.dest): radio.direct}
+        if radio.relayed:
+            ways |= {(device, radio.via): radio.relayed, (radio.via, send.dest): radio.relayed}
+        found: dict[tuple[str, str], list[tuple[int, float, float]]] = {}
+        for (a, b), times in ways.items():
+            for hop in self.plan.fleet.route(a, b) if times else ():
+                size = send.bytes * times
+                channel = self.channels.setdefault(hop.channel, len(self.channels))
+                self.bytes[hop.channel] = self.bytes.get(hop.channel, 0) + size
+                rate = hop.bytes_per_s / (1 - hop.loss)
+                found.setdefault((a, b), []).append((channel, size / rate, hop.latency_s))
+        if radio.direct:
+            return tuple(found[device, send.dest])
+        return (*found[device, radio.via], *found[radio.via, send.dest])
 
 
 _LAYERED = (Forward, Backward, Update, Reduce)

@@ -8,6 +8,8 @@ A plan that does not fit into memory has a price too; `weft.program.memory.fits`
 
 from __future__ import annotations
 
+import statistics
+
 import msgspec
 
 from weft.plan.plan import Plan, Predicted
@@ -18,6 +20,7 @@ from weft.simulate.compiled import compile_program
 from weft.simulate.simulate import run
 
 STEPS = 8  # the first ones fill the pipeline; the later half tells the period
+ROUNDS = 4  # of minibatches that end in an exchange
 
 
 def price(plan: Plan) -> Predicted:
@@ -27,12 +30,21 @@ def price(plan: Plan) -> Predicted:
     compiled = compile_program(program)
     training = plan.mode == "train"
     steps = STEPS + program.max_lag if training else 1
+    if training and plan.stale:  # the pattern of minibatches in flight takes a few rounds to settle
+        steps = 16 * (plan.stale + 1)
+    elif training and program.beat > 1:
+        steps = max(steps, ROUNDS * program.beat)
     timeline = run(compiled, plan.route == "min", steps, spans=False)
+    timeline = msgspec.structs.replace(timeline, beat=max(2, program.beat))
+    step_s = timeline.step_s
+    if plan.peers is not None and plan.peers.late == "newest":
+        # Nobody waits: half of the devices are at least as fast as this.
+        step_s = statistics.median_low(list(compiled.seconds.values()))
     return Predicted(
         compute_s=compiled.seconds,
         transfer_bytes=compiled.bytes,
         memory_bytes=memory_bytes(plan),
-        step_s=timeline.step_s if training else None,
+        step_s=step_s if training else None,
         latency_s=None if training else timeline.step_ends[0],
     )
 

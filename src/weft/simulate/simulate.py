@@ -20,10 +20,22 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
+import msgspec
+
 from weft.errors import InputError, WeftError
 from weft.program.instructions import Program
 from weft.program.timeline import Span, Timeline
-from weft.simulate.compiled import COMPUTE, RECV, SEND, Compiled, Way, Words, compile_program
+from weft.simulate.compiled import (
+    COMPUTE,
+    PASS,
+    RECV,
+    SEND,
+    SLOT,
+    Compiled,
+    Way,
+    Words,
+    compile_program,
+)
 
 # (message's number, minibatch, hop it is about to take, when its last byte is there, way, words)
 _Message = tuple[int, int, int, float, Way, Words]
@@ -36,7 +48,8 @@ _FIRST_SENT = -(1 << 62)
 
 def simulate(program: Program, steps: int = 1, spans: bool = True) -> Timeline:
     """The timeline of `steps` minibatches. Without spans it has only the minibatches' ends."""
-    return run(compile_program(program), program.plan.route == "min", steps, spans)
+    found = run(compile_program(program), program.plan.route == "min", steps, spans)
+    return msgspec.structs.replace(found, beat=max(2, program.beat))
 
 
 def run(compiled: Compiled, cut_through: bool, steps: int, spans: bool) -> Timeline:
@@ -90,9 +103,9 @@ class _Simulation:
         record, length = self.record, len(lines)
         while tick < last_tick:
             while place < length:
-                word, lag, seconds, number, way, words = lines[place]
+                word, lag, seconds, number, way, words, every = lines[place]
                 step = tick - lag
-                if step < 0 or step >= steps:
+                if step < 0 or step >= steps or word == PASS or (step + 1) % every:
                     pass
                 elif word == COMPUTE:
                     if record:
@@ -109,6 +122,12 @@ class _Simulation:
                         if record:
                             self.note(device, words, clock, arrival, step)
                         clock = arrival
+                elif word == SLOT:
+                    end = step * self.compiled.slotted_s + seconds
+                    if end > clock:
+                        if record:
+                            self.note(device, words, clock, end, step)
+                        clock = end
                 elif word == SEND:
                     if heap:
                         time, who, _ = heap[0]

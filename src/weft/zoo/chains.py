@@ -1,4 +1,5 @@
-"""Networks without branches: a multi-layer perceptron, LeNet-5, AlexNet and the VGG family.
+"""Networks without branches: a multi-layer perceptron, LeNet-5, AlexNet, the VGG family, and five
+convolutions for small images.
 
 alexnet((3, 64, 64), 200)      # the first fully connected layer follows the input's size
 """
@@ -11,7 +12,7 @@ from math import prod
 from torch import nn
 
 from weft.errors import InputError
-from weft.zoo.parts import Shape, he, image_shape, named
+from weft.zoo.parts import Shape, average_head, conv_norm, he, image_shape, named
 
 
 class _Chain:
@@ -124,3 +125,19 @@ def vgg19(input_shape: Shape, classes: int, *, dropout: float = 0.5) -> nn.Seque
 def vgg_small(input_shape: Shape, classes: int) -> nn.Sequential:
     """Two VGG stages for small images: learns in seconds and can be sliced like the big ones."""
     return _vgg("vgg-small", input_shape, [(2, 32), (2, 64)], [128, classes], dropout=0.0)
+
+
+def cnn5(input_shape: Shape, classes: int, *, width: int = 16) -> nn.Sequential:
+    """Five convolutions with batch norm for small images; decoupled training's small network."""
+    channels, height, side = image_shape("cnn5", input_shape)
+    children: list[tuple[str, nn.Module]] = []
+    for number, outputs in enumerate((width, 2 * width, *[4 * width] * 3), start=1):
+        parts = dict(conv_norm(channels, outputs, 3))
+        children.append((f"conv{number}", parts["conv"]))
+        if number <= 3 and min(height, side) >= 2:
+            # Before the batch norm, which then has a quarter of the numbers to read twice.
+            children.append((f"pool{number}", nn.MaxPool2d(2)))
+            height, side = height // 2, side // 2
+        children += [(f"norm{number}", parts["norm"]), (f"relu{number}", nn.ReLU())]
+        channels = outputs
+    return named(*children, *average_head(channels, classes)).apply(he)

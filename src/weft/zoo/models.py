@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from weft.errors import InputError
-from weft.zoo.chains import alexnet, lenet5, mlp, vgg16, vgg19, vgg_small
+from weft.zoo.chains import alexnet, cnn5, lenet5, mlp, vgg16, vgg19, vgg_small
 from weft.zoo.googlenet import googlenet
 from weft.zoo.mobilenet import mobilenet
 from weft.zoo.parts import Shape
@@ -33,6 +33,7 @@ class Model:
 
 
 _GREY = (1, 28, 28)
+_SMALL = (3, 32, 32)
 _LARGE = (3, 224, 224)
 
 _MODELS = {
@@ -41,6 +42,7 @@ _MODELS = {
         Model("mlp", "perceptron with four hidden layers of 64 (StitchNet)", mlp, _GREY, 10),
         Model("lenet5", "LeNet-5: two convolutions, three dense layers", lenet5, _GREY, 10),
         Model("vgg-small", "two VGG stages for small images", vgg_small, _GREY, 10),
+        Model("cnn5", "five convolutions with batch norm (decoupled training)", cnn5, _SMALL, 10),
         Model("resnet8", "small residual network with batch norm", resnet8, _GREY, 10),
         Model("transformer", "tiny encoder over image rows or tokens", transformer, _GREY, 10),
         Model("alexnet", "AlexNet, ungrouped: 62 M parameters", alexnet, _LARGE, 1000),

@@ -1,0 +1,69 @@
+"""A test network for probing: it costs what the real one costs and tells nothing else of it.
+
+    segment = probe_network(flops=4.2e6, seed=7)
+
+Only the total number of operations goes in. Layers, widths and weights are drawn at random: how many
+layers the real network has, what they are, and what they have learned cannot be read from it. (What it
+costs can: that is what the probe is for.) Weights are not even sent; who is probed draws its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+from weft.graph.network import Node, Ref, Segment, State, Value
+from weft.plan.profile import Profile
+
+FEWEST, MOST = 3, 9  # layers
+WIDEST = 4096
+
+
+def probe_network(flops: float, seed: int) -> Segment:
+    """Dense layers whose forward passes take about `flops` operations per sample in all."""
+    draw = random.Random(seed)
+    count = draw.randint(FEWEST, MOST)
+    shares = [draw.uniform(0.5, 1.5) for _ in range(count)]
+    pairs = max(flops, 64.0 * count) / 2  # a weight costs one multiplication and one addition
+    widths = [max(2, round(math.sqrt(pairs / count) * draw.uniform(0.7, 1.4)))]
+    for share in shares[:-1]:  # each layer takes its share: the width before it is given
+        wanted = pairs * share / sum(shares)
+        widths.append(min(WIDEST, max(2, round(wanted / widths[-1]))))
+    done = sum(a * b for a, b in itertools.pairwise(widths))
+    widths.append(max(1, round((pairs - done) / widths[-1])))
+    return _dense(widths, draw)
+
+
+def _dense(widths: list[int], draw: random.Random) -> Segment:
+    nodes: list[Node] = []
+    state: dict[str, State] = {}
+    before = "x"
+    for n, (a, b) in enumerate(itertools.pairwise(widths)):
+        state[f"w{n}"], state[f"b{n}"] = State((b, a), "float32"), State((b,), "float32")
+        nodes.append(
+            Node(f"y{n}", "aten.linear.default", [Ref(before), Ref(f"w{n}"), Ref(f"b{n}")])
+        )
+        before = f"y{n}"
+        if draw.random() < 0.7:
+            nodes.append(Node(f"z{n}", "aten.relu.default", [Ref(before)]))
+            before = f"z{n}"
+    return Segment(
+        first=0,
+        last=len(widths) - 2,
+        nodes=nodes,
+        inputs={"x": Value((1, widths[0]), "float32")},
+        outputs={before: Value((1, widths[-1]), "float32")},
+        state=state,
+    )
+
+
+def segment_flops(segment: Segment) -> float:
+    """Operations of a forward pass per sample."""
+    return 2.0 * sum(s.shape[0] * s.shape[1] for s in segment.state.values() if len(s.shape) == 2)
+
+
+def profile_flops(profile: Profile) -> float:
+    """What a network's forward pass costs per sample; from its weights, where nobody has counted."""
+    flops = sum(layer.forward_flops for layer in profile.layers)
+    return flops or sum(layer.param_bytes / 2 for layer in profile.layers)

@@ -1,0 +1,123 @@
+"""Re-planning for every strategy: when the step time leaves its band, plan again with what was measured.
+
+    steering = Replanning("chain", plan, options={"devices": "pi,nuc"})
+
+The reference is the step time of the first look after a change of plan. When a later one is more than
+`band` away from it, or a device has come, the strategy is asked again with the measured speeds and
+links; its new plan is taken where it promises to be at least `gain` faster than the old one under the
+same conditions. A lost device is simply not in the fleet that the strategy is asked with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from weft import api
+from weft.adapt.steer import Change, View
+from weft.errors import InputError, WeftError
+from weft.plan.plan import Plan
+from weft.plan.profile import Profile
+from weft.simulate.price import price
+
+
+class Replanning:
+    probes = False
+
+    def __init__(
+        self,
+        strategy: str,
+        plan: Plan,
+        *,
+        options: Mapping[str, object] | None = None,
+        every: int = 50,
+        band: float = 0.10,  # of the step time: how much it may wander before it means something
+        gain: float = 0.05,  # what a new plan must promise, to be worth the change
+    ) -> None:
+        self.strategy, self.options = strategy, dict(options or {})
+        self.every, self.band, self.gain = every, band, gain
+        self._fleet, self._profile = plan.fleet, plan.profile  # as they were meant to be
+        self._reference: float | None = None
+        self._reach: frozenset[str] | None = None
+
+    def first(self, plan: Plan) -> Plan:
+        return plan
+
+    def begin(self, view: View) -> Change | None:
+        return None
+
+    def also(self, plan: Plan) -> tuple[str, ...]:
+        return plan.fleet.names
+
+    def look(self, view: View) -> Change | None:
+        period = view.watch.period_s
+        new = view.reach - (self._reach or view.reach)
+        self._reach = view.reach
+        if self._reference is None:
+            self._reference = period
+            if not new:
+                return None
+        moved = period / self._reference - 1 if self._reference else 0.0
+        if abs(moved) <= self.band and not new:
+            return None
+        self._reference = period
+        found, before = self._decide(view, view.reach), self._price(view)
+        assert found.predicted is not None
+        if _same(found, view.plan) or found.predicted.seconds > before * (1 - self.gain):
+            return None
+        self._reference = None
+        why = f"{', '.join(sorted(new))} came" if new else f"a step takes {moved:+.0%}"
+        why += f"; predicted {found.predicted.seconds:.4g} s in place of {before:.4g} s"
+        return Change(self._as_meant(found, view.reach), why, _what(view.plan, found))
+
+    def lost(self, view: View, device: str) -> Change:
+        reach = view.reach - {device}
+        try:
+            found = self._decide(view, reach)
+        except InputError:  # the user's options name the device: then without them
+            self.options = {}
+            found = self._decide(view, reach)
+        self._reference, self._reach = None, reach
+        return Change(self._as_meant(found, reach), f"{device} is gone", _what(view.plan, found))
+
+    def _decide(self, view: View, reach: frozenset[str]) -> Plan:
+        task = api.make_task(
+            _profile(view.watch.profile(), reach), view.watch.fleet().within(reach),
+            batch=view.plan.batch, mode="train", options=self.options, source=view.plan.source,
+            optimizer=view.plan.optimizer,
+        )  # fmt: skip
+        return api.decide(self.strategy, task)
+
+    def _price(self, view: View) -> float:
+        """What the plan that runs costs under the measured conditions."""
+        measured = msgspec.structs.replace(
+            view.plan, fleet=view.watch.fleet(), profile=view.watch.profile()
+        )
+        try:
+            return price(measured).seconds
+        except WeftError:
+            return view.watch.period_s
+
+    def _as_meant(self, plan: Plan, reach: frozenset[str]) -> Plan:
+        """With the fleet and the profile that the run began with: emulated devices are paced by them."""
+        return msgspec.structs.replace(
+            plan, fleet=self._fleet.within(reach), profile=_profile(self._profile, reach)
+        )
+
+
+def _profile(profile: Profile, reach: frozenset[str]) -> Profile:
+    devices = {name: times for name, times in profile.devices.items() if name in reach}
+    return msgspec.structs.replace(profile, devices=devices)
+
+
+def _same(a: Plan, b: Plan) -> bool:
+    fields = ("shards", "micro_batches", "in_flight", "ahead", "stale", "codec", "schedule")
+    return all(getattr(a, f) == getattr(b, f) for f in fields)
+
+
+def _what(before: Plan, after: Plan) -> dict[str, object]:
+    def told(plan: Plan) -> list[str]:
+        return [f"{s.device} {s.layers[0]}-{s.layers[1]}" for s in plan.shards]
+
+    return {"shards": [told(before), told(after)]}

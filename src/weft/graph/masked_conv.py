@@ -1,0 +1,127 @@
+"""A convolutional network whose channels belong to devices, trained and tested under loss.
+
+A channel is to a convolution what a neuron is to a dense layer: masks have one value per pair of channels,
+and the same three rules hold (`graph/masked.py`), with a convolution in place of the matrix product.
+
+    net = ConvNet((1, 28, 28), 10)       # hidden layers of 16, 32, 32 channels and 64 neurons
+    net.step(x, y, masks.at(0))
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.grad import conv2d_input, conv2d_weight
+
+from weft.graph.masked import Masks
+
+CHANNELS = (16, 32, 32)
+DENSE = 64
+
+
+class MaskedConv(torch.autograd.Function):
+    """y = conv(x, W * Mf); the gradient of x goes through W * Mb, that of W counts where Mf does."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, forth: Tensor, back: Tensor, padding: int
+    ) -> Tensor:
+        ctx.save_for_backward(x, weight, forth, back)
+        ctx.padding = padding
+        return F.conv2d(x, weight * forth[:, :, None, None], padding=padding)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        (g,) = grads
+        x, weight, forth, back = ctx.saved_tensors
+        pad = ctx.padding
+        into = conv2d_input(x.shape, weight * back[:, :, None, None], g, padding=pad)  # type: ignore[no-untyped-call]
+        own = conv2d_weight(x, weight.shape, g, padding=pad) * forth[:, :, None, None]  # type: ignore[no-untyped-call]
+        return into, own, None, None, None
+
+
+class MaskedLinear(torch.autograd.Function):
+    """y = x (W * Mf)^T; grad_x = g (W * Mb); grad_W = (g^T x) * Mf."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, forth: Tensor, back: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight, forth, back)
+        return x @ (weight * forth).t()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        (g,) = grads
+        x, weight, forth, back = ctx.saved_tensors
+        return g @ (weight * back), (g.t() @ x) * forth, None, None
+
+
+class ConvNet:
+    """Three convolutions (two pooled) and a dense layer, hidden; Adam, Xavier uniform, zero bias."""
+
+    def __init__(
+        self, input_shape: tuple[int, ...], classes: int, *, seed: int = 0, rate: float = 1e-3
+    ) -> None:
+        channels, height, width = input_shape
+        self.places = (height // 4) * (width // 4)
+        shapes = [
+            (CHANNELS[0], channels, 5, 5),
+            (CHANNELS[1], CHANNELS[0], 3, 3),
+            (CHANNELS[2], CHANNELS[1], 3, 3),
+            (DENSE, CHANNELS[2] * self.places),
+            (classes, DENSE),
+        ]
+        random = torch.Generator().manual_seed(seed)
+        self.weights: list[Tensor] = []
+        for shape in shapes:
+            kernel = shape[2] * shape[3] if len(shape) == 4 else 1
+            bound = (6 / ((shape[0] + shape[1]) * kernel)) ** 0.5
+            weight = torch.empty(shape).uniform_(-bound, bound, generator=random)
+            self.weights.append(weight.requires_grad_())
+        self.biases = [torch.zeros(shape[0]).requires_grad_() for shape in shapes]
+        self.optimizer = torch.optim.Adam([*self.weights, *self.biases], lr=rate, fused=True)
+
+    @staticmethod
+    def widths() -> tuple[int, ...]:
+        """Of the hidden layers: what is spread over devices."""
+        return (*CHANNELS, DENSE)
+
+    @staticmethod
+    def prepared(x: Tensor) -> Tensor:
+        return x
+
+    def output(self, x: Tensor, masks: Masks) -> Tensor:
+        w, b = self.weights, self.biases
+        first = F.conv2d(x, w[0], padding=2) * masks.first[:, None, None]
+        h = F.max_pool2d((first + b[0][:, None, None]).relu(), 2)
+        h = MaskedConv.apply(h, w[1], masks.hidden[0], masks.back_hidden[0], 1)  # type: ignore[no-untyped-call]
+        h = F.max_pool2d((h + b[1][:, None, None]).relu(), 2)
+        h = MaskedConv.apply(h, w[2], masks.hidden[1], masks.back_hidden[1], 1)  # type: ignore[no-untyped-call]
+        h = (h + b[2][:, None, None]).relu().flatten(1)
+        forth, back = (  # a channel's mask holds for each of its places
+            m.repeat_interleave(self.places, 1) for m in (masks.hidden[2], masks.back_hidden[2])
+        )
+        h = (MaskedLinear.apply(h, w[3], forth, back) + b[3]).relu()  # type: ignore[no-untyped-call]
+        last, way_back = masks.last.expand(len(w[4]), -1), masks.back_last.expand(len(w[4]), -1)
+        found: Tensor = MaskedLinear.apply(h, w[4], last, way_back) + b[4]  # type: ignore[no-untyped-call]
+        return found
+
+    def step(self, x: Tensor, y: Tensor, masks: Masks) -> Tensor | None:
+        self.optimizer.zero_grad()
+        loss = F.cross_entropy(self.output(x, masks), y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        return loss.detach()
+
+    @torch.no_grad()
+    def accuracy(self, x: Tensor, y: Tensor, masks: Masks) -> float:
+        """The share of right answers; each batch under its own losses."""
+        right = 0
+        for index, (part, labels) in enumerate(
+            zip(x.chunk(len(masks)), y.chunk(len(masks)), strict=True)
+        ):
+            answers = self.output(part, masks.at(index)).argmax(1)
+            right += int((answers == labels).sum())
+        return right / len(y)

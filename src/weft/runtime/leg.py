@@ -1,0 +1,59 @@
+"""Which minibatches a device is to do: a series that may grow while it is at work.
+
+    leg = Leg(lag=3)
+    leg.begin(0, 50)
+    while (tick := leg.tick()) is not None: ...     # 0 .. 52: the last three ticks run the pipeline empty
+    leg.extend(50, 100)                             # from another thread: then there is no end at 50
+
+What a device does at a tick depends on which minibatches the leg has. A leg that has begun to run
+empty therefore ends as it is, and the next minibatches are a leg of their own; other devices need not
+have ended theirs at the same place.
+"""
+
+from __future__ import annotations
+
+import threading
+
+
+class Leg:
+    """A series of minibatches first..last-1, and the ticks it takes."""
+
+    def __init__(self, lag: int) -> None:
+        self.first = self.last = 0
+        self._lag = lag
+        self._tick = 0
+        self._until = 0  # last, or further where the series has grown after it began to run empty
+        self._over = True
+        self._guard = threading.Lock()
+
+    @property
+    def begun(self) -> int:
+        """The newest minibatch that has been begun; -1: none."""
+        return min(self._tick, self.last) - 1
+
+    def begin(self, first: int, last: int) -> None:
+        with self._guard:
+            self.first, self.last, self._until = first, last, last
+            self._tick, self._over = first, False
+
+    def tick(self) -> int | None:
+        """The next tick; None when all is done."""
+        with self._guard:
+            if self._tick == self.last:  # about to run empty: has the series grown?
+                self.last = self._until
+            if self._tick >= self.last + self._lag:
+                if self._until == self.last:
+                    self._over = True
+                    return None
+                self.first = self._tick = self.last
+                self.last = self._until
+            self._tick += 1
+            return self._tick - 1
+
+    def extend(self, first: int, last: int) -> bool:
+        """Goes on to `last`; False where the series has ended already or ends elsewhere."""
+        with self._guard:
+            if self._over or first != self._until or last < first:
+                return False
+            self._until = last
+            return True

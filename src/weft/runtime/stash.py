@@ -1,0 +1,63 @@
+"""Weights as they were: what a stage needs whose backward comes several minibatches after its forward.
+
+    stash = Stash(runner, count=4)
+    stash.at(7).forward(...)      # with the weights of this moment
+    ...                           # three updates of the live weights
+    stash.settle(7)               # after the backward: its gradients become the live weights'
+
+PipeDream's weight stashing. A forward copies the live weights into the oldest of `count` versions, so
+that an update, which writes in place, never touches what a waiting backward pass will read. Buffers
+are shared: running statistics go on in the order of the forwards.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from weft.graph.execute import Runner
+from weft.program import instructions as ins
+
+
+class Stash:
+    """`count` versions of one segment's weights, used in turn."""
+
+    def __init__(self, live: Runner, count: int) -> None:
+        self._trained = [n for n, info in live.segment.state.items() if info.trainable]
+        self._live = live
+        self._versions = [
+            Runner(
+                live.segment,
+                {**live.state, **{n: live.state[n].detach().clone() for n in self._trained}},
+            )
+            for _ in range(count)
+        ]
+
+    def at(self, step: int) -> Runner:
+        """The version for a new minibatch: the live weights as they are now."""
+        version = self._versions[step % len(self._versions)]
+        with torch.no_grad():
+            for name in self._trained:
+                version.state[name].copy_(self._live.state[name])
+        return version
+
+    def settle(self, step: int) -> None:
+        """Hands the gradients of a minibatch's version to the live weights."""
+        version = self._versions[step % len(self._versions)]
+        for name in self._trained:
+            mine = version.state[name]
+            self._live.state[name].grad, mine.grad = mine.grad, None
+
+
+def stashes(runners: dict[tuple[int, int], Runner], code: tuple[ins.Instruction, ...]) -> dict[
+    tuple[int, int], Stash
+]:  # fmt: skip
+    """A stash for every segment that is updated between a minibatch's forward and its backward."""
+    found = {}
+    for layers, runner in runners.items():
+        forward = max((i.lag for i in code if isinstance(i, ins.Forward) and i.layers == layers),
+                      default=0)  # fmt: skip
+        update = max((i.lag for i in code if isinstance(i, ins.Update) and i.layers == layers),
+                     default=0)  # fmt: skip
+        if update > forward and runner.parameters:
+            found[layers] = Stash(runner, update - forward + 1)
+    return found

@@ -1,0 +1,308 @@
+"""Decoupled training in one process: peers with different classes, rounds, exchange, recomposition.
+
+    run = train_peers(net, data, sets, topology("ring", len(sets)), Recipe(rounds=8))
+    run.accuracy[-1], run.net            # of the network put together after each round
+
+Nothing is lost or late here: this is the mathematics that node processes must reproduce. What differs
+between methods (what a peer holds, its loss, who averages what) is in `Recipe`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from weft.data.classes import Deal, class_rows
+from weft.graph.classes import DecoupledNet, State, compose
+from weft.graph.classes_calibrate import calibrate, reestimate_norms
+from weft.graph.classes_exchange import gossip, harvest, mean, ring_all_reduce, sync_structures
+
+Code = Callable[[Tensor], tuple[Tensor, int]]  # a tensor as it arrives, and its bytes on the way
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Training samples, and those on which the network is judged."""
+
+    x: Tensor
+    y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+    public: int = (
+        0  # the first rows of x belong to everybody: pre-training and calibration use them
+    )
+
+    @property
+    def public_x(self) -> Tensor:
+        return self.x[: self.public]
+
+    @property
+    def public_y(self) -> Tensor:
+        return self.y[: self.public]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How long and with what rule peers train, and what they do between rounds."""
+
+    rounds: int = 8
+    epochs: float = 1.0  # over a peer's own samples in each round
+    steps: int | None = None  # the same number of minibatches for every peer, in place of epochs
+    batch: int = 16
+    lr: float = 0.03
+    momentum: float = 0.9
+    decay: float = 5e-4
+    deal: Deal = "replicate"
+    shared: Literal["ring", "gossip"] = "ring"
+    sync: Literal["rounds", "end"] = "rounds"
+    calibrated: bool = True  # with the public samples, where there are any
+    watch: bool = True  # judge the network after every round, not only after the last one
+    seed: int = 0
+    # What decoupled+ adds:
+    distil: float = 0.0  # how much staying near the pre-trained network's logits counts
+    weighted: bool = False  # averages by samples seen
+    tail: int = 1  # the last rounds whose networks the result is the mean of
+    code: Code | None = None  # how tensors cross links
+
+    def judges(self, round_: int) -> bool:
+        return self.watch or round_ == self.rounds - 1
+
+
+@dataclass
+class Run:
+    """What came out: accuracies by round, samples that each peer computed, bytes that it sent."""
+
+    net: nn.Module
+    accuracy: list[float] = field(default_factory=list)
+    local: list[list[float]] = field(default_factory=list)  # by round and peer, on its own classes
+    samples: list[int] = field(default_factory=list)
+    sent: list[int] = field(default_factory=list)
+
+
+@torch.no_grad()
+def accuracy(net: nn.Module, x: Tensor, y: Tensor, batch: int = 500) -> float:
+    """Share of samples whose largest logit is that of column y."""
+    training = net.training
+    net.eval()
+    hits = sum(
+        int((net(x[i : i + batch]).argmax(1) == y[i : i + batch]).sum())
+        for i in range(0, len(x), batch)
+    )
+    net.train(training)
+    return hits / max(len(x), 1)
+
+
+@torch.no_grad()
+def logits_of(net: nn.Module, x: Tensor, batch: int = 500) -> Tensor:
+    training = net.training
+    net.eval()
+    found = torch.cat([net(x[i : i + batch]) for i in range(0, len(x), batch)])
+    net.train(training)
+    return found
+
+
+Loss = Callable[[nn.Module, Tensor], Tensor]  # of a network and the rows of a minibatch
+
+
+class Trainer:
+    """A network, its optimizer, and its samples in an order that only its seed decides."""
+
+    def __init__(self, net: nn.Module, rows: int, loss: Loss, recipe: Recipe, seed: int) -> None:
+        self.net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.rows, self.loss, self.recipe = rows, loss, recipe
+        self.rule = torch.optim.SGD(
+            self.net.parameters(), recipe.lr, recipe.momentum, weight_decay=recipe.decay
+        )
+        self.generator = torch.Generator().manual_seed(seed)
+        self.order = torch.empty(0, dtype=torch.long)
+        self.samples = 0
+
+    @property
+    def epoch_steps(self) -> int:
+        return max(1, round(self.rows / self.recipe.batch))
+
+    def train(self, steps: int, lr: float) -> None:
+        for group in self.rule.param_groups:
+            group["lr"] = lr
+        self.net.train()
+        for _ in range(steps):
+            batch = min(self.recipe.batch, self.rows)
+            if len(self.order) < batch:
+                self.order = torch.randperm(self.rows, generator=self.generator)
+            rows, self.order = self.order[:batch], self.order[batch:]
+            self.rule.zero_grad(set_to_none=True)
+            self.loss(self.net, rows).backward()  # type: ignore[no-untyped-call]
+            self.rule.step()
+            self.samples += batch
+
+
+def learning_rate(recipe: Recipe, round_: int) -> float:
+    """Falls in a line to a tenth, the same for every method."""
+    return recipe.lr * (1 - 0.9 * round_ / max(recipe.rounds - 1, 1))
+
+
+class Peer:
+    """One peer: its sub-model, its samples, and how it learns from them."""
+
+    def __init__(
+        self,
+        net: DecoupledNet,
+        classes: Sequence[int],
+        rows: Tensor,
+        data: Samples,
+        recipe: Recipe,
+        seed: int,
+        teacher: Tensor | None = None,
+    ) -> None:
+        self.net = net.sub_model(classes)
+        self.classes = tuple(classes)
+        loss = _own_loss(self.net, data, rows, recipe, teacher)
+        self.trainer = Trainer(self.net, len(rows), loss, recipe, seed)
+        # What the others believe this peer holds: with a code, only changes to it are sent.
+        self.told: dict[int, State] = {}
+        self.told_shared: State = {}
+        if recipe.code is not None:
+            self.told, self.told_shared = self.net.structures(), self.net.shared_state()
+        self.seen = {c: float((data.y[rows] == c).sum()) for c in self.classes}
+
+    def steps(self, recipe: Recipe) -> int:
+        return recipe.steps or max(1, round(recipe.epochs * self.trainer.epoch_steps))
+
+    def put(self, shared: Mapping[str, Tensor], structures: Mapping[int, State]) -> None:
+        self.net.put_shared(shared)
+        for label, state in structures.items():
+            self.net.put_structure(label, state)
+
+
+def _own_loss(
+    net: DecoupledNet, data: Samples, rows: Tensor, recipe: Recipe, teacher: Tensor | None
+) -> Loss:
+    """Softmax over the peer's own classes, and how far its logits are from the teacher's."""
+    x, columns = data.x[rows], net.local_labels(data.y[rows])
+    if teacher is None or not recipe.distil:
+        return lambda model, at: functional.cross_entropy(model(x[at]), columns[at])
+    near = teacher[rows][:, list(net.classes)]
+
+    def loss(model: nn.Module, at: Tensor) -> Tensor:
+        logits = model(x[at])
+        apart = functional.mse_loss(logits, near[at])
+        return functional.cross_entropy(logits, columns[at]) + recipe.distil * apart
+
+    return loss
+
+
+def train_peers(
+    net: DecoupledNet,
+    data: Samples,
+    sets: Sequence[Sequence[int]],
+    neighbours: Mapping[int, frozenset[int]],
+    recipe: Recipe,
+    teacher: nn.Module | None = None,
+    shares: Sequence[float] | None = None,
+) -> Run:
+    """Rounds of local training and exchange; the whole network is judged after each."""
+    rows = class_rows(data.y, sets, recipe.deal, seed=recipe.seed, shares=shares)
+    known = None if teacher is None else logits_of(teacher, data.x)
+    peers = [
+        Peer(net, held, own, data, recipe, recipe.seed * 100 + p, known)
+        for p, (held, own) in enumerate(zip(sets, rows, strict=True))
+    ]
+    run = Run(net, sent=[0] * len(peers))
+    gathered: deque[Gathered] = deque(maxlen=recipe.tail)
+    for round_ in range(recipe.rounds):
+        for peer in peers:
+            peer.trainer.train(peer.steps(recipe), learning_rate(recipe, round_))
+        if recipe.sync == "rounds":
+            exchange(peers, neighbours, recipe, run)
+        gathered.append(gather(peers, recipe))
+        if recipe.judges(round_):
+            run.net = recomposed(net, list(gathered), data, recipe)
+            run.accuracy.append(accuracy(run.net, data.test_x, data.test_y))
+            run.local.append([_local_accuracy(peer, data) for peer in peers])
+    run.samples = [peer.trainer.samples for peer in peers]
+    return run
+
+
+def _local_accuracy(peer: Peer, data: Samples) -> float:
+    own = torch.isin(data.test_y, torch.tensor(peer.classes))
+    x, y = data.test_x[own], data.test_y[own]
+    return accuracy(peer.net, x, peer.net.local_labels(y))
+
+
+def exchange(
+    peers: Sequence[Peer], neighbours: Mapping[int, frozenset[int]], recipe: Recipe, run: Run
+) -> None:
+    """Structures between neighbours, shared layers over all; peers go on with the means."""
+    held = {p: peer.net.structures() for p, peer in enumerate(peers)}
+    shared = [peer.net.shared_state() for peer in peers]
+    ratio = 1.0  # bytes on the way for each byte of a tensor
+    if recipe.code is not None:
+        for p, peer in enumerate(peers):
+            held[p] = {c: changed(peer.told[c], s, recipe.code)[0] for c, s in held[p].items()}
+            shared[p], sent_bytes = changed(peer.told_shared, shared[p], recipe.code)
+            ratio = sent_bytes / _bytes(shared[p])
+            peer.told, peer.told_shared = held[p], shared[p]
+    weights = {p: peer.seen for p, peer in enumerate(peers)} if recipe.weighted else None
+    after = sync_structures(held, neighbours, weights)
+    if recipe.shared == "ring":
+        means, sent = ring_all_reduce(shared)
+    else:
+        mixed = gossip(dict(enumerate(shared)), neighbours)
+        means = [mixed[p] for p in range(len(peers))]
+        sent = [_bytes(shared[p]) * len(neighbours[p]) for p in range(len(peers))]
+    for p, peer in enumerate(peers):
+        near = [set(peers[q].classes) & set(peer.classes) for q in neighbours[p]]
+        own = sum(_bytes(held[p][c]) for common in near for c in common)
+        run.sent[p] += round(ratio * (sent[p] + own))
+        peer.put(means[p], after[p])
+
+
+def changed(
+    known: Mapping[str, Tensor], current: Mapping[str, Tensor], code: Code
+) -> tuple[State, int]:
+    """What others know once the coded changes have reached them, and the bytes of these changes.
+
+    The rest that coding drops is part of the next change. What has not changed is not sent.
+    """
+    state, size = {}, 0
+    for key, tensor in current.items():
+        apart = tensor - known[key]
+        if bool(apart.any()):
+            arrived, count = code(apart)
+            state[key], size = known[key] + arrived, size + count
+        else:
+            state[key] = known[key]
+    return state, size
+
+
+def _bytes(state: Mapping[str, Tensor]) -> int:
+    return sum(t.numel() * t.element_size() for t in state.values())
+
+
+Gathered = tuple[State, dict[int, State]]  # shared layers and every class's structure
+
+
+def gather(peers: Sequence[Peer], recipe: Recipe) -> Gathered:
+    """Means over all peers for what is shared, over all owners for each class."""
+    held = {p: peer.net.structures() for p, peer in enumerate(peers)}
+    weights = {p: peer.seen for p, peer in enumerate(peers)} if recipe.weighted else None
+    return mean([peer.net.shared_state() for peer in peers]), harvest(held, weights)
+
+
+def recomposed(
+    net: DecoupledNet, gathered: Sequence[Gathered], data: Samples, recipe: Recipe
+) -> DecoupledNet:
+    """The whole network, from the peers' tensors after the last round, or the mean of several."""
+    shared = mean([one[0] for one in gathered])
+    structures = {c: mean([one[1][c] for one in gathered]) for c in gathered[0][1]}
+    whole = compose(net.blueprint, shared, structures)
+    if data.public and recipe.calibrated:
+        reestimate_norms(whole, data.public_x)
+        calibrate(whole, data.public_x, data.public_y)
+    return whole

@@ -1,0 +1,225 @@
+"""For live tests a phone and servers as real processes; for others a small network, servers and a city."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from weft.adapt.live import Live
+from weft.adapt.migrate import Saved
+from weft.adapt.policy import Decision, Seen, Server, Setting
+from weft.adapt.steer import PolicySteering
+from weft.fleet.city import Day, generated_city
+from weft.fleet.fleet import Device, Fleet, Link
+from weft.fleet.mobility import Walk
+from weft.graph.capture import capture, capture_loss, state_of
+from weft.graph.network import Graph
+from weft.graph.optimizer import Optimizer
+from weft.plan.derive import derive_profile
+from weft.plan.edgemove_model import SplitCosts
+from weft.plan.plan import Plan, Shard
+from weft.runtime.coordinator import Coordinator, Settings
+from weft.runtime.local import LocalFleet
+
+SERVERS = ("e1", "e2", "e3")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def make_fleet() -> Fleet:
+    radio = tuple(Link(("phone", s), 200.0, 200.0, 1.0) for s in SERVERS)
+    wires = tuple(Link((a, b), 1000.0, 1000.0, 0.1)
+                  for i, a in enumerate(SERVERS) for b in SERVERS[i + 1 :])  # fmt: skip
+    devices = (Device("phone", gflops=1.0, data=True),
+               *(Device(s, "edge", gflops=4.0) for s in SERVERS))  # fmt: skip
+    return Fleet(devices, radio + wires)
+
+
+@pytest.fixture(scope="session")
+def fleet() -> Fleet:
+    return make_fleet()
+
+
+@pytest.fixture(scope="module")
+def mortal() -> Iterator[Callable[..., LocalFleet]]:
+    """Node processes that a test may kill: asked for names, those that are not there are started. What
+    earlier tests left and nobody asked for stays."""
+    with LocalFleet(("phone",)) as local:
+
+        def there(*names: str) -> LocalFleet:
+            for name in names:
+                process = local.processes.get(name)
+                if process is None or process.poll() is not None:
+                    local.processes[name] = local._start(name)
+            local.crew.wait_for(names, 60.0)
+            return local
+
+        yield there
+
+
+@pytest.fixture(scope="session")
+def shared() -> Iterator[LocalFleet]:
+    """Nodes for tests that end nobody."""
+    with LocalFleet(("phone", *SERVERS)) as local:
+        local.crew.wait_for(local.names, 60.0)
+        yield local
+
+
+@dataclass(frozen=True)
+class Subject:
+    module: nn.Module
+    graph: Graph
+    batch: int = 8
+
+    @property
+    def last(self) -> int:
+        return len(self.graph.layers) - 1
+
+    def data(self, step: int) -> tuple[Tensor, Tensor]:
+        generator = torch.Generator().manual_seed(1000 + step)
+        x = torch.randn(self.batch, 20, generator=generator)
+        return x, torch.randint(0, 10, (self.batch,), generator=generator)
+
+    def feed(self, step: int) -> tuple[dict[str, Tensor], Tensor | None]:
+        x, y = self.data(step)
+        return {self.graph.inputs[0]: x}, y
+
+    def state(self) -> dict[str, Tensor]:
+        return {name: tensor.clone() for name, tensor in state_of(self.module).items()}
+
+    def plan(self, worker: str | None, cut: int, fleet: Fleet, **fields: Any) -> Plan:
+        shards = (Shard("phone", (0, self.last)),)
+        if worker is not None:
+            shards = (Shard("phone", (0, cut - 1)), Shard(worker, (cut, self.last)))
+        given: dict[str, Any] = {"strategy": "by hand", "model": "test", "batch": self.batch,
+                                 "mode": "train", "source": "phone", **fields}  # fmt: skip
+        return Plan(**given, shards=shards, fleet=fleet, profile=derive_profile(self.graph, fleet))
+
+
+@pytest.fixture(scope="session")
+def subject() -> Subject:
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        nn.Linear(20, 32), nn.Tanh(), nn.Linear(32, 32), nn.BatchNorm1d(32), nn.Tanh(),
+        nn.Linear(32, 24), nn.Tanh(), nn.Linear(24, 10),
+    )  # fmt: skip
+    graph = capture(module, torch.zeros(2, 20))
+    return Subject(module, capture_loss(graph, nn.CrossEntropyLoss(), torch.zeros(2).long()))
+
+
+@dataclass
+class Script:
+    """A policy that does what it is told, look by look, and remembers what it saw."""
+
+    settings: list[Setting | None] = field(default_factory=list)
+    every: int = 10
+    start: Setting | None = None
+    seen: list[Seen] = field(default_factory=list)
+
+    def decide(self, seen: Seen) -> Decision | None:
+        self.seen.append(seen)
+        if len(self.seen) == 1:
+            return Decision(self.start, "to begin with") if self.start else None
+        if seen.lost or not self.settings:
+            return None
+        setting = self.settings.pop(0)
+        return None if setting is None else Decision(setting, "as the script says")
+
+
+@pytest.fixture
+def script() -> type[Script]:
+    return Script
+
+
+MOMENTUM = Optimizer("momentum", 0.02)
+
+
+class Ran:
+    def __init__(self, live: Live, state: dict[str, Tensor]) -> None:
+        self.live, self.state = live, state
+        self.kinds = [event["kind"] for event in live.events]
+
+
+@pytest.fixture
+def go(subject: Subject, fleet: Fleet) -> Callable[..., Ran]:
+    def run(
+        local: LocalFleet, policy: Any, steps: int, *, rule: Optimizer = MOMENTUM,
+        start: tuple[str | None, int] = ("e1", 2), standby: str = "none",
+        labels: Any = "worker",
+        on_step: Callable[[int], None] = lambda _: None, keep_every: int = 1000, **changes: Any,
+    ) -> Ran:  # fmt: skip
+        settings = replace(
+            Settings(optimizer=rule, shaping="fabric", scratch=local.scratch, same_clock=True),
+            **changes,
+        )
+        steering = PolicySteering(policy, "e1", standby=standby, labels=labels)
+        plan = steering.first(subject.plan(*start, fleet))
+        state = subject.state()
+        with Coordinator(
+            local.crew, plan, subject.graph, state, settings, subject.feed, steering.also(plan)
+        ) as coordinator:
+            coordinator.prepare()
+            if settings.trace is not None:
+                coordinator.start_trace()
+            live = Live(
+                coordinator, steering, keep_every=keep_every, saved=Saved(0, state, {}),
+                on_progress=lambda outcome: on_step(min(outcome.done.values()) + 1),
+            )  # fmt: skip
+            live.go(0, steps)
+            found, _ = coordinator.collect()
+        return Ran(live, found)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def costs() -> SplitCosts:
+    """Eight even layers: 80 ms on the client, 8 ms on a worker; cuts shrink from 1 MB to 8 kB."""
+    sizes = 2e6 / 2.0 ** np.arange(9)
+    return SplitCosts(
+        forward_s=np.arange(9) * 0.010 / 3,
+        client_s=np.arange(9) * 0.010,
+        worker_s=0.008 - np.arange(9) * 0.001,
+        up_bytes=sizes,
+        down_bytes=sizes,
+        param_bytes=np.arange(9) * 1e6,
+    )
+
+
+@pytest.fixture(scope="session")
+def server() -> Callable[..., Server]:
+    def make(name: str, slowdown: float = 1.0, mbytes: float = 100.0, rtt_s: float = 0.01,
+             tier: str = "edge", stays_s: float = 600.0) -> Server:  # fmt: skip
+        return Server(name, slowdown, mbytes * 1e6, 2e6 * mbytes, rtt_s, tier, stays_s)  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def look() -> Callable[..., Seen]:
+    def make(setting: Setting, *servers: Server, period_s: float = 0.04, step: int = 500,
+             **more: object) -> Seen:  # fmt: skip
+        return Seen(step, step * 0.04, setting, period_s, servers, **more)  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def a_day() -> Callable[..., Day]:
+    def make(seed: int = 1, speed: float = 5.0) -> Day:
+        city = generated_city(seed=1)
+        return Day(city, Walk(city.box, speed, seed), seed)
+
+    return make

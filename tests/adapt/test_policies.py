@@ -1,0 +1,89 @@
+"""EdgeMove and its baselines on a live run: they see what was measured, and what they ask for happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from weft.adapt.policies import NAMES, has_policy, policy_steering
+from weft.adapt.policy import Setting
+from weft.adapt.steer import PolicySteering, View, plan_for, setting_of
+from weft.adapt.watch import Watch
+from weft.errors import InputError
+from weft.fleet.fleet import Fleet
+from weft.fleet.trace import Moment, Trace
+from weft.runtime.local import LocalFleet
+
+Subject = Any
+
+
+def test_the_strategies_with_online_decisions_are_known() -> None:
+    assert set(NAMES) == {"edgemove", "edgemove+", "pipedream-e", "device-cloud"}
+    assert not has_policy("chain")
+
+
+def test_a_setting_and_its_plan_say_the_same(subject: Subject, fleet: Fleet) -> None:
+    like = subject.plan("e1", 1, fleet)
+    for setting in (Setting("e2", 3, 4), Setting("e1", 1, 1, "fp16"), Setting(None, 4, 1)):
+        assert setting_of(plan_for(setting, like)) == setting
+    home = plan_for(Setting("e2", 1, 2), like, labels="home")
+    assert [s.device for s in home.shards] == ["phone", "e2", "phone"]
+    assert setting_of(home) == Setting("e2", 1, 2)
+    alone = plan_for(Setting("e2", 3, 2), like, labels="home")  # only the last layer would be left
+    assert setting_of(alone).worker is None
+    with pytest.raises(InputError, match="cut = 0 would send the samples away"):
+        plan_for(Setting("e1", 0), like)
+
+
+def test_who_stands_by_is_wired_to_the_worker_and_not_over_the_client(
+    subject: Subject, fleet: Fleet, script: Any
+) -> None:
+    plan = subject.plan("e1", 2, fleet)
+    view = View(0, 0.0, plan, Watch(plan), frozenset(fleet.names), frozenset(fleet.names))
+    change = PolicySteering(script(start=Setting("e1", 2)), "e1").begin(view)
+    assert change is not None
+    assert [s.device for s in change.plan.standby] == ["e2"]
+    assert change.plan.standby[0].layers == (2, subject.last)
+    star = Fleet(fleet.devices, fleet.link[:3])  # no wires
+    plan = subject.plan("e1", 2, star)
+    view = View(0, 0.0, plan, Watch(plan), frozenset(star.names), frozenset(star.names))
+    assert PolicySteering(script(start=Setting("e1", 2)), "e1").begin(view) is None
+    named = PolicySteering(script(start=Setting("e1", 2)), "e1", standby="e3").begin(view)
+    assert named is not None
+    assert named.plan.standby[0].device == "e3"
+
+
+@pytest.mark.parametrize("strategy", ["edgemove", "pipedream-e"])
+def test_a_policy_leaves_a_worker_out_of_reach(
+    strategy: str, go: Callable[..., Any], shared: LocalFleet, subject: Subject, fleet: Fleet
+) -> None:
+    """Only e1 is there at first; at 3 s it goes out of reach and e2 comes."""
+    plan = subject.plan("e1", 2, fleet)
+    steering = policy_steering(strategy, plan, {}, 20, seed=0)
+    trace = Trace((
+        Moment(0.0, device="e2", in_reach=False), Moment(0.0, device="e3", in_reach=False),
+        Moment(3.0, device="e1", in_reach=False), Moment(3.0, device="e2", in_reach=True),
+    ))  # fmt: skip
+    ran = go(shared, steering.policy, 1200, trace=trace,
+             paced=frozenset(fleet.names), standby="auto")  # fmt: skip
+    assert sorted(ran.live.losses) == list(range(1200))
+    kinds = set(ran.kinds)
+    assert kinds >= {"device_lost", "recovered"}
+    lost = next(e for e in ran.live.events if e["kind"] == "device_lost")
+    assert lost["device"] == "e1"
+    recovered = next(e for e in ran.live.events if e["kind"] == "recovered")
+    assert recovered["worker"][0] == "e1"
+    assert recovered["repeated"] <= 2 * 4
+    assert setting_of(ran.live.run.plan).worker in ("e2", None)
+
+
+def test_options_that_cannot_be_right_are_refused(subject: Subject, fleet: Fleet) -> None:
+    plan = subject.plan("e1", 2, fleet)
+    with pytest.raises(InputError, match="worker or home"):
+        policy_steering("edgemove", plan, {"labels": "nowhere"}, None, 0)
+    with pytest.raises(InputError, match="no device 'e9'"):
+        policy_steering("edgemove", plan, {"standby": "e9"}, None, 0)
+    with pytest.raises(InputError, match="tier 'cloud'"):
+        policy_steering("device-cloud", plan, {}, None, 0)

@@ -1,0 +1,116 @@
+"""The reproduction of decoupled training: counted tables exactly, a quick run end to end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from weft.papers.claims import Claim, Reproduction
+from weft.papers.decoupled_claims import compute_claims, overlap_claims
+from weft.papers.decoupled_compute import loads
+from weft.papers.decoupled_methods import METHODS, eight_bits
+from weft.papers.decoupled_runs import DIGITS, Job, Outcome, Summary, load_results, summarise
+from weft.papers.registry import reproduce
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[Reproduction, Path]:
+    out = tmp_path_factory.mktemp("decoupled")
+    told: list[float] = []
+    found = reproduce("decoupled", out, quick=True, tell=lambda _, share: told.append(share))
+    assert told == sorted(told)
+    assert told[-1] == 1.0
+    return found, out
+
+
+def test_the_compute_table_is_the_reference_s() -> None:
+    found = {load.id: load for load in loads()}
+    epochs = {name: round(load.per_epoch, 2) for name, load in found.items()}
+    assert epochs == {"cifar10": 7.98, "cifar100": 8.07, "kws": 11.63, "4N_5Cls": 3.05}
+    assert all(1.5 < load.per_sample < 1.65 for load in found.values())
+    # averaging once an epoch is next to nothing beside training
+    assert all(0 < load.aggregation_share < 1e-3 for load in found.values())
+
+
+def test_compute_claims_are_marked_by_five_percent() -> None:
+    claims = {claim.id: claim for claim in compute_claims(loads())}
+    assert claims["fig5-cifar10"].reproduced
+    assert claims["fig5-kws"].reproduced
+    assert not claims["fig5-cifar100"].reproduced
+    assert "no more than" in claims["fig5-cifar100"].note
+    assert all("Per sample" in claim.note for claim in claims.values())
+
+
+def test_a_quick_run_gives_claims_tables_and_pictures(quick: tuple[Reproduction, Path]) -> None:
+    found, out = quick
+    ids = [claim.id for claim in found.claims]
+    assert len(ids) == len(set(ids))
+    assert {"fig3-centralized", "fig4-overlap-mnist5k", "fig5-kws", "plus-accuracy"} <= set(ids)
+    assert [claim.id for claim in found.claims if not (claim.reproduced or claim.note)] == []
+    names = {Path(file).name for file in found.files}
+    assert names == {
+        "figure3.png", "figure4.png", "figure5.png", "topology.png", "claims.md", "tables.md",
+    }  # fmt: skip
+    for file in map(Path, found.files):
+        assert file.stat().st_size > 0
+    titles = [table.title for table in found.tables]
+    assert titles[0].startswith("Fig. 5")
+    assert "11.63x" in (out / "tables.md").read_text()
+
+
+def test_new_statistics_are_what_makes_a_decoupled_network_usable(
+    quick: tuple[Reproduction, Path],
+) -> None:
+    scoring = next(table for table in quick[0].tables if table.title.startswith("Decoupling alone"))
+    row = next(row for row in scoring.rows if row[0] == "activation")
+    before, after = (float(cell.rstrip("%")) for cell in row[1:])
+    assert after > before
+
+
+def test_a_slow_peer_holds_nobody_up(quick: tuple[Reproduction, Path]) -> None:
+    claim = next(claim for claim in quick[0].claims if claim.id == "plus-slow")
+    assert claim.reproduced
+
+
+def test_outcomes_are_kept_and_not_run_again(quick: tuple[Reproduction, Path]) -> None:
+    found, out = quick
+    kept = load_results(out)
+    assert Job(DIGITS, "dense", 0).key in kept
+    told: list[str] = []
+    again = reproduce("decoupled", out, quick=True, tell=lambda what, _: told.append(what))
+    assert again.claims == found.claims
+    assert not any(what.startswith("mnist5k") for what in told)
+
+
+def row(name: str, mean: float) -> Summary:
+    return Summary(METHODS[name], mean, 0.5, (mean,), (), 1.0, 0.0, 1.0, 3)
+
+
+def test_claims_follow_the_numbers() -> None:
+    rising = overlap_claims(DIGITS, [row("overlap-1", 40), row("4N_5Cls", 55)], row("dense", 55.5))
+    falling = overlap_claims(DIGITS, [row("overlap-1", 60), row("4N_5Cls", 50)], row("dense", 55))
+    assert [claim.reproduced for claim in rising] == [True, True]
+    assert [claim.reproduced for claim in falling] == [False, False]
+    assert all(isinstance(claim, Claim) and claim.note for claim in falling)
+
+
+def test_a_summary_is_the_mean_over_seeds() -> None:
+    outcomes = {
+        Job(DIGITS, "dense", seed): Outcome([0.5, value], [], [100.0], []) for seed, value in
+        enumerate((0.6, 0.7, 0.8))
+    }  # fmt: skip
+    found = summarise(outcomes, DIGITS)["dense"]
+    assert found.mean == pytest.approx(70)
+    assert found.spread == pytest.approx(10)
+    assert found.curve == pytest.approx((50, 70))
+    assert found.seeds == 3
+
+
+def test_eight_bits_are_a_quarter_of_the_bytes() -> None:
+    import torch
+
+    tensor = torch.randn(100)
+    arrived, size = eight_bits(tensor)
+    assert size == 100
+    assert (arrived - tensor).abs().max() <= (tensor.max() - tensor.min()) / 255

@@ -1,0 +1,114 @@
+"""`weft reproduce edgemove`: the city gives the speedups that it was described with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from weft.data.files import data_root
+from weft.papers import edgemove as paper
+from weft.papers.claims import Reproduction
+from weft.papers.edgemove_claims import SPLIT
+from weft.papers.edgemove_runs import (
+    SPEED,
+    WORKLOADS,
+    Runs,
+    run_walk,
+    the_city,
+    units,
+    workload_costs,
+    workload_profile,
+)
+from weft.papers.registry import reproduce
+
+VGG, RESNET = WORKLOADS[:2]
+TABLE = {  # the described model's speedups: Device-Cloud, PipeDream-E, EdgeMove
+    "vgg-cifar": (1.18, 1.68, 2.39),
+    "resnet-cinic": (1.54, 1.61, 2.64),
+    "vgg-agnews": (1.19, 1.67, 2.34),
+    "resnet-speech": (1.54, 1.64, 2.74),
+}
+
+
+@pytest.fixture(scope="module")
+def ten() -> Runs:
+    """All ten trajectories at the first speed."""
+    runs = Runs(the_city(), 10)
+    for trajectory in range(runs.trajectories):
+        run_walk(runs, trajectory, SPEED)
+    return runs
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Reproduction:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(paper, "FEWER", 1)
+        return reproduce("edgemove", tmp_path_factory.mktemp("edgemove"), quick=True)
+
+
+def test_networks_are_cut_where_one_tensor_crosses() -> None:
+    assert len(units("vgg16")) == 16
+    assert len(units("resnet50")) == 18
+    names = [layer.name for layer in units("resnet50")]
+    assert names[0] == "stem.conv"
+    assert names[-1] == "fc"
+    assert all("expand" in name for name in names[1:-1])
+    assert sum(layer.param_bytes for layer in units("vgg16")) == pytest.approx(134.5e6, rel=0.01)
+
+
+def test_an_iteration_takes_what_was_given_and_30_percent_of_it_evenly() -> None:
+    for load in (VGG, RESNET):
+        costs = workload_costs(load)
+        assert costs.alone_s == pytest.approx(load.client_s)
+        assert costs.worker_s[0] == pytest.approx(load.idle_s)
+    times = workload_profile(VGG).devices["client"]
+    last = (times.forward_s[-1] + times.backward_s[-1]) * 32  # a layer of almost no operations
+    assert last == pytest.approx(0.3 / 16 * 0.130, rel=0.01)
+
+
+@pytest.mark.skipif(data_root(None) is None, reason="needs the EUA data: set WEFT_DATA")
+def test_the_table_is_that_of_the_described_model_within_five_percent(ten: Runs) -> None:
+    for load, row in TABLE.items():
+        ours = [ten.speedup(load, policy) for policy in SPLIT]
+        assert ours == pytest.approx(row, rel=0.05), load
+
+
+def test_edgemove_plus_reaches_its_goals_in_either_city(ten: Runs) -> None:
+    assert ten.speedup(VGG.id, "edgemove+ (2)") >= 3.2
+    assert ten.speedup(RESNET.id, "edgemove+ (2)") >= 4.2
+    assert ten.speedup(VGG.id, "edgemove+") >= 5.0
+    assert ten.speedup(RESNET.id, "edgemove+") >= 4.5
+    for load in (VGG, RESNET):
+        assert 0 < ten.behind_bound(load.id, "edgemove+ (2)") <= 0.10
+        assert ten.behind_bound(load.id, "edgemove") > 0.35
+        assert ten.speedup(load.id, "edgemove+ 8 bit") > ten.speedup(load.id, "edgemove+")
+
+
+def test_the_schemes_come_in_the_paper_s_order(ten: Runs) -> None:
+    for load in WORKLOADS:
+        speedups = [1.0, *(ten.speedup(load.id, policy) for policy in SPLIT)]
+        assert speedups == sorted(speedups)
+
+
+def test_figures_maps_and_tables_are_written(quick: Reproduction) -> None:
+    names = {Path(file).name for file in quick.files}
+    assert names == {
+        "figure6.png", "figure8.png", "figure9.png", "figure10.png",
+        "map_edgemove.png", "map_edgemove_plus.png", "claims.md", "tables.md",
+    }  # fmt: skip
+    for file in map(Path, quick.files):
+        if file.suffix == ".png":
+            assert file.read_bytes().startswith(b"\x89PNG")
+    tables = next(Path(file) for file in quick.files if file.endswith("tables.md")).read_text()
+    assert "| edgemove+ (2) |" in tables
+    assert ("generated city" in tables) == (data_root(None) is None)
+
+
+def test_every_claim_that_fails_has_a_reason(quick: Reproduction) -> None:
+    assert len({claim.id for claim in quick.claims}) == len(quick.claims)
+    assert [claim.id for claim in quick.claims if not (claim.reproduced or claim.note)] == []
+    found = {claim.id: claim for claim in quick.claims}
+    assert found["fig10-cuts"].reproduced
+    assert found["fig8-steady"].reproduced
+    assert found["table1-order"].paper == "on all four"

@@ -1,0 +1,145 @@
+"""`weft reproduce stitchnet`: every figure, table and claim, and reasons where a claim does not hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from weft.errors import InputError
+from weft.papers.claims import Claim, Reproduction
+from weft.papers.registry import get, silent
+from weft.papers.stitchnet import study_paper, written
+from weft.papers.stitchnet_runs import PLUS, Job, Outcome, run_job, run_jobs, scene
+from weft.papers.stitchnet_study import FULL, QUICK, Setting, Study, all_jobs, variants
+from weft.papers.stitchnet_tables import overhead
+from weft.plan.stitchnet_paths import packets, plan_routes
+from weft.plan.stitchnet_topology import figures, find_topologies
+
+TINY = Setting("mnist5k", ("mnist5k",), 1, 1, 1, (3.9, 4.0), (5,), 20, 1)
+SEED = find_topologies(1)[0].seed
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def study() -> Study:
+    return Study(TINY, {job: run_job(job) for job in dict.fromkeys(all_jobs(TINY))})
+
+
+@pytest.fixture(scope="module")
+def found(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Reproduction:
+    out = tmp_path_factory.mktemp("stitchnet")
+    prr = [figures(place) for place in find_topologies(1)]
+    return written(out, study, prr, silent)
+
+
+def test_every_figure_and_table_is_written(found: Reproduction) -> None:
+    names = {Path(file).name for file in found.files}
+    pictures = {f"figure{n}.png" for n in range(7, 19)} | {"stitchnet_plus.png"}
+    assert names == pictures | {"claims.md", "tables.md"}
+    for file in map(Path, found.files):
+        if file.suffix == ".png":
+            assert file.read_bytes().startswith(b"\x89PNG")
+    tables = next(Path(f) for f in found.files if f.endswith("tables.md")).read_text()
+    assert "| Mix-Mapped |" in tables
+    assert "stitchnet+ beside Mix-Mapped" in tables
+
+
+def test_every_claim_that_does_not_hold_says_why(found: Reproduction) -> None:
+    ids = [claim.id for claim in found.claims]
+    assert len(set(ids)) == len(ids)
+    assert [c.id for c in found.claims if not (c.reproduced or c.note)] == []
+    for figure in ("prr", "fig7", "fig8", "fig9", "fig10", "fig11", "fig12", "fig14", "fig15", "fig16",
+                   "fig17"):  # fmt: skip
+        assert any(id.startswith(figure) for id in ids)
+
+
+def claims_of(study: Study) -> dict[str, Claim]:
+    from weft.papers.stitchnet_claims import all_claims
+
+    prr = [figures(place) for place in find_topologies(1)]
+    return {claim.id: claim for claim in all_claims(study, prr, overhead(1))}
+
+
+def test_mix_mapped_is_called_faster_only_where_it_is(study: Study) -> None:
+    """Learning faster than Random does not reproduce; a study in which it did would say so."""
+
+    def with_first_epoch(mix: float, random: float) -> Claim:
+        def changed(job: Job, outcome: Outcome) -> Outcome:
+            first = {"mix-mapped": mix, "random-units": random}.get(job.mapper)
+            return outcome if first is None else replace(outcome, accuracies=[first])
+
+        outcomes = {job: changed(job, outcome) for job, outcome in study.outcomes.items()}
+        return claims_of(Study(study.setting, outcomes))["fig8-epoch1"]
+
+    assert with_first_epoch(0.80, 0.70).reproduced
+    equal = with_first_epoch(0.80, 0.80)
+    assert not equal.reproduced
+    assert "40% of the packets" in equal.note
+
+
+def test_accuracies_are_set_beside_the_paper_s_on_its_own_data_only(study: Study) -> None:
+    assert "fig8-mix" not in claims_of(study)
+    assert "fashion-mnist 128" in variants(FULL)
+    assert len(set(all_jobs(FULL))) > len(set(all_jobs(QUICK)))
+
+
+def test_without_partial_updates_nothing_is_learned(study: Study) -> None:
+    assert study.mean("none") == 10.0
+    assert study.mean("coordinator none") == 10.0
+    assert study.mean("mix") > 15.0
+
+
+def test_stitchnet_plus_takes_no_more_packets() -> None:
+    for place in find_topologies(3):
+        plus = scene(Job(place=place.seed, mapper=PLUS, exponent=4.0))
+        mix = scene(Job(place=place.seed, exponent=4.0))
+        assert packets(plus.routes) <= packets(mix.routes)
+
+
+def test_fewer_devices_are_the_best_connected_ones() -> None:
+    few = scene(Job(place=SEED, devices=5))
+    assert len(few.prr) == 5
+    assert few.prr.mean() > scene(Job(place=SEED)).prr.mean()
+    alone = scene(Job(place=SEED, devices=1))
+    assert (alone.delivery == 1).all()
+
+
+def test_the_radio_gets_worse_once_the_accuracy_is_reached() -> None:
+    job = Job(place=SEED, data="mnist5k", epochs=8, every=20, worse_at=0.5)
+    outcome = run_job(job)
+    assert outcome.changed_at is not None
+    index = outcome.steps.index(outcome.changed_at)
+    assert outcome.accuracies[index] >= 0.5 > max(outcome.accuracies[:index])
+    before, after = scene(job, 3.5), scene(job)
+    np.testing.assert_array_equal(before.spread.counts(), after.spread.counts())
+    assert before.delivery.mean() > after.delivery.mean()
+    assert (before.routes.relayed != plan_routes("direct", before.prr, before.spread).relayed).any()
+
+
+def test_jobs_in_processes_of_their_own_give_the_same(study: Study) -> None:
+    jobs = all_jobs(TINY)[3:5]
+    shares: list[float] = []
+    again = run_jobs([*jobs, jobs[0]], lambda what, share: shares.append(share))
+    assert again == {job: study.outcomes[job] for job in jobs}
+    assert shares == [0.5, 1.0]
+
+
+def test_a_missing_data_set_is_said_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEFT_DATA", str(tmp_path))
+    with pytest.raises(InputError, match="fashion-mnist"):
+        study_paper(tmp_path, FULL, silent)
+    assert get("stitchnet").title.startswith("StitchNet")
