@@ -15,7 +15,8 @@ from weft.data.classes import class_rows
 from weft.errors import InputError, WeftError
 from weft.fleet.fleet import Device, Fleet, Link
 from weft.graph.classes import DecoupledNet
-from weft.graph.classes_decouple import decouple, reestimate_norms, score_filters
+from weft.graph.classes_calibrate import reestimate_norms
+from weft.graph.classes_decouple import decouple, score_filters
 from weft.graph.optimizer import Optimizer
 from weft.plan.derive import derive_profile
 from weft.plan.exchange import SHARED, Peer, Peers

@@ -25,14 +25,8 @@ from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.classes import DecoupledNet
-from weft.graph.classes_decouple import (
-    averaged,
-    calibrate,
-    decouple,
-    read_chain,
-    reestimate_norms,
-    score_filters,
-)
+from weft.graph.classes_calibrate import calibrate, reestimate_norms
+from weft.graph.classes_decouple import averaged, decouple, read_chain, score_filters
 from weft.graph.measure import measure
 from weft.graph.optimizer import Optimizer
 from weft.plan.derive import derive_profile, graph_profile, measured_times
