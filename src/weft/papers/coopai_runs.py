@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from weft.graph.network import Graph
-from weft.graph.sequence import in_sequence
 from weft.plan.coopai_geometry import Geometry, geometry_of
 from weft.plan.coopai_model import Speeds
 from weft.plan.coopai_passthrough import as_printed
@@ -69,6 +68,7 @@ def percent(less: float, more: float) -> float:
 def captured(name: str) -> Graph:
     """The network's graph, layers in sequence. Its weights are left out: planning needs only sizes."""
     from weft.graph.capture import capture
+    from weft.graph.sequence import in_sequence
     from weft.models import load
 
     module, example = load(name, weights=False)
