@@ -24,8 +24,8 @@ from weft.plan.peers import FOUR_OF_FIVE, topology
 from weft.plan.plan import Part, Plan, Shard
 from weft.runtime import messages as msg
 from weft.runtime.class_samples import Epochs, columns
-from weft.runtime.coordinator import Settings
 from weft.runtime.groups import Groups, Slice
+from weft.runtime.jobs import Settings
 from weft.runtime.local import LocalFleet
 from weft.runtime.own import Own
 from weft.runtime.peer_networks import (

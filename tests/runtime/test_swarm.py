@@ -32,7 +32,8 @@ from weft.plan.stitchnet_paths import Path, Routes, plan_routes, wanted
 from weft.plan.swarm_plan import routes_of, spread_of, with_swarm
 from weft.report.results import train_document, train_table
 from weft.report.tables import render
-from weft.runtime.coordinator import Outcome, Settings
+from weft.runtime.coordinator import Outcome
+from weft.runtime.jobs import Settings
 from weft.runtime.local import LocalFleet
 from weft.runtime.swarm import SwarmCoordinator, total_counts
 from weft.simulate.lossy import Channel
