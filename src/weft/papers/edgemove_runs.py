@@ -24,8 +24,6 @@ from weft.adapt.edgemove import EdgeMove
 from weft.adapt.edgemove_plus import EdgeMovePlus
 from weft.adapt.journey import Journey, travel
 from weft.adapt.policy import Policy
-from weft.data.eua import load_eua
-from weft.data.files import data_root
 from weft.fleet.city import City, Day, generated_city, real_city
 from weft.fleet.mobility import Walk
 from weft.papers.registry import Tell
@@ -35,7 +33,7 @@ from weft.plan.profile import DeviceTimes, LayerCost, Profile
 BATCH = 32
 STEPS = 10_000
 SPEED, DOUBLED = 5.0, 10.0  # metres per second
-CITY = 4  # seed of the servers' cells, GPUs and distances
+CITY = 1  # seed of the servers' cells, GPUs and distances
 EVEN = 0.3  # share of a network's time that all its layers have alike; the rest goes by operations
 IMAGE = (3, 32, 32)
 
@@ -116,6 +114,9 @@ def workload_costs(load: Workload) -> SplitCosts:
 
 def the_city() -> City:
     """Melbourne's business district where its data is at hand, else one of the same density."""
+    from weft.data.eua import load_eua  # the data sets import torch, which takes its time
+    from weft.data.files import data_root
+
     if data_root(None) is None:
         return generated_city(CITY)
     return real_city(load_eua().servers, CITY)
