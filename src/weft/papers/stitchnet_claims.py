@@ -78,6 +78,11 @@ def partition_claims(study: Study) -> list[Claim]:
     mix, random = study.mean("mix"), study.mean("random")
     vertical = study.mean("vertical")
     share = study.packets("mix") / study.packets("random")
+    all_of_them = study.finals("vertical")
+    placement = (
+        f"It hangs on which devices share a layer: {min(all_of_them):.0f} to {max(all_of_them):.0f}% by "
+        "topology."
+    )
     best = {
         name: study.mean(name, "reverse mapping")
         for name in ("mix", "random mapping", "reverse mapping")
@@ -85,7 +90,7 @@ def partition_claims(study: Study) -> list[Claim]:
     found = [
         accuracy("fig8-mix", "Mix-Mapped at epoch 20, exponent 3.9", 85.76, study, "mix"),
         accuracy("fig7-vertical", "Vertical", 33.0, study, "vertical", 10.0,
-                 "By placement of the devices from 10 to 66 and more."),
+                 placement),
         compare("fig7-vertical-poor", "Vertical is far below Mix-Mapped", vertical, mix,
                 vertical < mix - NOISE),
         compare("fig7-random", "Random is as accurate as Horizontal", random,
@@ -117,9 +122,9 @@ def learning_claims(study: Study) -> list[Claim]:
         compare("fig8-epoch1", "Mix-Mapped learns faster than Random: accuracy after epoch 1",
                 first["mix"], first["random"], first["mix"] > first["random"] + NOISE, NOT_FASTER),
         Claim("fig8-epoch20", "at epoch 20 Mix-Mapped and Random are similar", "similar",
-              f"{last:+.1f} points", "", abs(last) <= 1.5 * NOISE, SHORT),
+              f"{last:+.1f} points", "", abs(last) <= 1.5 * NOISE, "" if abs(last) <= 1.5 * NOISE else SHORT),
         compare("fig9-better", "Mix-Mapped works better than Random", study.mean("mix"),
-                study.mean("random"), last > NOISE, NOT_BETTER),
+                study.mean("random"), last > 1.5 * NOISE, NOT_BETTER),
         Claim("fig15-recovers", "Mix-Mapped recovers faster than Random when the radio gets worse",
               "faster", f"{gap:+.1f} points at the end", "", gap > NOISE, NOT_FASTER),
     ]  # fmt: skip
