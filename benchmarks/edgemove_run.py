@@ -4,7 +4,7 @@
 
 LeNet-5 on MNIST images with the trace of examples/traces/moving.json, beside training in one process. The
 strategies take turns, round by round; told are the medians of their seconds. Cycles are shortened
-(20 minibatches in place of the paper's 500, 10 in place of 50), since the walk is short. Every round has its
+(10 minibatches in place of the paper's 500 and 50), since the walk is short. Every round has its
 own seed: of weights, samples and random servers.
 """
 
@@ -27,7 +27,7 @@ from weft.runtime.feeds import accuracy
 from weft.runtime.train import TrainResult
 
 HERE = Path(__file__).resolve().parent.parent / "examples"
-LOOKS = {"pipedream-e": 20, "edgemove": 20, "edgemove+": 10}
+LOOKS = {"pipedream-e": 10, "edgemove": 10, "edgemove+": 10}
 BATCH, LR = 32, 0.05
 
 

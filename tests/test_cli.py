@@ -128,10 +128,12 @@ def test_compare_json_has_the_documented_shape_best_first(folder: Path) -> None:
     assert (found["model"], found["batch"]) == ("three", 64)
     rows = found["rows"]
     assert {"chain", "all-device", "all-edge", "all-cloud"} <= {row["strategy"] for row in rows}
-    steps = [row["step_s"] for row in rows]
+    possible = [row for row in rows if row["valid"]]
+    assert all(row["why_not"] for row in rows[len(possible) :]), "the impossible come last"
+    steps = [row["step_s"] for row in possible]
     assert steps == sorted(steps)
-    assert all(row["valid"] and row["why_not"] is None for row in rows)
-    for row in rows:  # over the slowest
+    assert all(row["why_not"] is None for row in possible)
+    for row in possible:  # over the slowest
         assert row["speedup"] == pytest.approx(steps[-1] / row["step_s"])
 
 
@@ -162,6 +164,8 @@ def test_a_compared_option_reaches_the_strategies_that_know_it(folder: Path) -> 
     for row in halved["rows"]:
         if row["strategy"] == "jalad":  # is 8 bits by definition
             assert "int8" in row["why_not"]
+            continue
+        if step[row["strategy"]] is None:  # impossible on this fleet, with any codec
             continue
         assert row["valid"]
         assert row["step_s"] <= step[row["strategy"]] * (1 + 1e-9)

@@ -24,7 +24,8 @@ from weft.graph.optimizer import Optimizer
 from weft.plan.derive import derive_profile
 from weft.plan.edgemove_model import SplitCosts
 from weft.plan.plan import Plan, Shard
-from weft.runtime.coordinator import Coordinator, Settings
+from weft.runtime.coordinator import Coordinator
+from weft.runtime.jobs import Settings
 from weft.runtime.local import LocalFleet
 
 SERVERS = ("e1", "e2", "e3")

@@ -19,8 +19,9 @@ from weft.plan.derive import derive_profile
 from weft.plan.plan import Plan, Shard
 from weft.program.timeline import Timeline
 from weft.runtime import messages as msg
-from weft.runtime.coordinator import Coordinator, Outcome, Settings
+from weft.runtime.coordinator import Coordinator, Outcome
 from weft.runtime.crew import Crew
+from weft.runtime.jobs import Settings
 from weft.runtime.local import LocalFleet
 
 settings.register_profile("weft", deadline=None)  # the first call of many operators is slow

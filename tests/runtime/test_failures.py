@@ -16,8 +16,9 @@ from weft.errors import LostDevice, WeftError
 from weft.fleet.fleet import Device, Fleet, Link
 from weft.runtime import keys
 from weft.runtime import messages as msg
-from weft.runtime.coordinator import Coordinator, Outcome, Settings
+from weft.runtime.coordinator import Coordinator, Outcome
 from weft.runtime.crew import Crew
+from weft.runtime.jobs import Settings
 from weft.runtime.local import LocalFleet
 from weft.runtime.session import Endpoints
 from weft.runtime.wire import Header, pack_header

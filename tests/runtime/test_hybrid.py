@@ -20,7 +20,8 @@ from weft.graph.optimizer import Optimizer
 from weft.plan.plan import Part, Plan, Shard
 from weft.program.lanes import lanes_of
 from weft.runtime import messages as msg
-from weft.runtime.coordinator import Coordinator, Settings
+from weft.runtime.coordinator import Coordinator
+from weft.runtime.jobs import Settings
 from weft.runtime.local import LocalFleet
 from weft.simulate.price import price
 

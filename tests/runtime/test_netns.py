@@ -16,7 +16,8 @@ import torch
 
 from weft.errors import InputError
 from weft.fleet.fleet import Device, Fleet, Link, Medium
-from weft.runtime.coordinator import Coordinator, Settings
+from weft.runtime.coordinator import Coordinator
+from weft.runtime.jobs import Settings
 from weft.runtime.netns import NamespaceFleet
 
 

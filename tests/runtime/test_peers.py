@@ -24,8 +24,8 @@ from weft.plan.peers import FOUR_OF_FIVE, topology
 from weft.plan.plan import Part, Plan, Shard
 from weft.runtime import messages as msg
 from weft.runtime.class_samples import Epochs, columns
-from weft.runtime.coordinator import Settings
 from weft.runtime.groups import Groups, Slice
+from weft.runtime.jobs import Settings
 from weft.runtime.local import LocalFleet
 from weft.runtime.own import Own
 from weft.runtime.peer_networks import (
@@ -109,6 +109,15 @@ def plan_of(own: Mapping[str, Own], near: str, weights: Any = None, **fields: An
         ),
         profile=profile, peers=exact(peers, own, weights or {}), optimizer="momentum",
     )  # fmt: skip
+
+
+def slowed(plan: Plan, device: str, seconds: float) -> Plan:
+    """The plan with a device whose minibatches take so long."""
+    times, last = plan.profile.devices[device], len(plan.profile.layers) - 1
+    usual = times.forward(0, last, BATCH) + times.backward(0, last, BATCH)
+    devices = {**plan.profile.devices, device: times.scaled(seconds / usual)}
+    profile = msgspec.structs.replace(plan.profile, devices=devices)
+    return msgspec.structs.replace(plan, profile=profile)
 
 
 def settings(local: LocalFleet, **changes: Any) -> Settings:
@@ -195,11 +204,7 @@ def test_fedavg_ends_with_the_weighted_mean_of_everybody(
 def test_nobody_waits_for_a_slow_peer_where_the_newest_is_enough(
     four: LocalFleet, own: dict[str, Own]
 ) -> None:
-    plan = plan_of(own, "ring", shared="gossip", late="newest")
-    times = plan.profile.devices["p0"]
-    slow = times.scaled(0.4 / (times.forward(0, 3, BATCH) + times.backward(0, 3, BATCH)))
-    profile = msgspec.structs.replace(plan.profile, devices={**plan.profile.devices, "p3": slow})
-    plan = msgspec.structs.replace(plan, profile=profile)
+    plan = slowed(plan_of(own, "ring", shared="gossip", late="newest"), "p3", 0.4)
     with PeerRun(four.crew, plan, own, settings(four, paced=frozenset({"p3"}))) as run:
         run.go(5 * EVERY)
     # 0.4 s a minibatch: it would have held the others up for 8 s, and has done few by the end
@@ -229,7 +234,9 @@ def test_a_peer_is_killed_and_returns_and_its_classes_live_on(
             run.enough()
 
     plan = plan_of(own, "ring", shared="ring")
-    with PeerRun(four.crew, plan, own, settings(four)) as run:
+    for name in NAMES:  # so that they do not compute at full speed until the new process is up
+        plan = slowed(plan, name, 0.05)
+    with PeerRun(four.crew, plan, own, settings(four, paced=frozenset(NAMES))) as run:
         run.go(1_000_000, on_progress)
     lost, alone, joined = run.events
     assert (lost["kind"], lost["device"]) == ("device_lost", "p1")

@@ -37,6 +37,7 @@ ROWS: tuple[Ask, ...] = (
     ("sls", "sls", {}),
     ("sls, overlapping", "sls", {"overlap": "on"}),
     ("coopai", "coopai", {}),
+    ("coopai+", "coopai+", {}),
 )
 
 

@@ -10,14 +10,12 @@ A run is a series of `steps` calls; between two of them nothing is in flight.
 
 from __future__ import annotations
 
-import math
 import queue
 import secrets
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -26,47 +24,23 @@ from safetensors.torch import load as load_safetensors
 from torch import Tensor
 
 from weft.errors import InputError, LostDevice, WeftError
-from weft.fleet.trace import Trace
 from weft.graph.network import Graph, Segment
-from weft.graph.optimizer import Optimizer
 from weft.graph.sliced_state import place_state, sliced_memory, sliced_state
 from weft.plan.plan import Plan
-from weft.plan.slicing import turn_segment
-from weft.program.cost import compute_seconds
-from weft.program.instructions import Forward, Update
 from weft.program.lower import lower
-from weft.program.swarm import swarm_segment
 from weft.program.timeline import Span, Timeline
 from weft.program.validate import validate
 from weft.runtime import messages as msg
-from weft.runtime.changes import changes_of
 from weft.runtime.crew import Crew
+from weft.runtime.jobs import Settings, job_of
 from weft.runtime.node import state_pieces
 from weft.runtime.own import Own
-from weft.runtime.radio import rules_of
-from weft.runtime.roads import Shaping, involved, roads_of
+from weft.runtime.roads import involved
 from weft.runtime.wire import Header, pack_header, pack_tensors, unpack_tensors
 
 Minibatch = tuple[dict[str, Tensor], Tensor | None]
 Feed = Callable[[int], Minibatch]
 FEED_BYTES = 64 << 20  # how much may wait at the loading device
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How a plan is run; the defaults are for real devices."""
-
-    optimizer: Optimizer = field(default_factory=Optimizer)
-    seed: int = 0
-    deadline_s: float = 30.0  # raise it where one step or one transfer may take longer
-    shaping: Shaping = "none"
-    paced: frozenset[str] = frozenset()  # devices made as slow as the plan's profile says
-    scratch: Path | None = None  # for the clocks of shared media
-    trace: Trace | None = None  # emulated: how the fleet changes
-    trace_start: float = math.inf  # when its time 0 is, on the machine's clock
-    data: str | None = None  # a set of weft.data that the source device has; None: fed from here
-    same_clock: bool = False  # all nodes on this machine
-    record: bool = True
 
 
 @dataclass
@@ -201,58 +175,8 @@ class Coordinator:
         self.crew.ask_all({d: msg.Prepare(self.run) for d in self.everyone}, wait)
 
     def job(self, device: str) -> msg.Job:
-        plan, settings = self.plan, self.settings
         own = self.own.get(device)
-        graph = self.graph if own is None else own.graph
-        last = len(graph.layers) - 1
-        training = plan.mode == "train"
-        code = self.program.code.get(device, ())
-        spans = {(i.layers, 0) for i in code if isinstance(i, Update)}
-        layers = sorted(spans | {(i.layers, i.part) for i in code if isinstance(i, Forward)})
-        rounds = {r.layers: r for r in plan.rounds}
-        segments = tuple(
-            swarm_segment(graph, plan, device, span[0])
-            if plan.swarm
-            else turn_segment(graph, rounds[span], part)
-            if part
-            else graph.segment(*span, with_loss=training and span[1] == last)
-            for span, part in layers
-        )
-        return msg.Job(
-            run=self.run,
-            version=plan.version,
-            mode=plan.mode,
-            batch=plan.batch,
-            layers=last + 1,
-            code=code,
-            segments=segments,
-            inputs=tuple(graph.inputs),
-            optimizer=settings.optimizer,
-            roads=roads_of(
-                plan.fleet,
-                device,
-                self.everyone,
-                shaping=settings.shaping,
-                cut_through=plan.route == "min",
-                scratch=settings.scratch,
-                best_effort=plan.swarm is not None,
-            ),
-            seed=settings.seed,
-            pace=tuple(compute_seconds(plan.profile, device, i) for i in code)
-            if device in settings.paced
-            else (),
-            changes=changes_of(
-                settings.trace, plan.fleet, device, plan.source, settings.trace_start
-            )
-            if settings.trace is not None
-            else None,
-            deadline_s=settings.deadline_s,
-            data=msg.Data(name=settings.data, seed=settings.seed) if own is None else own.data,
-            groups={} if own is None else dict(own.groups),
-            record=settings.record,
-            radio=rules_of(plan, plan.fleet, emulated=settings.same_clock),
-            keep_every=plan.swarm.every if plan.swarm and training else 0,
-        )
+        return job_of(self.run, self.program, self.graph, self.settings, device, self.everyone, own)
 
     def ship(self, device: str, tensors: dict[str, Tensor], optimizer: bool) -> None:
         for piece in state_pieces(tensors, optimizer):

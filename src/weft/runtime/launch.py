@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from weft.errors import InputError, LostDevice
 from weft.plan.plan import Plan
-from weft.runtime.coordinator import Settings
 from weft.runtime.crew import Crew
+from weft.runtime.jobs import Settings
 from weft.runtime.local import LocalFleet
 from weft.runtime.netns import NamespaceFleet
 from weft.runtime.node import Node

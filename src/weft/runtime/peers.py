@@ -26,8 +26,9 @@ from weft.errors import InputError, LostDevice, WeftError
 from weft.plan.plan import Plan
 from weft.program.timeline import Span, Timeline
 from weft.runtime import messages as msg
-from weft.runtime.coordinator import Coordinator, Settings
+from weft.runtime.coordinator import Coordinator
 from weft.runtime.crew import Crew
+from weft.runtime.jobs import Settings
 from weft.runtime.own import Own
 from weft.runtime.peer_networks import keepers, newcomer_state, with_peers
 from weft.runtime.peer_timeline import assembled

@@ -23,8 +23,9 @@ from weft.plan.derive import derive_profile
 from weft.plan.plan import Plan
 from weft.plan.profile import Profile
 from weft.program.timeline import Timeline
-from weft.runtime.coordinator import Coordinator, Settings
+from weft.runtime.coordinator import Coordinator
 from weft.runtime.emulate import emulation
+from weft.runtime.jobs import Settings
 from weft.runtime.launch import Place, open_crew
 from weft.runtime.messages import Spans
 

@@ -30,9 +30,10 @@ from weft.plan.plan import Plan
 from weft.plan.profile import Profile
 from weft.program.timeline import Timeline
 from weft.runtime import train_peers
-from weft.runtime.coordinator import Coordinator, Outcome, Settings
+from weft.runtime.coordinator import Coordinator, Outcome
 from weft.runtime.emulate import Emulation, emulation
 from weft.runtime.feeds import Data, Source, accuracy, source_of
+from weft.runtime.jobs import Settings
 from weft.runtime.launch import Place, open_crew
 from weft.runtime.messages import Spans
 from weft.runtime.record import Folder, RunFile

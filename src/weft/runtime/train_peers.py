@@ -35,9 +35,9 @@ from weft.plan.peer_plan import NAMES
 from weft.plan.plan import Plan
 from weft.plan.profile import DeviceTimes, Profile
 from weft.runtime import messages as msg
-from weft.runtime.coordinator import Settings
 from weft.runtime.emulate import REST_S, Emulation, emulation
 from weft.runtime.feeds import Data, accuracy
+from weft.runtime.jobs import Settings
 from weft.runtime.launch import Place, open_crew
 from weft.runtime.own import Own
 from weft.runtime.peer_networks import (
