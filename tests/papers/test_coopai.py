@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from weft.papers.claims import Claim, Reproduction
+from weft.papers.coopai_physical import PLANS, PLUS, physical_claims, simulate_plans
 from weft.papers.coopai_runs import NETWORKS, NetworkRuns, captured, run_network
 from weft.papers.registry import reproduce
 
@@ -81,7 +82,7 @@ def test_all_claims_of_the_three_networks_without_passthrough_hold(quick: Reprod
         for claim in quick.claims
         if any(name in claim.id for name in ("alexnet", "vgg16", "vgg19"))
     ]
-    assert len(numbered) == 25
+    assert len(numbered) == 28
     assert [claim.id for claim in numbered if not claim.reproduced] == []
 
 
@@ -92,7 +93,7 @@ def test_every_claim_that_fails_has_a_reason(quick: Reproduction) -> None:
     failed: list[Claim] = [claim for claim in quick.claims if not claim.reproduced]
     assert {claim.id for claim in failed} == {
         "table2-yolov2", "fig8-yolov2-sls-devices", "fig8-yolov2-saved", "fig9-yolov2",
-        "fig8-computing", "fig8-sls-falls", "fig9-gap",
+        "fig8-computing", "fig8-sls-falls", "fig9-gap", "physical-yolov2",
     }  # fmt: skip
 
 
@@ -106,3 +107,18 @@ def test_figures_and_tables_are_written(quick: Reproduction) -> None:
             assert file.read_bytes().startswith(b"\x89PNG")
     table = next(Path(file) for file in quick.files if file.endswith("table2.md")).read_text()
     assert "| VGG19 | 1 | 11 | 9 | 8 | 5 | 4 | 5 | 5 | 4 | 4 |" in table
+
+
+def test_on_physical_links_sls_is_the_faster_one_for_yolov2(quick: Reproduction) -> None:
+    claims = {claim.id: claim for claim in quick.claims}
+    assert "slower" in str(claims["physical-yolov2"].ours)
+    assert "one medium" in claims["physical-yolov2"].note
+    table = next(table for table in quick.tables if table.title.startswith("On physical links"))
+    assert ("MLS", "0.167", "0.722", "0.945", "1.978") in table.rows
+
+
+def test_coopai_plus_reaches_its_aim_in_the_full_run() -> None:
+    found = simulate_plans("AlexNet", (*PLANS, PLUS))
+    claims = {claim.id: claim for claim in physical_claims([found])}
+    assert claims["physical-alexnet-plus"].reproduced
+    assert found.seconds["coopai+"] < min(found.seconds[row] for row, _, _ in PLANS)

@@ -20,7 +20,7 @@ from weft.plan.coopai_book import Book, Weights
 from weft.plan.coopai_events import Channel, Latency, Load, Times
 from weft.plan.coopai_geometry import geometry_of
 from weft.plan.coopai_plus_search import Way, best_ways
-from weft.plan.coopai_polish import Candidate, polish
+from weft.plan.coopai_polish import Candidate, changes, polish
 from weft.plan.plan import Plan
 from weft.plan.registry import make_plan
 from weft.plan.sequence import task_in_sequence
@@ -146,8 +146,17 @@ def test_rows_are_in_proportion_to_speed() -> None:
     plan = make_plan("coopai+", task("vgg-small", fleet, devices=2))
     shares = np.array(plan.decisions["shares"][0], dtype=float)
     assert shares[0] / shares.sum() == pytest.approx(0.8, abs=0.05)
-    even = make_plan("coopai", task("vgg-small", fleet, devices=2))
-    assert price(plan).seconds < 0.5 * price(even).seconds
+    halves = make_plan("coopai", task("vgg-small", fleet, devices=2))
+    assert price(plan).seconds < 0.5 * price(halves).seconds
+
+
+def test_even_shares_stay_even() -> None:
+    fleet = behind_gateway(1.0, 0.9, mbps=1e5)
+    plan = make_plan("coopai+", task("vgg-small", fleet, devices=2, shares="even"))
+    modes = zip(plan.decisions["modes"], plan.decisions["shares"], strict=True)
+    rows = [shares for mode, shares in modes if mode in ("rows", "rows+data")]
+    assert rows
+    assert all(abs(shares[0] - shares[1]) <= 1 for shares in rows)
 
 
 def test_overlap_off_means_one_turn_per_device_and_round() -> None:
@@ -209,5 +218,5 @@ def test_polishing_keeps_only_what_is_faster() -> None:
         return found
 
     first = seconds(begin)
-    best = polish(geometry, begin, first, seconds, tries=60)
+    best = polish(begin, first, seconds, 60, changes(geometry, overlap=True))
     assert seconds(best) == min(prices) <= first

@@ -2,9 +2,10 @@
 
     weft reproduce coopai
 
-Times are those of the paper's cost model, exactly minimised. Without --quick AlexNet's plans are also
-really run. The model's derivation is in a report that is
-no longer available; the reading in `plan/coopai_model.py` gives the printed numbers.
+Times are those of the paper's cost model, exactly minimised; beside them the simulator's of the same plans on
+physical links. The model's derivation is in a report that is no longer available; the reading in
+`plan/coopai_model.py` gives the printed numbers. Without --quick coopai+ is planned too, and AlexNet's
+plans are really run.
 """
 
 from __future__ import annotations
@@ -23,6 +24,13 @@ from weft.papers.coopai_claims import (
 )
 from weft.papers.coopai_figures import draw_bandwidths, draw_devices
 from weft.papers.coopai_measured import RealRow, measured_claims, measured_table, run_rows
+from weft.papers.coopai_physical import (
+    PLANS,
+    PLUS,
+    physical_claims,
+    physical_table,
+    simulate_plans,
+)
 from weft.papers.coopai_runs import (
     DEVICES,
     METHODS,
@@ -43,10 +51,11 @@ TITLE = "CoopAI: cooperative inference on small devices behind a gateway"
 @paper("coopai", TITLE)
 def coopai(out: Path, quick: bool, tell: Tell) -> Reproduction:
     """The cost model, exactly minimised, for every network, number of devices and bandwidth."""
-    runs = []
+    runs, simulated = [], []
     for index, (name, title) in enumerate(NETWORKS.items()):
         tell(f"planning {title}", (0.8 if quick else 0.5) * index / len(NETWORKS))
         runs.append(run_network(captured(name), title))
+        simulated.append(simulate_plans(title, PLANS if quick else (*PLANS, PLUS)))
     tell("drawing", 0.5 if not quick else 0.8)
     figures = [out / "figure8.png", out / "figure9.png"]
     draw_devices(figures[0], runs)
@@ -60,6 +69,7 @@ def coopai(out: Path, quick: bool, tell: Tell) -> Reproduction:
         *device_claims(runs),
         *bandwidth_claims(runs),
         *shape_claims(runs),
+        *physical_claims(simulated),
         *(measured_claims(REALLY_RUN, really) if really else []),
     )
     tables = (
@@ -67,6 +77,7 @@ def coopai(out: Path, quick: bool, tell: Tell) -> Reproduction:
         blocks_table(runs),
         devices_table(runs),
         bandwidth_table(runs),
+        physical_table(simulated),
         *([measured_table(REALLY_RUN, really)] if really else []),
     )
     files = [*figures, *write_tables(out, Reproduction("coopai", claims, (), tables))]

@@ -25,7 +25,7 @@ from weft.plan.coopai_book import Book, Weights
 from weft.plan.coopai_events import Channel, Latency, Load
 from weft.plan.coopai_geometry import Geometry, check_rows, geometry_of
 from weft.plan.coopai_plus_search import Way, best_ways
-from weft.plan.coopai_polish import ROW_MODES, Candidate, polish
+from weft.plan.coopai_polish import ROW_MODES, Candidate, Change, changes, move, polish
 from weft.plan.plan import Plan
 from weft.plan.registry import strategy
 from weft.plan.sequence import task_in_sequence
@@ -50,6 +50,7 @@ LARGE = 1 << 20
     options={
         "devices": OPTIONS["devices"],
         "overlap": "on | off: inner rows are computed while rows from others are on their way",
+        "shares": "free | even: of rows, in proportion to speed and place, or all the same",
         "objective": "latency | throughput: of one answer, or of a batch of frames one by one",
         "in_flight": "with objective=throughput: how many frames may be under way at once",
         "polish": f"how many small changes are tried in the end; {POLISH} where it is not given",
@@ -70,9 +71,7 @@ def coopai_plus(task: Task) -> Plan:
         ]
     seconds, best = planner.fastest(choices)
     tries = options.integer(task, "polish", max(POLISH // task.batch, 1))
-    return planner.plan(
-        polish(planner.geometry, best, seconds, planner.price, tries, planner.overlap)
-    )
+    return planner.plan(polish(best, seconds, planner.price, tries, planner.changes()))
 
 
 class _Planner:
@@ -86,6 +85,7 @@ class _Planner:
         self.geometry = geometry_of(self.task.graph)
         check_rows(self.geometry)
         self.overlap = options.choice(task, "overlap", ("on", "off"), "on") == "on"
+        self.free = options.choice(task, "shares", ("free", "even"), "free") == "free"
         objective = options.choice(task, "objective", ("latency", "throughput"), "latency")
         self.streams = objective == "throughput"
         if self.streams and task.batch < 2:
@@ -145,14 +145,23 @@ class _Planner:
         book = Book(self.geometry, states, self.seconds[:, :k])
         return best_ways(book, self.clock, overlap=self.overlap)
 
+    def changes(self) -> list[Change]:
+        """What may be tried in the end."""
+        found = changes(self.geometry, self.overlap)
+        return found if self.free else [change for change in found if change is not move]
+
     def _even(self, k: int) -> Weights:
         """In proportion to speed."""
+        if not self.free:
+            return (1.0,) * k
         total = self.seconds.sum(axis=0)[:k]
         return tuple(float(total.min() / s) for s in total)
 
     def _states(self, k: int) -> tuple[Weights, ...]:
         """The cut states: ways to share out rows among k devices."""
         even = self._even(k)
+        if not self.free:
+            return (even,)
         middle = (k - 1) / 2
         found = [
             tuple(w * (1 + tilt * (middle - d) / middle) for d, w in enumerate(even))

@@ -1,6 +1,6 @@
 """Small changes to a way through the blocks, kept where the simulator finds them faster.
 
-    best = polish(geometry, candidate, price(candidate), price, tries=150)
+    best = polish(candidate, price(candidate), price, 150, changes(geometry, overlap=True))
 
 Rows move from one device to another in one or several rounds, two rounds become one, one becomes two, inner
 rows are computed first or not. Changes are drawn from a seeded generator: the same task, the same plan.
@@ -9,7 +9,7 @@ rows are computed first or not. Changes are drawn from a seeded generator: the s
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from weft.plan.coopai_geometry import Geometry
@@ -36,26 +36,18 @@ Change = Callable[[random.Random, Candidate, int], Candidate | None]
 
 
 def polish(
-    geometry: Geometry,
     begin: Candidate,
     seconds: float,
     price: Price,
     tries: int,
-    overlap: bool = True,
+    allowed: Sequence[Change],
 ) -> Candidate:
     """The fastest candidate that at most so many changes lead to; `seconds` is the first one's price."""
     generator = random.Random(SEED)
-
-    def part(generator: random.Random, now: Candidate, n: int) -> Candidate | None:
-        return _part(geometry, generator, now, n, overlap)
-
-    changes: list[Change] = [_move, _move, _move, _merge, part]
-    if overlap:
-        changes.append(_turn)
     seen = {begin}
     best = begin
     for _ in range(tries):
-        change = generator.choice(changes)
+        change = generator.choice(allowed)
         found = change(generator, best, generator.randrange(len(best.blocks)))
         if found is None or found in seen:
             continue
@@ -66,7 +58,16 @@ def polish(
     return best
 
 
-def _move(generator: random.Random, now: Candidate, n: int) -> Candidate | None:
+def changes(geometry: Geometry, overlap: bool) -> list[Change]:
+    """All of them; moving rows, of which there are most, as often as all others together."""
+
+    def part(generator: random.Random, now: Candidate, n: int) -> Candidate | None:
+        return _part(geometry, generator, now, n, overlap)
+
+    return [move, move, move, _merge, part, *([_turn] if overlap else [])]
+
+
+def move(generator: random.Random, now: Candidate, n: int) -> Candidate | None:
     """Rows from one device to another, from round n on for a few rounds."""
     block = now.blocks[n]
     holders = [d for d, rows in enumerate(block.shares) if rows]
