@@ -13,8 +13,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from weft.commands.app import app, say, show, show_json
 from weft.commands.options import Json
+from weft.papers import NAMES
 from weft.papers.claims import joined
-from weft.papers.registry import PAPERS, Tell
+from weft.papers.registry import Tell
 from weft.papers.registry import get as get_paper
 from weft.papers.registry import reproduce as run_paper
 from weft.papers.tables import reproduction_table
@@ -39,7 +40,7 @@ def reproduce(
     \b
     Example:  weft reproduce hiertrain --quick
     """
-    names = list(PAPERS) if paper == "all" else [get_paper(paper).name]
+    names = list(NAMES) if paper == "all" else [get_paper(paper).name]
     found = []
     for name in names:
         folder = OUT / name if out is None else out / name if paper == "all" else out

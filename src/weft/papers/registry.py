@@ -2,17 +2,19 @@
 
     reproduce("hiertrain", Path("runs/reproduce/hiertrain"), quick=True)
 
-A paper is one module with a function under `@paper`; `weft/papers/__init__.py` imports the modules.
+A paper is one module with a function under `@paper`; `weft/papers/__init__.py` names the modules.
 """
 
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from weft.errors import InputError
+from weft.papers import NAMES
 from weft.papers.claims import Reproduction
 
 Tell = Callable[[str, float], None]  # what is being done, and which share of all is behind it
@@ -42,12 +44,12 @@ def paper(name: str, title: str) -> Callable[[Run], Run]:
 
 
 def get(name: str) -> Paper:
-    found = PAPERS.get(name)
-    if found is None:
-        near = difflib.get_close_matches(name, PAPERS, n=1)
+    if name not in NAMES:
+        near = difflib.get_close_matches(name, NAMES, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise InputError(f"unknown paper {name!r}{hint}; there are: {', '.join(PAPERS)}, all")
-    return found
+        raise InputError(f"unknown paper {name!r}{hint}; there are: {', '.join(NAMES)}, all")
+    importlib.import_module(f"weft.papers.{name}")  # registers itself
+    return PAPERS[name]
 
 
 def silent(what: str, share: float) -> None:
