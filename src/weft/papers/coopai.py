@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from weft.errors import InputError
 from weft.papers.claims import Reproduction, Table
 from weft.papers.coopai_claims import (
     BLOCKS,
@@ -41,7 +40,7 @@ from weft.papers.coopai_runs import (
     run_network,
 )
 from weft.papers.registry import Tell, paper
-from weft.papers.tables import claims_markdown, table_markdown
+from weft.papers.tables import claims_markdown, table_markdown, write_texts
 from weft.report.words import digits
 
 REALLY_RUN = "AlexNet"
@@ -138,9 +137,4 @@ def write_tables(out: Path, found: Reproduction) -> list[Path]:
         out / "table2.md": table_markdown(blocks),
         out / "figures.md": "\n".join(map(table_markdown, figures)),
     }
-    for path, text in texts.items():
-        try:
-            path.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"table {path}: {error.strerror or error}") from None
-    return list(texts)
+    return write_texts(texts)

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from weft.errors import InputError
 from weft.papers.claims import Claim, Reproduction, Table
 from weft.papers.decoupled_claims import (
     accuracy_claims,
@@ -35,7 +34,7 @@ from weft.papers.decoupled_runs import (
     summarise,
 )
 from weft.papers.registry import Tell, paper
-from weft.papers.tables import claims_markdown, table_markdown
+from weft.papers.tables import claims_markdown, table_markdown, write_texts
 
 TITLE = "Decoupled training: unequal peers, different classes, no server"
 SEEDS = (0, 1, 2)
@@ -162,9 +161,4 @@ def write_tables(out: Path, found: Reproduction) -> list[Path]:
         out / "claims.md": claims_markdown(found),
         out / "tables.md": "\n".join(map(table_markdown, found.tables)),
     }
-    for path, text in texts.items():
-        try:
-            path.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"table {path}: {error.strerror or error}") from None
-    return list(texts)
+    return write_texts(texts)

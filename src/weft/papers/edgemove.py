@@ -13,7 +13,6 @@ from pathlib import Path
 import msgspec
 
 from weft.adapt.journey import travel
-from weft.errors import InputError
 from weft.papers.claims import Claim, Reproduction, Table
 from weft.papers.edgemove_claims import (
     LABELS,
@@ -45,7 +44,7 @@ from weft.papers.edgemove_runs import (
     workload_costs,
 )
 from weft.papers.registry import Tell, paper
-from weft.papers.tables import claims_markdown, table_markdown
+from weft.papers.tables import claims_markdown, table_markdown, write_texts
 
 TITLE = "EdgeMove: pipelined training between a moving device and nearby edge servers"
 TRAJECTORIES, FEWER = 10, 2
@@ -147,9 +146,4 @@ def write_tables(out: Path, claims: tuple[Claim, ...], tables: tuple[Table, ...]
         out / "claims.md": claims_markdown(found),
         out / "tables.md": "\n".join(map(table_markdown, tables)),
     }
-    for path, text in texts.items():
-        try:
-            path.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"table {path}: {error.strerror or error}") from None
-    return list(texts)
+    return write_texts(texts)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from weft.errors import InputError
 from weft.papers.claims import Reproduction, Table
 from weft.papers.hiertrain_claims import (
     NO_LARGER_THAN_TWO,
@@ -45,7 +44,7 @@ from weft.papers.hiertrain_runs import (
     time_planning,
 )
 from weft.papers.registry import Tell, paper
-from weft.papers.tables import claims_markdown, table_markdown
+from weft.papers.tables import claims_markdown, table_markdown, write_texts
 from weft.report.words import digits, seconds
 from weft.simulate.price import price
 
@@ -157,9 +156,4 @@ def write_tables(out: Path, found: Reproduction) -> list[Path]:
         out / "table2.md": table_markdown(planning),
         out / "figures.md": "\n".join(map(table_markdown, sweeps)),
     }
-    for path, text in texts.items():
-        try:
-            path.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"table {path}: {error.strerror or error}") from None
-    return list(texts)
+    return write_texts(texts)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from weft.errors import InputError
 from weft.papers.claims import Reproduction
 from weft.papers.registry import Tell, paper
 from weft.papers.stitchnet_claims import all_claims
@@ -25,7 +24,7 @@ from weft.papers.stitchnet_tables import (
     plus_table,
     prr_table,
 )
-from weft.papers.tables import claims_markdown, table_markdown
+from weft.papers.tables import claims_markdown, table_markdown, write_texts
 from weft.plan.stitchnet_topology import Figures, figures, find_topologies
 
 TITLE = "StitchNet: neurons over devices on lossy radio"
@@ -60,10 +59,6 @@ def written(out: Path, study: Study, prr: list[Figures], tell: Tell) -> Reproduc
         out / "claims.md": claims_markdown(Reproduction("stitchnet", claims, (), tables)),
         out / "tables.md": "\n".join(map(table_markdown, tables)),
     }
-    for path, text in texts.items():
-        try:
-            path.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"table {path}: {error.strerror or error}") from None
+    write_texts(texts)
     tell("done", 1.0)
     return Reproduction("stitchnet", claims, tuple(map(str, [*files, *texts])), tables)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.padding import Padding
 from rich.text import Text
 
+from weft.errors import InputError
 from weft.papers.claims import WITHIN, Claim, Reproduction, Said, Table
 from weft.report.tables import framed, new_table
 from weft.report.words import digits, seconds
@@ -95,3 +97,13 @@ def markdown_rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "".join(
         f"| {' | '.join(t.replace('|', chr(92) + '|') for t in row)} |\n" for row in lines
     )
+
+
+def write_texts(texts: Mapping[Path, str]) -> list[Path]:
+    """Writes texts to their files; InputError where one cannot be written."""
+    for path, text in texts.items():
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"table {path}: {error.strerror or error}") from None
+    return list(texts)
