@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -212,11 +212,7 @@ class Live:
     def _migrate(self, change: Change, step: int) -> Move:
         before = self.run.plan
         self._gather()
-        if change.pause_s and self.run.settings.paced:
-            time.sleep(change.pause_s)
-        move = migrate(self.run, change.plan, saved=self.saved)
-        self.watch.follow(self.run.plan)
-        self._looked_at = False
+        move = self._change_to(change)
         self._note(step, kind_of(before, change.plan), change.why, **change.what,
                    moved_bytes=move.bytes, seconds=round(move.seconds, 4))  # fmt: skip
         return move
@@ -238,16 +234,20 @@ class Live:
             self.probes.start([d for d in self.probes.servers if d not in away])
             self.probes.wait(LOST_PROBES_S)
         change = self.steering.lost(self._view(stop.resume, without=device), device)
-        if change.pause_s and self.run.settings.paced:
-            time.sleep(change.pause_s)
-        move = migrate(self.run, change.plan, gone={device} if dead else (), saved=self.saved)
-        self.watch.follow(self.run.plan)
-        self._looked_at = False
+        move = self._change_to(change, gone={device} if dead else ())
         self._present = frozenset(self.run.crew.present)
         if move.back_to is not None:
             self._next = move.back_to
         self._note(self._next, "recovered", change.why, **change.what, seconds=_since(begin),
                    repeated=stop.begun - self._next, moved_bytes=move.bytes)  # fmt: skip
+
+    def _change_to(self, change: Change, gone: Iterable[str] = ()) -> Move:
+        if change.pause_s and self.run.settings.paced:
+            time.sleep(change.pause_s)  # what the emulated fleet's profiling would take
+        move = migrate(self.run, change.plan, gone=gone, saved=self.saved)
+        self.watch.follow(self.run.plan)
+        self._looked_at = False
+        return move
 
     def _blame(self, error: LostDevice | Stalled) -> str:
         if isinstance(error, LostDevice):

@@ -14,15 +14,16 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 
 from weft.errors import InputError
 from weft.plan import options
 from weft.plan.costs import Costs
 from weft.plan.edgemove_model import Stages, approximate_cut, middling, period
-from weft.plan.plan import Plan, Shard
+from weft.plan.plan import Plan
 from weft.plan.registry import strategy
-from weft.plan.stages import fastest
+from weft.plan.stages import fastest, layer_plan
 from weft.plan.task import Task
 
 IN_FLIGHT = {
@@ -133,22 +134,11 @@ def split_plan(task: Task, name: str, costs: Costs, worker: str, cut: int, in_fl
     """The first `cut` layers on the source, the others on the worker."""
     seconds = float(period(fleet_stages(task, costs, worker), in_flight)[cut - 1])
     last = costs.layers - 1
-    shards: tuple[Shard, ...] = (Shard(task.source, (0, cut - 1)), Shard(worker, (cut, last)))
+    owners = [task.source] * cut + [worker] * (costs.layers - cut)
     if options.choice(task, "labels", ("worker", "home"), "worker") == "home" and cut < last:
-        home = Shard(task.source, (last, last))
-        shards = (Shard(task.source, (0, cut - 1)), Shard(worker, (cut, last - 1)), home)
-    return Plan(
-        strategy=name,
-        model=task.profile.model,
-        batch=task.batch,
-        mode=task.mode,
-        shards=shards,
-        source=task.source,
-        fleet=task.fleet,
-        profile=task.profile,
+        owners[last] = task.source
+    return msgspec.structs.replace(
+        layer_plan(task, name, owners),
         stale=in_flight - 1,
-        codec=options.codec(task),
-        route=options.route(task),
-        optimizer=task.optimizer,
         decisions={"worker": worker, "cut": cut, "in_flight": in_flight, "model_s": seconds},
     )

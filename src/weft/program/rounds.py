@@ -159,7 +159,8 @@ class _Frame:
             if device == gateway or not strips:
                 continue
             tensor = Tensor("up", at, self.micro, part=self.writer.rank[device])
-            self.give(device, tensor, gateway, strips)
+            pieces = [piece for strip in strips for piece in self.stock.pieces(device, strip)]
+            self.give(device, tensor, gateway, strips, pieces)
             arriving.append(Recv(tensor, device))
         return arriving
 
@@ -196,11 +197,12 @@ class _Frame:
                 recv = arriving.pop(0)
                 here.discard(recv.tensor)
                 self.writer.add(gateway, recv)
-            self.give(gateway, tensor, turn.device, strips)
+            self.give(gateway, tensor, turn.device, strips, pieces)
         self.writer.add(gateway, *arriving)
 
-    def give(self, device: str, tensor: Tensor, dest: str, strips: list[Strip]) -> None:
-        pieces = [piece for strip in strips for piece in self.stock.pieces(device, strip)]
+    def give(
+        self, device: str, tensor: Tensor, dest: str, strips: list[Strip], pieces: list[Piece]
+    ) -> None:
         self.writer.add(device, Stitch(tensor, tuple(pieces)), self.send(tensor, dest, strips))
         self.stock.add_all(dest, tensor, strips)
 

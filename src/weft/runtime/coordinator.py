@@ -306,12 +306,22 @@ class Coordinator:
         # Copies of a layer have equal weights, but running statistics of their own samples: those
         # of the device with the last layer count, which has seen every sample on its way.
         for device, pieces in sorted(replies.items(), key=lambda item: item[0] == self._end):
-            for piece in pieces:
-                assert isinstance(piece, msg.StatePiece)
-                for segment in self._segments[device]:
-                    into = optimizer if piece.optimizer else state
-                    place_state(segment, load_safetensors(piece.data), into)
+            self._place(device, pieces, state, optimizer)
         return state, optimizer
+
+    def _place(
+        self,
+        device: str,
+        pieces: Iterable[msg.Reply],
+        state: dict[str, Tensor],
+        optimizer: dict[str, Tensor],
+    ) -> None:
+        """Writes what a device has sent of its state into the whole network's."""
+        for piece in pieces:
+            assert isinstance(piece, msg.StatePiece)
+            tensors = load_safetensors(piece.data)
+            for segment in self._segments[device]:
+                place_state(segment, tensors, optimizer if piece.optimizer else state)
 
     def timeline(self, since: int | None = None) -> tuple[Timeline, dict[str, msg.Spans]]:
         """What happened, on this machine's clock, from the first instruction on; or from minibatch

@@ -78,7 +78,12 @@ class Mailbox:
 
     def take(self, key: Key, seconds: float, who: Callable[[], str]) -> Letter:
         """The letter, once it is there and due; WeftError after `seconds` (`who` says from whom)."""
-        letter = self._letters.pop(key, None) or self._await(key, seconds, who)
+        letter = self._letters.pop(key, None) or self._await(key, time.monotonic() + seconds)
+        if letter is None:
+            raise WeftError(
+                f"waited {seconds:g} s for {who()}; is it still running and reachable? "
+                "(--deadline sets how long to wait)"
+            )
         self._known_no_more(letter)
         if letter.header.due:
             sleep_until(letter.header.due)
@@ -86,18 +91,9 @@ class Mailbox:
 
     def take_by(self, key: Key, moment: float) -> Letter | None:
         """The letter, if it is there and due by a moment of the clock; else None at that moment."""
-        letter = self._letters.pop(key, None)
-        while letter is None:
-            if self._cancelled is not None:
-                raise Cancelled(self._cancelled)
-            try:
-                came = self._arrivals.get(timeout=max(0.0, moment - time.monotonic()))
-            except queue.Empty:
-                return None
-            if came is not None and came.header.key == key:
-                letter = came
-            elif came is not None:
-                self._letters[came.header.key] = came
+        letter = self._letters.pop(key, None) or self._await(key, moment)
+        if letter is None:
+            return None
         self._known_no_more(letter)
         if letter.header.due > moment:
             sleep_until(moment)
@@ -109,7 +105,7 @@ class Mailbox:
     def forget(self, step: int) -> int:
         """Lets go of what has come for minibatches up to this one; how many that were."""
         while not self._arrivals.empty():
-            came = self._arrivals.get()
+            came = self._arrivals.get_nowait()  # nobody else takes
             if came is None:
                 self._arrivals.put(None)  # somebody is to be woken: not by us
                 break
@@ -125,18 +121,15 @@ class Mailbox:
             self._known.discard(letter.header.key)
             self._bytes -= len(letter.payload)
 
-    def _await(self, key: Key, seconds: float, who: Callable[[], str]) -> Letter:
-        deadline = time.monotonic() + seconds
+    def _await(self, key: Key, deadline: float) -> Letter | None:
+        """The letter when it arrives; None where it has not by the deadline."""
         while True:
             if self._cancelled is not None:
                 raise Cancelled(self._cancelled)
             try:
                 letter = self._arrivals.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
-                raise WeftError(
-                    f"waited {seconds:g} s for {who()}; is it still running and reachable? "
-                    "(--deadline sets how long to wait)"
-                ) from None
+                return None
             if letter is None:
                 continue
             if letter.header.key == key:

@@ -191,11 +191,7 @@ class SwarmCoordinator(Coordinator):
         replies = self.crew.ask_all({d: msg.GetState(self.run) for d in survivors}, wait)
         state, memory = dict(self._kept), dict(self._kept_memory)
         for device, pieces in replies.items():
-            for piece in pieces:
-                assert isinstance(piece, msg.StatePiece)
-                for segment in self._segments[device]:
-                    into = memory if piece.optimizer else state
-                    place_state(segment, load_safetensors(piece.data), into)
+            self._place(device, pieces, state, memory)
         found, counts = self.spans(survivors)
         self._past += found
         for spans in counts.values():
