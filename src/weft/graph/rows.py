@@ -53,6 +53,12 @@ class Rule(NamedTuple):
         top, bottom = first // self.repeat, (last - 1) // self.repeat
         return top * self.stride - self.above, bottom * self.stride - self.above + self.reach
 
+    def within(self, rows: Range, height: int, made: int) -> Range:
+        """Rows of the result, of which there are `made`, whose windows lie within some rows of a map."""
+        top = -(-(rows[0] + self.above) // self.stride) * self.repeat if rows[0] > 0 else 0
+        bottom = ((rows[1] + self.above - self.reach) // self.stride + 1) * self.repeat
+        return top, made if rows[1] >= height else bottom
+
 
 def argument(node: Node, position: int, name: str, default: Any) -> Any:
     if position < len(node.args):
@@ -120,6 +126,30 @@ def needed_rows(
                 _widen(rows, name, _clipped(span, graph.values[name].shape[2]))
         for name in rule.whole:
             _widen(rows, name, (0, places(graph.values[name])))
+    return rows
+
+
+def rows_made(
+    graph: Graph,
+    nodes: Sequence[Node],
+    there: Mapping[str, Range],
+    rules: Mapping[str, Rule | None],
+) -> dict[str, Range]:
+    """Rows of every value that `nodes` can make of the rows there are: `needed_rows` the other way."""
+    rows = {name: span for name, span in there.items() if span[0] < span[1]}
+    for node in nodes:
+        rule = rules.get(node.name)
+        whole = rule is not None and all(
+            rows.get(name) == (0, places(graph.values[name])) for name in rule.whole
+        )
+        if rule is None or not whole or any(name not in rows for name in rule.maps):
+            continue
+        first, last = 0, places(graph.values[node.name])
+        for name in rule.maps:
+            span = rule.within(rows[name], graph.values[name].shape[2], last)
+            first, last = max(first, span[0]), min(last, span[1])
+        if first < last:
+            rows[node.name] = first, last
     return rows
 
 

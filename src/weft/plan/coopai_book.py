@@ -42,7 +42,10 @@ class Opened:
     # By value: bytes that a device lacks, and bytes that others lack and it has, each by
     # (last, state of the value's rows before, state).
     moved: dict[str, tuple[Ints, Ints]]
+    down: Floats  # the sums over all values
+    up: Floats
     waits: Ints  # the last device whose rows it lacks; -1: none
+    queue: Floats  # bytes that cross the medium before a device has what it lacks; -inf: nothing
     inner: Floats  # seconds of the rows for which it has everything
     outer: Floats  # seconds of the others, computed after them
 
@@ -65,11 +68,15 @@ class Book:
         self._before = (before[:, None] * k + np.arange(k)).reshape(-1)  # columns of pairs
         self._after = (after[:, None] * k + np.arange(k)).reshape(-1)
         self._pairs = Columns((k,) * (number * number), self._walk.columns.shares)
-        self._pair_cost = np.tile(cost, number * number)
+        self._pair_cost = np.tile(cost, 3 * number * number)
         self._rows: dict[tuple[int, int], tuple[int, ...]] = {}
         self.blocks: dict[int, Opened] = {}
         for i, reach in self._walk.back():
             self.blocks[i] = self._opened(i, reach)
+
+    def reaches(self, first: int, last: int) -> bool:
+        """Whether layers first..last can be one block of rows."""
+        return first in self.blocks and 0 <= last - first < len(self.blocks[first].alone)
 
     def rows(self, layer: int, state: int) -> tuple[int, ...]:
         """How many rows of a layer's output each device makes."""
@@ -110,15 +117,20 @@ class Book:
             need = need[0][:, self._after], need[1][:, self._after]
             own = walk.own[name][0][self._before], walk.own[name][1][self._before]
             have[name] = own
-            down = (count(need) - count(both(need, own))) * width
-            up = wanted_by_others(need, own, walk.height(name), self._pairs) * width
-            moved[name] = down.reshape(two), up.reshape(two)
+            lacks = (count(need) - count(both(need, own))) * width
+            gives = wanted_by_others(need, own, walk.height(name), self._pairs) * width
+            moved[name] = lacks.reshape(two), gives.reshape(two)
             waits = np.maximum(waits, self._waits(need, own))
+        waits = waits.reshape(two)
+        down, up = np.zeros((2, *waits.shape))
+        for downs, ups in moved.values():
+            down += downs
+            up += ups
         complete = all(name in have for name in self.geometry.cuts[i] if name in walk.first)
         inner, outer = self._split(i, reach if complete else i - 1, have)
         alone = walk.spent[i : reach + 1].reshape(one).copy()
         return Opened(
-            alone, image.reshape(one), moved, waits.reshape(two),
+            alone, image.reshape(one), moved, down, up, waits, _queue(down, up, waits),
             inner.reshape(two), outer.reshape(two),
         )  # fmt: skip
 
@@ -147,28 +159,23 @@ class Book:
             for n in (0, 1):
                 inner[n][j] = np.where(some, found[n], wanted[0])  # empty at the top: all is below
                 whole[n][j] = wanted[n]
-        parts = [
-            self._spent(i, reach, span)
-            for span in (
-                (inner[0], inner[1]), (whole[0], inner[0]), (inner[1], whole[1])
-            )
-        ]  # fmt: skip
-        blocks = slice(i, reach + 1)
-        return parts[0][blocks], parts[1][blocks] + parts[2][blocks]
+        first, end = (
+            np.concatenate(part, axis=1)
+            for part in ((inner[0], whole[0], inner[1]), (inner[1], inner[0], whole[1]))
+        )
+        spent = self._spent(i, reach, (first, end))[i : reach + 1].reshape(-1, 3, shape[1])
+        return spent[:, 0], spent[:, 1] + spent[:, 2]
 
     def _spent(self, i: int, reach: int, wanted: Span) -> Floats:
+        """Seconds of inner rows, of those above and of those below, side by side."""
         walk = Backwards(self.geometry, self._pair_cost)
         for q in reversed(range(i, reach + 1)):
             layer = self.geometry.rows(q)
             assert layer is not None
-            rows = wanted[0][q], wanted[1][q]
-            some = rows[1] > rows[0]
-            walk.widen(
-                layer.output,
-                q,
-                q + 1,
-                (np.where(some, rows[0], NONE), np.where(some, rows[1], -NONE)),
-            )
+            first, end = wanted[0][q], wanted[1][q]
+            some = end > first
+            rows = np.where(some, first, NONE), np.where(some, end, -NONE)
+            walk.widen(layer.output, q, q + 1, rows)
             walk.through(q, layer)
         return walk.spent
 
@@ -199,6 +206,15 @@ def _onto(rule: Rule, rows: Span, height: int, made: int) -> Span:
     bottom = np.where(end >= height, made, bottom)
     some = (end > first) & (bottom > top)
     return np.where(some, top, NONE), np.where(some, bottom, -NONE)
+
+
+def _queue(down: Floats, up: Floats, waits: Ints) -> Floats:
+    """The gateway serves one device after the other, each when those that it waits for have sent."""
+    sent = np.concatenate([np.zeros((*up.shape[:-1], 1)), np.cumsum(up, axis=-1)], axis=-1)
+    lacks = down > 0
+    after = np.maximum.accumulate(np.where(lacks, waits, -1), axis=-1)
+    before = np.take_along_axis(sent, after + 1, axis=-1)
+    return np.where(lacks, before + np.cumsum(down, axis=-1), -np.inf)
 
 
 def _shares(states: Sequence[Weights]) -> Callable[[int], Span]:

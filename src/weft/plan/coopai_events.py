@@ -16,6 +16,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
+from weft.plan.coopai_rows import Floats
+
 Numbers = Sequence[float]
 
 
@@ -45,6 +49,12 @@ class Clock(Protocol):
 
     def hand_out(self, times: Times, down: Numbers, compute: Numbers, image: bool) -> Times:
         """The gateway, which has everything, sends to device after device; each computes then."""
+
+    def bound(
+        self, ready: Floats, free: Floats, queue: Floats, inner: Floats, outer: Floats
+    ) -> tuple[Floats, Floats]:
+        """No more than `last` and `mean` after an exchange, for many at once: devices are the last
+        dimension; `queue`: bytes that the medium must carry before each has what it lacks."""
 
     def last(self, times: Times, gathered: bool) -> float:
         """When all is done; `gathered`: the gateway has everything."""
@@ -111,6 +121,12 @@ class Latency:
             done.append(begin + compute[d])
         return Times(tuple(done), free, times.gateway)
 
+    def bound(
+        self, ready: Floats, free: Floats, queue: Floats, inner: Floats, outer: Floats
+    ) -> tuple[Floats, Floats]:
+        done = np.maximum(ready + inner, free[..., None] + queue * self.channel.byte_s) + outer
+        return done.max(axis=-1), done.mean(axis=-1)
+
     def last(self, times: Times, gathered: bool) -> float:
         return times.gateway if gathered else max(times.ready)
 
@@ -139,6 +155,13 @@ class Load:
         byte_s = self.channel.byte_s * (self.channel.image if image else 1.0)
         ready = tuple(t + c for t, c in zip(times.ready, compute, strict=True))
         return Times(ready, times.free + sum(down) * byte_s)
+
+    def bound(
+        self, ready: Floats, free: Floats, queue: Floats, inner: Floats, outer: Floats
+    ) -> tuple[Floats, Floats]:
+        taken = free + np.maximum(queue.max(axis=-1), 0.0) * self.channel.byte_s
+        done = ready + inner + outer
+        return np.maximum(taken, done.max(axis=-1)), taken + done.mean(axis=-1)
 
     def last(self, times: Times, gathered: bool) -> float:
         return max(times.free, *times.ready)

@@ -6,41 +6,48 @@
 - Inner rows are computed while rows from others are on their way.
 - With objective=throughput many frames are under way at once; what counts is how many come through.
 
-First a dynamic program over layers and cut states on a small event model (`coopai_plus_search`), for
-every number of devices; then the simulator judges the best of them beside coopai's and sls's own plans;
-then small changes to the winner (`coopai_polish`).
+First a dynamic program over layers and cut states on a small event model (`coopai_plus_search`): with one
+state for every number of devices, with all for the best of these. What it finds is judged beside coopai's
+and sls's own blocks by the simulator's seconds (`round_clock`); then small changes to the winner are tried
+(`coopai_polish`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 
 import numpy as np
 
 from weft.errors import InputError
 from weft.plan import options
-from weft.plan.coopai import OPTIONS, cell_of, coopai, places, rounds_plan, sls
+from weft.plan.coopai import OPTIONS, cell_of, enough_rows, places, rounds_plan
 from weft.plan.coopai_book import Book, Weights
 from weft.plan.coopai_events import Channel, Latency, Load
-from weft.plan.coopai_geometry import Geometry, check_rows, geometry_of
+from weft.plan.coopai_geometry import VALUE_BYTES, Geometry, check_rows, geometry_of
+from weft.plan.coopai_passthrough import as_printed
 from weft.plan.coopai_plus_search import Way, best_ways
-from weft.plan.coopai_polish import ROW_MODES, Candidate, Change, changes, move, polish
+from weft.plan.coopai_polish import ROW_MODES, Change, changes, move, polish
+from weft.plan.coopai_search import Split, best_splits
 from weft.plan.plan import Plan
 from weft.plan.registry import strategy
+from weft.plan.round_clock import Candidate, RoundClock
 from weft.plan.sequence import task_in_sequence
 from weft.plan.slicing import Block
 from weft.plan.task import Task
 from weft.plan.turns import even
 from weft.plan.wire import coded_bytes
 
-TILTS = (0.0, 0.1, 0.25, 0.5)  # more rows at the front than at the back, by this part
+TILT = 0.25  # more rows at the front than at the back, by this part
 ENDS = 0.12  # more rows at both ends
-NUMBERS = 3  # of devices that are looked at closely
-WAYS = 3  # of each that the simulator judges
+NUMBERS = 2  # of devices that are looked at closely
+WAYS = 3  # of each that are priced
 IN_FLIGHT = (1, 2, 4, 8, 12)  # frames
-POLISH = 150  # changes; a stream's price takes as many times as long as it has frames
+POLISH = 400  # changes; a stream's price takes as many times as long as it has frames
+SLOW_POLISH = 100  # where only the simulator itself tells the price
 LARGE = 1 << 20
+MB = 1e6
 
 
 @strategy(
@@ -64,13 +71,14 @@ def coopai_plus(task: Task) -> Plan:
         choices.append(_Planner(dataclasses.replace(task, batch=1, options=other)).best())
         numbers = [planner.in_flight] if "in_flight" in task.options else IN_FLIGHT
         choices = [
-            dataclasses.replace(choice, in_flight=n)
+            choice._replace(in_flight=n)
             for choice in choices
             for n in numbers
             if n <= task.batch
         ]
     seconds, best = planner.fastest(choices)
-    tries = options.integer(task, "polish", max(POLISH // task.batch, 1))
+    tries = POLISH if planner.clocked else SLOW_POLISH
+    tries = options.integer(task, "polish", max(tries // task.batch, 1))
     return planner.plan(polish(best, seconds, planner.price, tries, planner.changes()))
 
 
@@ -79,7 +87,6 @@ class _Planner:
 
     def __init__(self, task: Task) -> None:
         self.cell = cell_of(task, "coopai+")
-        self.asked = task
         self.task = task_in_sequence(task, "coopai+")
         assert self.task.graph is not None
         self.geometry = geometry_of(self.task.graph)
@@ -94,7 +101,8 @@ class _Planner:
                 "say how many with --batch, such as --batch 8"
             )
         self.in_flight = options.integer(task, "in_flight", 8) if self.streams else 1
-        samples = 1 if self.streams else task.batch  # that are computed at once
+        self.fixed = options.integer(task, "devices", 0, high=len(self.cell.devices))
+        self.samples = samples = 1 if self.streams else task.batch  # that are computed at once
         profile = self.task.profile
         layers = range(len(profile.layers))
         self.seconds = np.array(
@@ -105,41 +113,50 @@ class _Planner:
         image = coded_bytes(LARGE, options.input_codec(task)) / LARGE
         channel = Channel(samples * coded / hop.bytes_per_s, hop.latency_s, image / coded)
         self.clock = Load(channel) if self.streams else Latency(channel)
+        self.clocked = self._clocked()
+        self.clocks: dict[int, RoundClock] = {}
 
     def best(self) -> Candidate:
-        return self.fastest(list(self.candidates(self.numbers())))[1]
+        found = list(self.known())
+        seconds = math.inf
+        if found:
+            seconds, known = self.fastest(found)
+            found = [known]
+        for k in self.numbers(seconds):
+            for way in self.ways(k, self._states(k))[:WAYS]:
+                found.append(Candidate(k, way.blocks, way.overlap, self.in_flight))
+        return self.fastest(found)[1]
 
     def fastest(self, candidates: list[Candidate]) -> tuple[float, Candidate]:
         prices = [self.price(candidate) for candidate in candidates]
         least = prices.index(min(prices))
         return prices[least], candidates[least]
 
-    def numbers(self) -> list[int]:
-        """How many devices to look at: as the user said, else those that look best at first."""
-        most = len(self.cell.devices)
-        fixed = options.integer(self.task, "devices", 0, high=most)
-        if fixed or most == 1:
-            return [fixed or 1]
-        first = {k: self.ways(k, (self._even(k),))[0].seconds for k in range(2, most + 1)}
-        return sorted(first, key=lambda k: first[k])[:NUMBERS]
-
-    def candidates(self, numbers: list[int]) -> Iterator[Candidate]:
-        """coopai's and sls's plans, with and without overlap; the best ways of the search."""
-        for make in (coopai, sls):
-            for k in dict.fromkeys([*([None] if len(numbers) > 1 else []), *numbers]):
-                given = {} if k is None else {"devices": str(k)}
-                try:
-                    plan = make(dataclasses.replace(self.asked, options=given))
-                except InputError:
-                    continue  # more devices than rows
-                blocks = _even_blocks(self.geometry, plan)
+    def known(self) -> Iterator[Candidate]:
+        """coopai's and sls's own choice, with and without overlap."""
+        printed = as_printed(self.geometry)
+        for single in (False, True):
+            splits = best_splits(printed, self.cell.speeds, len(self.cell.devices), single=single)
+            possible = [
+                split
+                for split in splits
+                if self.fixed in (0, split.devices) and enough_rows(printed, split)
+            ]
+            for split in sorted(possible, key=lambda split: split.seconds)[:1]:
+                blocks = _even_blocks(self.geometry, split)
                 for overlap in (False, True) if self.overlap else (False,):
-                    yield Candidate(
-                        plan.decisions["devices"], blocks, (overlap,) * len(blocks), self.in_flight
-                    )
-        for k in numbers:
-            for way in self.ways(k, self._states(k))[:WAYS] if k > 1 else ():
-                yield Candidate(k, way.blocks, way.overlap, self.in_flight)
+                    each = (overlap,) * len(blocks)
+                    yield Candidate(split.devices, blocks, each, self.in_flight)
+
+    def numbers(self, seconds: float) -> list[int]:
+        """How many devices to look at: as the user said, else those that look best at first. The
+        others, or so few that their computing alone takes longer than `seconds`, are left out."""
+        if self.fixed:
+            return [self.fixed] if self.fixed > 1 else []
+        speeds = 1 / self.seconds.sum(axis=0)
+        hopeful = [k for k in range(2, len(speeds) + 1) if 1 / speeds[:k].sum() < seconds]
+        first = {k: self.ways(k, (self._even(k),))[0].seconds for k in hopeful}
+        return sorted(first, key=lambda k: first[k])[:NUMBERS]
 
     def ways(self, k: int, states: tuple[Weights, ...]) -> list[Way]:
         book = Book(self.geometry, states, self.seconds[:, :k])
@@ -164,17 +181,35 @@ class _Planner:
             return (even,)
         middle = (k - 1) / 2
         found = [
-            tuple(w * (1 + tilt * (middle - d) / middle) for d, w in enumerate(even))
-            for tilt in TILTS
+            even,
+            tuple(w * (1 + TILT * (middle - d) / middle) for d, w in enumerate(even)),
+            tuple(w * (1 + ENDS * (d in (0, k - 1))) for d, w in enumerate(even)),
         ]
-        found.append(tuple(w * (1 + ENDS * (d in (0, k - 1))) for d, w in enumerate(even)))
-        for few in range(1, min(k, 7)):  # some of them, evenly spread
+        for few in {1, k - 2, k - 1} - {0}:  # some of them, evenly spread
             chosen = {round((n + 0.5) * k / few - 0.5) for n in range(few)}
             found.append(tuple(w * (d in chosen) for d, w in enumerate(even)))
         return tuple(dict.fromkeys(found))
 
     def price(self, candidate: Candidate) -> float:
-        return self.task.price(self.plan(candidate))
+        if not self.clocked:
+            return self.task.price(self.plan(candidate))
+        k = candidate.devices
+        if k not in self.clocks:
+            frames = self.task.batch if self.streams else 1
+            self.clocks[k] = RoundClock(self.task, self.cell.devices[:k], self.samples, frames)
+        return self.clocks[k].seconds(candidate)
+
+    def _clocked(self) -> bool:
+        """Whether the clock tells the price: all is on one medium, and nobody lacks memory."""
+        task, profile, sizes = self.task, self.task.profile, self.geometry.sizes.values()
+        routes = [task.fleet.route(self.cell.gateway, device) for device in self.cell.devices]
+        cuts = max(profile.cut_bytes(m) for m in range(len(profile.layers) + 1))
+        most = sum(layer.param_bytes for layer in profile.layers)
+        most += 4 * (cuts + max(sizes) * VALUE_BYTES) * task.batch  # a device has up to three turns
+        memory = [task.fleet.device(d).memory_mb for d in (self.cell.gateway, *self.cell.devices)]
+        return {hops[0].channel for hops in routes if len(hops) == 1} == {
+            self.cell.medium.name
+        } and all(room is None or room * MB >= most for room in memory)
 
     def plan(self, chosen: Candidate) -> Plan:
         return rounds_plan(
@@ -195,14 +230,11 @@ class _Planner:
         )
 
 
-def _even_blocks(geometry: Geometry, plan: Plan) -> tuple[Block, ...]:
+def _even_blocks(geometry: Geometry, split: Split) -> tuple[Block, ...]:
     """The blocks of a faithful plan; even shares of rows as numbers, so that they can be changed."""
-    found = []
-    k = plan.decisions["devices"]
-    for layers, mode in zip(plan.decisions["blocks"], plan.decisions["modes"], strict=True):
-        block = Block((layers[0], layers[1]), mode)
-        if mode in ROW_MODES:
-            shares = tuple(b - a for a, b in even(places(geometry, block), k))
-            block = Block(block.layers, mode, shares)
-        found.append(block)
-    return tuple(found)
+    return tuple(
+        Block(b.layers, b.mode, tuple(y - x for x, y in even(places(geometry, b), split.devices)))
+        if b.mode in ROW_MODES
+        else b
+        for b in split.blocks
+    )

@@ -7,34 +7,52 @@ A label says when every device, the medium and the gateway are done with the fir
 of their output lie (the state). Of the labels of one m and state two are kept: the one whose last
 device is done first, and of the others the one whose devices are done first on average. Rounds are no
 barriers, so this is not exact; the simulator has the last word on what comes out.
+
+Short blocks are tried first. Of a longer one only those are looked at that would be kept if nobody had
+to wait for a message, which is found for all labels and states at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from weft.plan.coopai_book import Book, Opened
+from weft.plan.coopai_book import Book
 from weft.plan.coopai_events import Clock, Times
 from weft.plan.coopai_geometry import VALUE_BYTES, DenseLayer
+from weft.plan.coopai_rows import Floats
 from weft.plan.rounds import RoundMode
 from weft.plan.slicing import Block
 
 GATEWAY = -1  # the state in which the gateway has everything
-KEPT = 2
-FAR = 1.3  # a label that is so much later than the best one after as many layers is given up
+FAR = 1.15  # a label that is so much later than the best one after as many layers is given up
 
 
 class Label(NamedTuple):
     times: Times
     state: int
+    last: float = 0.0
+    mean: float = 0.0
     before: Label | None = None
     block: Block | None = None
     overlap: bool = False
     older: tuple[tuple[str, int], ...] = ()  # values of earlier blocks, and how their rows lie
+
+
+class _Labels:
+    """Labels as arrays, to bound what follows from all of them at once."""
+
+    def __init__(self, labels: list[Label]) -> None:
+        self.labels = labels
+        self.states = [label.state for label in labels]
+        times = [label.times for label in labels]
+        self.ready = np.array([t.ready for t in times])[:, None]  # by label, any state, device
+        gathered = [max(t.free, t.gateway) for t in times]
+        free = gathered if GATEWAY in self.states else [t.free for t in times]
+        self.free = np.array(free)[:, None]
 
 
 @dataclass(frozen=True)
@@ -55,183 +73,227 @@ def best_ways(book: Book, clock: Clock, *, overlap: bool = True) -> list[Way]:
 
 class _Search:
     def __init__(self, book: Book, clock: Clock, overlap: bool) -> None:
-        self.book = book
-        self.clock = clock
-        self.overlap = overlap
-        self.geometry = book.geometry
+        self.book, self.clock, self.overlap = book, clock, overlap
+        self.geometry, self.k = book.geometry, book.k
         self.layers = len(self.geometry.layers)
         self.kept: list[dict[int, list[Label]]] = [{} for _ in range(self.layers + 1)]
         self.own = {
             j: book.own_bytes(j).tolist() for j in range(self.layers) if self.geometry.is_rows(j)
         }
         self.seconds: list[list[float]] = book.seconds.tolist()
+        self.labels: list[list[Label]] = []  # by layers done; the earliest first
+        self.spread: list[_Labels] = []  # those of them whose rows lie with the devices
+        self.central: list[_Labels] = []  # and those where the gateway has everything
+        self.earliest: list[float] = []  # of them: when devices are done on average
+        self.gathered: list[list[Label]] = []  # the same with everything at the gateway: the best
+        self.alone: list[Label | None] = []  # with everything at the first device
 
     def run(self) -> Iterator[Way]:
-        self.keep(0, Label(Times((0.0,) * self.book.k), GATEWAY))
-        for i in range(self.layers):
-            labels = [label for held in self.kept[i].values() for label in held]
-            limit = FAR * min(map(self.latest, labels), default=0.0)
-            for label in labels:
-                if self.latest(label) <= limit:
-                    self.extend(i, label)
-        for labels in self.kept[self.layers].values():
-            for label in labels:
-                times = self.gathered(label, self.layers)
-                yield _way(label, self.clock.last(times, gathered=True))
+        self.close([Label(Times((0.0,) * self.k), GATEWAY)])
+        for m in range(1, self.layers + 1):
+            for i in reversed(range(m)):
+                if self.book.reaches(i, m - 1):
+                    self.rows(i, m)
+                if m > 1 and self.book.reaches(i, m - 2):
+                    self.rows_and_data(i, m)
+                if i + 2 >= m:
+                    self.dense(i, m)
+                self.whole(i, m)
+            self.close([label for held in self.kept[m].values() for label in held])
+        for label in self.labels[self.layers]:
+            yield _way(label, self.clock.last(self.gather(label, self.layers), gathered=True))
 
-    def keep(self, m: int, label: Label) -> None:
-        held = self.kept[m].setdefault(label.state, [])
-        held.append(label)
-        if len(held) > KEPT:
-            first, *rest = sorted(held, key=self.latest)
-            self.kept[m][label.state] = [first, min(rest, key=self.mean)]
+    def close(self, labels: list[Label]) -> None:
+        """All labels of as many layers are known: those that are worth going on from."""
+        m = len(self.labels)
+        labels.sort(key=lambda label: label.last)
+        labels = [label for label in labels if label.last <= FAR * labels[0].last]
+        self.labels.append(labels)
+        self.spread.append(_Labels([label for label in labels if label.state != GATEWAY]))
+        self.central.append(_Labels([label for label in labels if label.state == GATEWAY]))
+        self.earliest.append(min(sum(label.times.ready) for label in labels) / self.k)
+        there = [label._replace(times=self.gather(label, m)) for label in labels]
+        there.sort(key=lambda label: self.clock.last(label.times, gathered=True))
+        self.gathered.append(there[:2])
+        self.alone.append(self.at_first(m) if 0 < m < self.layers else None)
 
-    def latest(self, label: Label) -> float:
-        return self.clock.last(label.times, label.state == GATEWAY)
+    def keep(self, m: int, made: Label) -> None:
+        """`made` without what follows from its times."""
+        gathered = made.state == GATEWAY
+        last, mean = self.clock.last(made.times, gathered), self.clock.mean(made.times, gathered)
+        held = self.kept[m].setdefault(made.state, [])
+        if held and last >= held[0].last and len(held) > 1 and mean >= held[1].mean:
+            return
+        held.append(made._replace(last=last, mean=mean))
+        first, *rest = sorted(held, key=lambda label: label.last)
+        self.kept[m][made.state] = [first, *sorted(rest, key=lambda label: label.mean)[:1]]
 
-    def mean(self, label: Label) -> float:
-        return self.clock.mean(label.times, label.state == GATEWAY)
-
-    def gathered(self, label: Label, m: int) -> Times:
+    def gather(self, label: Label, m: int) -> Times:
         """With everything at the gateway: devices send what they made of the values that go on."""
         if label.state == GATEWAY:
             return label.times
         return self.clock.gather(label.times, self.own[m - 1][label.state])
 
-    def extend(self, i: int, label: Label) -> None:
-        if i in self.book.blocks:
-            for j, state, times, split in self.row_blocks(i, label):
-                shares = self.book.rows(j, state)
-                block = Block((i, j), "rows", shares)
-                older = self.older(i, j, label)
-                self.keep(j + 1, Label(times, state, label, block, split, older))
-                if not split:
-                    self.rows_and_data((i, j), label, times, shares)
-        times = self.gathered(label, i)
-        if isinstance(self.geometry.layers[i], DenseLayer):
-            for count in range(1, self.book.k + 1):
-                self.dense(i, label, times, count)
-        if i > 0:
-            self.whole(i, label, times)
-
     # --- rows -----------------------------------------------------------------------------------
 
-    def row_blocks(self, i: int, label: Label) -> Iterator[tuple[int, int, Times, bool]]:
-        """(last layer, state, times, inner rows first?) of every block of rows from layer i on."""
-        opened, clock = self.book.blocks[i], self.clock
-        older = {name: state for name, state in label.older if name in opened.moved}
-        apart = any(state != label.state for state in older.values())
-        none = [0.0] * self.book.k
-        for n in range(len(opened.alone)):
-            for state in range(len(self.book.states)):
-                alone = opened.alone[n, state].tolist()
-                if label.state == GATEWAY:
-                    image = opened.image[n, state].tolist()
-                    yield i + n, state, clock.hand_out(label.times, image, alone, i == 0), False
-                    continue
-                down, up = _moved(opened, n, label.state, older, state)
-                waits = opened.waits[n, label.state, state].tolist()
-                times = clock.exchange(label.times, up, down, waits, none, alone)
-                yield i + n, state, times, False
-                if not self.overlap or apart or n >= len(opened.inner):
-                    continue
-                inner = opened.inner[n, label.state, state].tolist()
-                if any(inner):
-                    outer = opened.outer[n, label.state, state].tolist()
-                    times = clock.exchange(label.times, up, down, waits, inner, outer)
-                    yield i + n, state, times, True
+    def rows(self, i: int, m: int) -> None:
+        """Layers i to m - 1 as a block of rows."""
+        opened, n, none = self.book.blocks[i], m - 1 - i, np.zeros(self.k)
+        alone = opened.alone[n]
+        if not self.any_hope(m, self.earliest[i] + alone.mean(axis=-1)):
+            return
+        spread, central = self.spread[i], self.central[i]
+        for label, state in self.hopeful(m, central, np.cumsum(opened.image[n], -1), none, alone):
+            image = opened.image[n, state].tolist()
+            times = self.clock.hand_out(label.times, image, alone[state].tolist(), i == 0)
+            self.keep_rows(i, m, label, times, state, False)
+        if not spread.labels:
+            return
+        queue = opened.queue[n, spread.states]
+        for label, state in self.hopeful(m, spread, queue, none, alone):
+            times = self.exchange(i, n, label, state, none.tolist(), alone[state].tolist())
+            self.keep_rows(i, m, label, times, state, False)
+        if not self.overlap or n >= len(opened.inner):
+            return
+        inner, outer = opened.inner[n], opened.outer[n]
+        for label, state in self.hopeful(m, spread, queue, inner[spread.states], outer[spread.states]):
+            at = label.state, state
+            apart = any(lay != at[0] for name, lay in label.older if name in opened.moved)
+            if not apart and inner[at].any():
+                times = self.exchange(i, n, label, state, inner[at].tolist(), outer[at].tolist())
+                self.keep_rows(i, m, label, times, state, True)
 
-    def older(self, i: int, j: int, label: Label) -> tuple[tuple[str, int], ...]:
-        """Values that pass a block untouched, and the state in which their rows lie."""
-        states = dict(label.older)
-        return tuple(
-            (name, states.get(name, label.state))
-            for name in self.geometry.cuts[j + 1]
+    def any_hope(self, m: int, least: Floats) -> bool:
+        """Whether a label of any state may be kept, if it is done at `least` (by state) on average."""
+        for state, mean in enumerate(least.tolist()):
+            held = self.kept[m].get(state, ())
+            if len(held) < 2 or mean < held[0].last or mean < held[1].mean:
+                return True
+        return False
+
+    def hopeful(
+        self, m: int, begin: _Labels, queue: Floats, inner: Floats, outer: Floats
+    ) -> Iterator[tuple[Label, int]]:
+        """Labels and states of blocks that may be kept: one cannot be done earlier than this."""
+        if not begin.labels:
+            return
+        bound = self.clock.bound(begin.ready, begin.free, queue, inner, outer)
+        last, mean = (found.tolist() for found in bound)
+        for n, label in enumerate(begin.labels):
+            for state in range(len(self.book.states)):
+                held = self.kept[m].get(state, ())
+                if len(held) < 2 or last[n][state] < held[0].last or mean[n][state] < held[1].mean:
+                    yield label, state
+
+    def exchange(
+        self, i: int, n: int, label: Label, state: int, inner: list[float], outer: list[float]
+    ) -> Times:
+        """The best that is known of where older values lie: as their label says."""
+        opened, at = self.book.blocks[i], (n, label.state, state)
+        down, up = opened.down[at], opened.up[at]
+        for name, before in label.older:
+            if before != label.state and name in opened.moved:
+                downs, ups = opened.moved[name]
+                down = down + downs[n, before, state] - downs[at]
+                up = up + ups[n, before, state] - ups[at]
+        waits = opened.waits[at].tolist()
+        return self.clock.exchange(label.times, up.tolist(), down.tolist(), waits, inner, outer)
+
+    def keep_rows(
+        self, i: int, m: int, label: Label, times: Times, state: int, split: bool
+    ) -> None:
+        block = Block((i, m - 1), "rows", self.book.rows(m - 1, state))
+        lies = dict(label.older)
+        older = tuple(
+            (name, lies.get(name, label.state))
+            for name in self.geometry.cuts[m]
             if self.geometry.made[name] < i and label.state != GATEWAY
         )
+        self.keep(m, Label(times, state, 0.0, 0.0, label, block, split, older))
 
-    def rows_and_data(
-        self, rows: tuple[int, int], label: Label, times: Times, shares: tuple[int, ...]
-    ) -> None:
+    def rows_and_data(self, i: int, m: int) -> None:
         """A fully connected layer on the device's own rows; partial sums go to the gateway."""
-        i, j = rows
-        dense = self.geometry.layers[j + 1] if j + 1 < self.layers else None
-        layer = self.geometry.rows(j)
-        assert layer is not None
-        if not isinstance(dense, DenseLayer) or dense.flattens != layer.output:
+        dense, layer = self.geometry.layers[m - 1], self.geometry.rows(m - 2)
+        if not isinstance(dense, DenseLayer) or not layer or dense.flattens != layer.output:
             return
-        height = sum(shares)
-        work = [s * n / height for s, n in zip(self.seconds[j + 1], shares, strict=True)]
-        ready = tuple(t + w for t, w in zip(times.ready, work, strict=True))
-        sums = [float(dense.outputs * VALUE_BYTES) if n else 0.0 for n in shares]
-        done = self.clock.gather(Times(ready, times.free, times.gateway), sums)
-        self.keep(j + 2, Label(done, GATEWAY, label, Block((i, j + 1), "rows+data", shares)))
+        opened, n = self.book.blocks[i], m - 2 - i
+        for state in range(len(self.book.states)):
+            shares = self.book.rows(m - 2, state)
+            work = [s * rows / sum(shares) for s, rows in zip(self.seconds[m - 1], shares, strict=True)]
+            sums = [float(dense.outputs * VALUE_BYTES) if rows else 0.0 for rows in shares]
+            spent = [a + b for a, b in zip(opened.alone[n, state].tolist(), work, strict=True)]
+            for label in self.labels[i]:
+                if label.state == GATEWAY:
+                    image = opened.image[n, state].tolist()
+                    times = self.clock.hand_out(label.times, image, spent, i == 0)
+                else:
+                    times = self.exchange(i, n, label, state, (0.0,) * self.k, spent)
+                times = self.clock.gather(times, sums)
+                block = Block((i, m - 1), "rows+data", shares)
+                self.keep(m, Label(times, GATEWAY, before=label, block=block))
 
     # --- what the gateway gives and takes as a whole --------------------------------------------
 
-    def dense(self, i: int, label: Label, times: Times, count: int) -> None:
-        """Fully connected layers on the first `count` devices, in every mode."""
-        layer = self.geometry.layers[i]
-        assert isinstance(layer, DenseLayer)
-        inputs, outputs = layer.inputs * VALUE_BYTES, layer.outputs * VALUE_BYTES
-        work = self.seconds[i]
-        ways: list[tuple[RoundMode, int, float, float, list[float], int]] = [
-            ("model", i, inputs, outputs / count, work, layer.outputs),
-            ("data", i, inputs / count, outputs, work, layer.inputs),
-        ]
-        after = self.geometry.layers[i + 1] if i + 1 < self.layers else None
-        if isinstance(after, DenseLayer) and after.inputs == layer.outputs:
-            both = [a + b for a, b in zip(work, self.seconds[i + 1], strict=True)]
-            out = after.outputs * VALUE_BYTES
-            ways.append(("hybrid", i + 1, inputs, out, both, layer.outputs))
-        for mode, j, down, up, seconds, places in ways:
-            shares = _units(places, seconds, count)
-            if shares is None:
-                continue
-            busy = [float(share > 0) for share in shares]
-            spent = [s * n / places for s, n in zip(seconds, shares, strict=True)]
-            done = self.clock.hand_out(times, [down * b for b in busy], spent, False)
-            done = self.clock.gather(done, [up * b for b in busy])
-            self.keep(j + 1, Label(done, GATEWAY, label, Block((i, j), mode, shares)))
+    def dense(self, i: int, m: int) -> None:
+        """One or two fully connected layers on the first devices, in every mode."""
+        layer, last = self.geometry.layers[i], self.geometry.layers[m - 1]
+        if not isinstance(layer, DenseLayer) or not isinstance(last, DenseLayer):
+            return
+        inputs, outputs = layer.inputs * VALUE_BYTES, last.outputs * VALUE_BYTES
+        work = [sum(s) for s in zip(*self.seconds[i:m], strict=True)]
+        for count in range(1, self.k + 1):
+            modes: list[tuple[RoundMode, float, float, int]] = [
+                ("model", inputs, outputs / count, layer.outputs),
+                ("data", inputs / count, outputs, layer.inputs),
+            ]
+            if m - i == 2:
+                modes = [("hybrid", inputs, outputs, layer.outputs)] * (last.inputs == layer.outputs)
+            for mode, down, up, places in modes:
+                shares = _units(places, work, count)
+                if shares is None:
+                    continue
+                busy = [float(share > 0) for share in shares]
+                spent = [s * n / places for s, n in zip(work, shares, strict=True)]
+                for label in self.gathered[i]:
+                    times = self.clock.hand_out(label.times, [down * b for b in busy], spent, False)
+                    times = self.clock.gather(times, [up * b for b in busy])
+                    block = Block((i, m - 1), mode, shares)
+                    self.keep(m, Label(times, GATEWAY, before=label, block=block))
 
-    def whole(self, i: int, label: Label, times: Times) -> None:
-        """All of layers i..j on the first device, which is the fastest."""
-        sizes, cuts, k = self.geometry.sizes, self.geometry.cuts, self.book.k
-        idle = (0.0,) * (k - 1)
-        enters = float(sum(sizes[name] for name in cuts[i]) * VALUE_BYTES)
+    def at_first(self, i: int) -> Label:
+        """The best label with everything that goes on at the first device, which is the fastest."""
+        sizes, k = self.geometry.sizes, self.k
+        idle, none = (0.0,) * (k - 1), (0.0,) * k
+        enters = float(sum(sizes[name] for name in self.geometry.cuts[i]) * VALUE_BYTES)
         before = self.geometry.rows(i - 1)
-        if label.state != GATEWAY and before is not None and not before.after:
-            has, *others = self.own[i - 1][label.state]  # the others send it theirs
-            times = self.clock.exchange(
-                label.times,
-                (0.0, *others),
-                (enters - has, *idle),
-                (k - 1,) * k,
-                (0.0,) * k,
-                (0.0,) * k,
-            )
-        else:
-            times = self.clock.hand_out(times, (enters, *idle), (0.0,) * k, False)
-        seconds = 0.0
-        for j in range(i, self.layers):
-            seconds += self.seconds[j][0]
-            leaves = float(sum(sizes[name] for name in cuts[j + 1]) * VALUE_BYTES)
-            ready = (times.ready[0] + seconds, *times.ready[1:])
-            done = self.clock.gather(Times(ready, times.free, times.gateway), (leaves, *idle))
-            block = Block((i, j), "whole", (1, *(0,) * (k - 1)))
-            self.keep(j + 1, Label(done, GATEWAY, label, block))
+        found = [
+            label._replace(times=self.clock.hand_out(label.times, (enters, *idle), none, False))
+            for label in self.gathered[i]
+        ]
+        for label in self.labels[i] if before is not None and not before.after else ():
+            if label.state != GATEWAY:
+                has, *others = self.own[i - 1][label.state]  # the others send it theirs
+                times = self.clock.exchange(
+                    label.times, (0.0, *others), (enters - has, *idle), (k - 1,) * k, none, none
+                )
+                found.append(label._replace(times=times))
+        return min(found, key=lambda label: label.times.ready[0])
 
-
-def _moved(
-    opened: Opened, n: int, before: int, older: dict[str, int], state: int
-) -> tuple[list[float], list[float]]:
-    """Bytes that every device lacks, and bytes that it has and others lack, over all values."""
-    down, up = np.zeros((2, opened.alone.shape[2]))
-    for name, (downs, ups) in opened.moved.items():
-        lay = older.get(name, before)
-        down += downs[n, lay, state]
-        up += ups[n, lay, state]
-    return down.tolist(), up.tolist()
+    def whole(self, i: int, m: int) -> None:
+        """All of layers i to m - 1 on the first device."""
+        label = self.alone[i]
+        if label is None:
+            return
+        first, *others = label.times.ready
+        ready = (first + sum(s[0] for s in self.seconds[i:m]), *others)
+        held = self.kept[m].get(GATEWAY, ())
+        if len(held) > 1 and ready[0] >= max(held[0].last, held[1].mean):
+            return
+        sizes = self.geometry.sizes
+        leaves = float(sum(sizes[name] for name in self.geometry.cuts[m]) * VALUE_BYTES)
+        times = self.clock.gather(label.times._replace(ready=ready), (leaves, *(0.0,) * (self.k - 1)))
+        block = Block((i, m - 1), "whole", (1, *(0,) * (self.k - 1)))
+        self.keep(m, Label(times, GATEWAY, before=label, block=block))
 
 
 def _units(places: int, seconds: list[float], count: int) -> tuple[int, ...] | None:

@@ -10,25 +10,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
 from weft.plan.coopai_geometry import Geometry
+from weft.plan.round_clock import Candidate
 from weft.plan.slicing import Block
 from weft.plan.turns import proportional
 
 SEED = 4
 ROW_MODES = ("rows", "rows+data")
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """All that is decided."""
-
-    devices: int
-    blocks: tuple[Block, ...]
-    overlap: tuple[bool, ...]  # of every block: inner rows first
-    in_flight: int = 1
-    halves: float = 0.0
 
 
 Price = Callable[[Candidate], float]
@@ -87,7 +76,7 @@ def move(generator: random.Random, now: Candidate, n: int) -> Candidate | None:
         shares[giver] -= moved
         shares[taker] += moved
         blocks[m] = Block(blocks[m].layers, blocks[m].mode, tuple(shares))
-    return replace(now, blocks=tuple(blocks))
+    return now._replace(blocks=tuple(blocks))
 
 
 def _merge(generator: random.Random, now: Candidate, n: int) -> Candidate | None:
@@ -100,7 +89,7 @@ def _merge(generator: random.Random, now: Candidate, n: int) -> Candidate | None
     block = Block((first.layers[0], second.layers[1]), second.mode, second.shares)
     blocks = (*now.blocks[:n], block, *now.blocks[n + 2 :])
     overlap = (*now.overlap[:n], now.overlap[n + 1], *now.overlap[n + 2 :])
-    return replace(now, blocks=blocks, overlap=overlap)
+    return now._replace(blocks=blocks, overlap=overlap)
 
 
 def _part(
@@ -120,11 +109,11 @@ def _part(
     lower = Block((cut + 1, last), block.mode, block.shares)
     blocks = (*now.blocks[:n], upper, lower, *now.blocks[n + 1 :])
     overlap = (*now.overlap[: n + 1], inner_first, *now.overlap[n + 1 :])
-    return replace(now, blocks=blocks, overlap=overlap)
+    return now._replace(blocks=blocks, overlap=overlap)
 
 
 def _turn(generator: random.Random, now: Candidate, n: int) -> Candidate | None:
     """Inner rows first, or not; in the first round the upper half first, or not."""
     overlap = (*now.overlap[:n], not now.overlap[n], *now.overlap[n + 1 :])
     halves = generator.choice((0.1, 0.3)) if n == 0 and overlap[0] else now.halves
-    return replace(now, overlap=overlap, halves=halves)
+    return now._replace(overlap=overlap, halves=halves)

@@ -216,6 +216,8 @@ def both(one: Span, other: Span) -> Span:
 
 def under(rule: Rule, rows: Span, height: int) -> Span:
     """The rows of an operator's input under the windows of some rows of its output."""
+    if rule.stride == rule.reach == rule.repeat == 1 and not rule.above:
+        return rows  # row by row
     first, end = rows
     some = end > first
     top, bottom = (first, end - 1) if rule.repeat == 1 else (

@@ -77,3 +77,16 @@ class Round(Struct, frozen=True, omit_defaults=True):
     @property
     def device_turns(self) -> dict[int, Turn]:
         return dict(enumerate(self.turns, start=2))
+
+
+def frame_order(frames: int, rounds: int, in_flight: int) -> list[tuple[int, int]]:
+    """(frame, round) in the order in which a device meets them; round -1 is the frame's loading.
+
+    Frames start evenly apart, so that each is in another round. With one in flight the next is loaded
+    after the answer, with more a round early, so that it arrives while others are computed.
+    """
+    apart = -(-rounds // in_flight)
+    early = -0.5 if in_flight > 1 else 0.0
+    loads = [(f * apart + early, f, -1) for f in range(frames)]
+    turns = [(float(f * apart + n), f, n) for f in range(frames) for n in range(rounds)]
+    return [(f, n) for _, f, n in sorted([*loads, *turns])]

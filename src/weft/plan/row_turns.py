@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
 from weft.graph.divide import Division, is_constant, reads, weighted
 from weft.graph.network import Graph, Layer, Node, Value, refs
-from weft.graph.rows import Range, needed_rows, places
+from weft.graph.rows import Range, needed_rows, places, rows_made
 from weft.graph.slices import cut_dim, value_of
 from weft.plan.rounds import Strip, Turn
 
+_Part = tuple[tuple[Strip, ...], tuple[Strip, ...], tuple[float, ...], int]  # a turn's, but who
 Owned = dict[str, dict[str, Range]]  # what every device gave in earlier rounds: places by value
 
 
@@ -29,48 +29,41 @@ def state_bytes(graph: Graph, nodes: Iterable[Node]) -> int:
 
 
 class Rows:
-    """Layers of which a device computes some rows."""
+    """Layers of which a device computes some rows. What was asked before is not computed again."""
 
     def __init__(self, graph: Graph, layers: Sequence[Layer], made: Division) -> None:
         self.graph, self.layers, self.made = graph, layers, made
         self.inputs = reads(graph, made.own)
         self._bytes = state_bytes(graph, made.own)
         own = {node.name for node in made.own if not is_constant(graph, node.name)}
+        self._turns: dict[tuple[tuple[str, Range], ...], _Part] = {}  # by what is wanted
         self._heavy = [_heavy(graph, [n for n in layer.nodes if n.name in own]) for layer in layers]
 
-    def needs(self, wanted: Mapping[str, Range]) -> dict[str, Range]:
-        return needed_rows(self.graph, self.made.own, wanted, self.made.rules)
-
     def turn(self, device: str, wanted: Mapping[str, Range]) -> Turn:
-        rows = self.needs(wanted)
+        key = tuple(wanted.items())
+        if key not in self._turns:
+            self._turns[key] = self._turn(wanted)
+        takes, gives, work, size = self._turns[key]
+        return Turn(device, takes, gives, work, size)
+
+    def _turn(self, wanted: Mapping[str, Range]) -> _Part:
+        rows = needed_rows(self.graph, self.made.own, wanted, self.made.rules)
         takes = tuple(strip_of(self.graph, n, rows[n]) for n in self.inputs if n in rows)
         gives = tuple(strip_of(self.graph, name, part) for name, part in wanted.items())
         work = tuple(_computed(nodes, rows) for nodes in self._heavy)
         done = [node for node in self.made.own if node.name in rows]
         size = self._bytes if len(done) == len(self.made.own) else state_bytes(self.graph, done)
-        return Turn(device, takes, gives, work, size)
+        return takes, gives, work, size
 
     def inner(self, wanted: Mapping[str, Range], own: Mapping[str, Range]) -> dict[str, Range]:
         """Those of the wanted rows that need nothing beyond what the device has itself."""
-        found = {}
-        for name, (first, last) in wanted.items():
-            rows = range(first, last)
-
-            def needs(row: int, name: str = name) -> list[tuple[Range, Range | None]]:
-                all_rows = self.needs({name: (row, row + 1)})
-                return [(all_rows[i], own.get(i)) for i in self.inputs if i in all_rows]
-
-            def below_top(row: int) -> bool:
-                return all(have and need[0] >= have[0] for need, have in needs(row))
-
-            def below_bottom(row: int) -> bool:
-                return not all(have and need[1] <= have[1] for need, have in needs(row))
-
-            top = first + bisect_left(rows, True, key=below_top)
-            bottom = first + bisect_left(rows, True, key=below_bottom)
-            if top < bottom:
-                found[name] = (top, bottom)
-        return found
+        made = rows_made(self.graph, self.made.own, own, self.made.rules)
+        found = {
+            name: (max(first, made[name][0]), min(last, made[name][1]))
+            for name, (first, last) in wanted.items()
+            if name in made
+        }
+        return _nonempty(found)
 
 
 def row_turns(

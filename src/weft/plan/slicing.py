@@ -41,22 +41,47 @@ def rounds_of(
     """The rounds in which `devices` compute the blocks through the gateway.
 
     `overlap`, for all blocks or for each: a device first computes the rows for which it has
-    everything, then the others. In the first round nobody has anything: there the upper half goes
+    everything, then the others. Where it has nothing, as in the first round, the upper half goes
     before the lower one, if that adds no more than the part `halves` to the computation (0: never).
     """
     _check(graph, blocks, devices)
+    slicer = Slicer(graph, devices, gateway)
     first_inner = [overlap] * len(blocks) if isinstance(overlap, bool) else overlap
     owned: Owned = {device: {} for device in devices}
     rounds = []
     for block, inner in zip(blocks, first_inner, strict=True):
-        made = divide(graph, block.layers, block.mode)
-        maker = Turns(graph, block, made, devices, gateway)
-        turns = maker.of_devices(owned if inner else None, halves)
-        sums = made.data is not None
-        if not sums:
-            _remember(owned, turns)
-        rounds.append(Round(block.layers, block.mode, turns, maker.before(), maker.after(), sums))
+        found = slicer.round(block, owned if inner else None, halves)
+        if not found.sums:
+            _remember(owned, found.turns)
+        rounds.append(found)
     return tuple(rounds)
+
+
+class Slicer:
+    """Rounds for these devices, one by one; what recurs is computed once."""
+
+    def __init__(self, graph: Graph, devices: Sequence[str], gateway: str) -> None:
+        self.graph, self.devices, self.gateway = graph, devices, gateway
+        self._turns: dict[tuple[tuple[int, int], RoundMode], Turns] = {}
+
+    def turns(self, layers: tuple[int, int], mode: RoundMode) -> Turns:
+        if (layers, mode) not in self._turns:
+            self._turns[layers, mode] = Turns(
+                self.graph, layers, mode, self.devices, self.gateway
+            )
+        return self._turns[layers, mode]
+
+    def round(self, block: Block, owned: Owned | None, halves: float) -> Round:
+        """`owned`: what each device has, given where inner rows come first."""
+        maker = self.turns(block.layers, block.mode)
+        if owned is not None:
+            owned = {
+                device: {name: have[name] for name in maker.reads if name in have}
+                for device, have in owned.items()
+            }
+        turns = maker.of_devices(block.shares, owned, halves)
+        sums = maker.made.data is not None
+        return Round(block.layers, block.mode, turns, maker.before, maker.after, sums)
 
 
 def shards_of(rounds: Iterable[Round]) -> tuple[Shard, ...]:

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from weft.errors import InputError
 from weft.plan.plan import Plan
-from weft.plan.rounds import Round, Strip, Turn
+from weft.plan.rounds import Round, Strip, Turn, frame_order
 from weft.plan.wire import coded_bytes
 from weft.program.instructions import (
     Emit,
@@ -38,25 +38,12 @@ def lower_rounds(plan: Plan) -> Program:
     sizes = micro_sizes(plan.batch, plan.micro_batches)
     writer = _Writer(plan)
     frames = [_Frame(writer, micro, sizes) for micro in range(len(sizes))]
-    for micro, number in _order(len(sizes), len(plan.rounds), plan.in_flight):
+    for micro, number in frame_order(len(sizes), len(plan.rounds), plan.in_flight):
         if number < 0:
             frames[micro].load()
         else:
             frames[micro].round(number)
     return Program(plan=plan, code={d: tuple(writer.code[d]) for d in plan.devices})
-
-
-def _order(frames: int, rounds: int, in_flight: int) -> list[tuple[int, int]]:
-    """(frame, round) in the order in which a device meets them; round -1 is the frame's loading.
-
-    Frames start evenly apart, so that each is in another round. With one in flight the next is loaded
-    after the answer, with more a round early, so that it arrives while others are computed.
-    """
-    apart = -(-rounds // in_flight)
-    early = -0.5 if in_flight > 1 else 0.0
-    loads = [(f * apart + early, f, -1) for f in range(frames)]
-    turns = [(float(f * apart + n), f, n) for f in range(frames) for n in range(rounds)]
-    return [(f, n) for _, f, n in sorted([*loads, *turns])]
 
 
 def check_rounds(plan: Plan) -> None:
