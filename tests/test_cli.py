@@ -137,7 +137,7 @@ def test_compare_json_has_the_documented_shape_best_first(folder: Path) -> None:
         assert row["speedup"] == pytest.approx(steps[-1] / row["step_s"])
 
 
-def test_compare_shows_what_is_impossible_last_and_why(folder: Path) -> None:
+def test_compare_names_what_is_impossible_and_why_below_the_table(folder: Path) -> None:
     small = FLEET.replace("memory_mb = 1024", "memory_mb = 2")
     (folder / "fleet.toml").write_text(small)
     line = "compare three -f fleet.toml -p profile.json --strategies all-device,all-cloud"
@@ -146,7 +146,10 @@ def test_compare_shows_what_is_impossible_last_and_why(folder: Path) -> None:
     assert last["step_s"] is None
     assert last["speedup"] is None
     assert "device pi needs" in last["why_not"]
-    assert "why not" in weft(line).stdout
+    table, below = weft(line).stdout.split("not for this fleet: ")
+    assert below.startswith("all-device (device pi needs")
+    assert "all-cloud" in table
+    assert "all-device" not in table
 
 
 def test_compare_fails_when_no_strategy_is_possible(folder: Path) -> None:

@@ -16,13 +16,14 @@ from weft import api
 from weft.errors import InputError
 from weft.fleet.fleet import Device, Fleet, Medium
 from weft.plan.coopai import rounds_plan
-from weft.plan.coopai_book import Book, Weights
+from weft.plan.coopai_book import Book, Weights, _queue
 from weft.plan.coopai_events import Channel, Latency, Load, Times
 from weft.plan.coopai_geometry import geometry_of
 from weft.plan.coopai_plus_search import Way, best_ways
-from weft.plan.coopai_polish import Candidate, changes, polish
+from weft.plan.coopai_polish import changes, polish
 from weft.plan.plan import Plan
 from weft.plan.registry import make_plan
+from weft.plan.round_clock import Candidate
 from weft.plan.sequence import task_in_sequence
 from weft.plan.task import Task
 from weft.simulate.price import price
@@ -113,6 +114,29 @@ def test_the_gateway_sends_as_soon_as_it_has_what_a_device_lacks() -> None:
         Times((0.0, 0.0, 10.0)), [1, 1, 1], [1, 1, 1], [1, 0, 1], [0] * 3, [0] * 3
     )
     assert times.ready == (3, 4, 10)  # nobody waits for the third, which is late
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_no_block_is_done_before_its_bound(data: st.DataObject) -> None:
+    """What the search leaves out without a look could not have been kept."""
+    bytes_of = st.lists(st.sampled_from([0.0, 0.0, 1.0, 3.0]), min_size=3, max_size=3)
+    times = st.lists(st.sampled_from([0.0, 1.0, 2.5, 6.0]), min_size=3, max_size=3)
+    ready, up, inner, outer = (data.draw(x) for x in (times, bytes_of, times, times))
+    down, waits = [0.0] * 3, [-1] * 3
+    for d in range(3):  # whoever lacks something has it from a device that sends
+        senders = [s for s in range(3) if s != d and up[s]]
+        if senders and data.draw(st.booleans()):
+            down[d], waits[d] = 1.0, data.draw(st.sampled_from(senders))
+    free = data.draw(st.sampled_from([0.0, 4.0]))
+    queue = _queue(np.array(down), np.array(up), np.array(waits))
+    for clock in (Latency(Channel(0.5)), Load(Channel(0.5))):
+        done = clock.exchange(Times(tuple(ready), free), up, down, waits, inner, outer)
+        bound = clock.bound(
+            np.array(ready), np.array(free), queue, np.array(inner), np.array(outer)
+        )
+        found = clock.last(done, gathered=False), clock.mean(done, gathered=False)
+        assert all(least <= exact + 1e-9 for least, exact in zip(bound, found, strict=True))
 
 
 def test_vgg16_is_at_least_eight_percent_faster_than_coopai_and_sls() -> None:
@@ -218,5 +242,5 @@ def test_polishing_keeps_only_what_is_faster() -> None:
         return found
 
     first = seconds(begin)
-    best = polish(begin, first, seconds, 60, changes(geometry, overlap=True))
-    assert seconds(best) == min(prices) <= first
+    found, best = polish(begin, seconds, 60, changes(geometry, overlap=True))
+    assert found == seconds(best) == min(prices) <= first

@@ -72,16 +72,37 @@ def test_names_with_brackets_are_shown_as_they_are(plan: Plan) -> None:
     assert "[red]2[/red]" in render(profile_table(profile))
 
 
-def test_a_comparison_shows_why_a_strategy_is_not_possible() -> None:
+def test_a_comparison_names_what_is_not_possible_in_one_line_below_the_table() -> None:
+    cloud = "strategy {} needs a device of tier 'cloud'; the fleet has only: pi (device)"
     rows = [
         Row("chain", "train", seconds=0.5, speedup=4.0, devices=("pi", "nuc")),
         Row("pi-only", "train", seconds=2.0, speedup=1.0, devices=("pi",)),
-        Row("cloud-only", "train", why_not="cloud has 1 MB, 2 MB needed"),
+        Row("all-cloud", "train", why_not=cloud.format("all-cloud")),
+        Row("swarm", "train", why_not="fleet: pi has no link to nuc; a swarm needs one"),
+        Row("jalad", "train", why_not=cloud.format("jalad")),
     ]
-    text = render(compare_table(rows, "alexnet"))
+    text = render(compare_table(rows, "alexnet"), width=200)
     assert [line.split()[0] for line in lines_with(text, "x ")] == ["chain", "pi-only"]
     assert "4.00x" in lines_with(text, "chain")[0]
-    assert "1 MB, 2 MB needed" in lines_with(text, "cloud-only")[0]
+    assert text.splitlines()[-1] == (
+        "not for this fleet: all-cloud, jalad (needs a device of tier 'cloud'); "
+        "swarm (pi has no link to nuc)"
+    )
+
+
+def test_a_comparison_of_what_is_possible_says_nothing_of_the_rest() -> None:
+    text = render(compare_table([Row("chain", "train", 0.5, 1.0, ("pi",))], "alexnet"))
+    assert not lines_with(text, "not for this fleet")
+
+
+def test_a_comparison_of_nothing_possible_is_only_the_reasons() -> None:
+    short = (
+        "the plan does not fit: device pi needs 5 MB, has 1 MB (memory_mb). Try: a smaller batch"
+    )
+    text = render(compare_table([Row("all-device", "train", why_not=short)], "alexnet"))
+    assert not lines_with(text, "speedup: over")
+    (last,) = lines_with(text, "not for this fleet")
+    assert last.endswith("all-device (device pi needs 5 MB, has 1 MB (memory_mb))")
 
 
 def test_a_profile_shows_every_layer_and_the_sum(plan: Plan) -> None:

@@ -91,7 +91,8 @@ def compare(
 ) -> None:
     """Plan and price several strategies: one table, best first.
 
-    Speedups are over the slowest strategy that is possible; an impossible one says why.
+    Speedups are over the slowest strategy that is possible. Those that are not, on this fleet or for
+    this network, are named below the table, each with its reason; --json has the reasons in full.
 
     \b
     Example:  weft compare lenet5 --fleet fleet.toml --strategies chain,all-cloud
@@ -116,7 +117,9 @@ def compare(
         unit = "a training step" if task.mode == "train" else "an answer"
         show(compare_table(rows, f"{task.profile.model}, batch {task.batch}: {unit}"))
     if not any(row.valid for row in rows):
-        raise WeftError("no strategy is possible on this fleet; the last column says why")
+        raise WeftError(
+            "no strategy is possible on this fleet; `weft plan -s NAME` says why in full"
+        )
 
 
 @app.command()

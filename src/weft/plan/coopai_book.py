@@ -121,8 +121,8 @@ class Book:
             gives = wanted_by_others(need, own, walk.height(name), self._pairs) * width
             moved[name] = lacks.reshape(two), gives.reshape(two)
             waits = np.maximum(waits, self._waits(need, own))
-        waits = waits.reshape(two)
-        down, up = np.zeros((2, *waits.shape))
+        last = waits.reshape(two)
+        down, up = np.zeros((2, *last.shape))
         for downs, ups in moved.values():
             down += downs
             up += ups
@@ -130,7 +130,7 @@ class Book:
         inner, outer = self._split(i, reach if complete else i - 1, have)
         alone = walk.spent[i : reach + 1].reshape(one).copy()
         return Opened(
-            alone, image.reshape(one), moved, down, up, waits, _queue(down, up, waits),
+            alone, image.reshape(one), moved, down, up, last, _queue(down, up, last),
             inner.reshape(two), outer.reshape(two),
         )  # fmt: skip
 

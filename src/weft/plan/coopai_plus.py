@@ -28,7 +28,7 @@ from weft.plan.coopai_events import Channel, Latency, Load
 from weft.plan.coopai_geometry import VALUE_BYTES, Geometry, check_rows, geometry_of
 from weft.plan.coopai_passthrough import as_printed
 from weft.plan.coopai_plus_search import Way, best_ways
-from weft.plan.coopai_polish import ROW_MODES, Change, changes, move, polish
+from weft.plan.coopai_polish import ROW_MODES, SEEDS, Change, changes, move, polish
 from weft.plan.coopai_search import Split, best_splits
 from weft.plan.plan import Plan
 from weft.plan.registry import strategy
@@ -39,12 +39,12 @@ from weft.plan.task import Task
 from weft.plan.turns import even
 from weft.plan.wire import coded_bytes
 
-TILT = 0.25  # more rows at the front than at the back, by this part
+TILTS = (0.0, 0.1, 0.25, 0.5)  # more rows at the front than at the back, by this part
 ENDS = 0.12  # more rows at both ends
 NUMBERS = 2  # of devices that are looked at closely
 WAYS = 3  # of each that are priced
 IN_FLIGHT = (1, 2, 4, 8, 12)  # frames
-POLISH = 400  # changes; a stream's price takes as many times as long as it has frames
+POLISH = 400  # changes
 SLOW_POLISH = 100  # where only the simulator itself tells the price
 LARGE = 1 << 20
 MB = 1e6
@@ -71,15 +71,13 @@ def coopai_plus(task: Task) -> Plan:
         choices.append(_Planner(dataclasses.replace(task, batch=1, options=other)).best())
         numbers = [planner.in_flight] if "in_flight" in task.options else IN_FLIGHT
         choices = [
-            choice._replace(in_flight=n)
-            for choice in choices
-            for n in numbers
-            if n <= task.batch
+            choice._replace(in_flight=n) for choice in choices for n in numbers if n <= task.batch
         ]
-    seconds, best = planner.fastest(choices)
-    tries = POLISH if planner.clocked else SLOW_POLISH
-    tries = options.integer(task, "polish", max(tries // task.batch, 1))
-    return planner.plan(polish(best, seconds, planner.price, tries, planner.changes()))
+    best = planner.fastest(choices)[1]
+    tries = options.integer(task, "polish", planner.tries)
+    seeds = SEEDS if planner.streams or not planner.overlap else SEEDS[:1]
+    ends = [polish(best, planner.price, tries, planner.changes(), seed) for seed in seeds]
+    return planner.plan(min(ends, key=lambda end: end[0])[1])
 
 
 class _Planner:
@@ -156,11 +154,17 @@ class _Planner:
         speeds = 1 / self.seconds.sum(axis=0)
         hopeful = [k for k in range(2, len(speeds) + 1) if 1 / speeds[:k].sum() < seconds]
         first = {k: self.ways(k, (self._even(k),))[0].seconds for k in hopeful}
-        return sorted(first, key=lambda k: first[k])[:NUMBERS]
+        return sorted(first, key=lambda k: first[k])[: NUMBERS + (self.streams or not self.overlap)]
 
     def ways(self, k: int, states: tuple[Weights, ...]) -> list[Way]:
         book = Book(self.geometry, states, self.seconds[:, :k])
         return best_ways(book, self.clock, overlap=self.overlap)
+
+    @property
+    def tries(self) -> int:
+        """Changes to try; a price takes as many times as long as there are frames."""
+        most = POLISH if self.clocked else SLOW_POLISH
+        return max(3 * most // self.task.batch, 1) if self.streams else most
 
     def changes(self) -> list[Change]:
         """What may be tried in the end."""
@@ -181,11 +185,11 @@ class _Planner:
             return (even,)
         middle = (k - 1) / 2
         found = [
-            even,
-            tuple(w * (1 + TILT * (middle - d) / middle) for d, w in enumerate(even)),
-            tuple(w * (1 + ENDS * (d in (0, k - 1))) for d, w in enumerate(even)),
+            tuple(w * (1 + tilt * (middle - d) / middle) for d, w in enumerate(even))
+            for tilt in TILTS
         ]
-        for few in {1, k - 2, k - 1} - {0}:  # some of them, evenly spread
+        found.append(tuple(w * (1 + ENDS * (d in (0, k - 1))) for d, w in enumerate(even)))
+        for few in range(1, min(k, 7)):  # some of them, evenly spread
             chosen = {round((n + 0.5) * k / few - 0.5) for n in range(few)}
             found.append(tuple(w * (d in chosen) for d, w in enumerate(even)))
         return tuple(dict.fromkeys(found))

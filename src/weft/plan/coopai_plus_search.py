@@ -14,7 +14,7 @@ to wait for a message, which is found for all labels and states at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ from weft.plan.rounds import RoundMode
 from weft.plan.slicing import Block
 
 GATEWAY = -1  # the state in which the gateway has everything
-FAR = 1.15  # a label that is so much later than the best one after as many layers is given up
+FAR = 1.2  # a label that is so much later than the best one after as many layers is given up
 
 
 class Label(NamedTuple):
@@ -84,7 +84,6 @@ class _Search:
         self.labels: list[list[Label]] = []  # by layers done; the earliest first
         self.spread: list[_Labels] = []  # those of them whose rows lie with the devices
         self.central: list[_Labels] = []  # and those where the gateway has everything
-        self.earliest: list[float] = []  # of them: when devices are done on average
         self.gathered: list[list[Label]] = []  # the same with everything at the gateway: the best
         self.alone: list[Label | None] = []  # with everything at the first device
 
@@ -111,7 +110,6 @@ class _Search:
         self.labels.append(labels)
         self.spread.append(_Labels([label for label in labels if label.state != GATEWAY]))
         self.central.append(_Labels([label for label in labels if label.state == GATEWAY]))
-        self.earliest.append(min(sum(label.times.ready) for label in labels) / self.k)
         there = [label._replace(times=self.gather(label, m)) for label in labels]
         there.sort(key=lambda label: self.clock.last(label.times, gathered=True))
         self.gathered.append(there[:2])
@@ -138,42 +136,41 @@ class _Search:
 
     def rows(self, i: int, m: int) -> None:
         """Layers i to m - 1 as a block of rows."""
-        opened, n, none = self.book.blocks[i], m - 1 - i, np.zeros(self.k)
-        alone = opened.alone[n]
-        if not self.any_hope(m, self.earliest[i] + alone.mean(axis=-1)):
-            return
-        spread, central = self.spread[i], self.central[i]
-        for label, state in self.hopeful(m, central, np.cumsum(opened.image[n], -1), none, alone):
-            image = opened.image[n, state].tolist()
-            times = self.clock.hand_out(label.times, image, alone[state].tolist(), i == 0)
+        opened, n = self.book.blocks[i], m - 1 - i
+        for label, state, times in self.begun(i, n, m, opened.alone[n]):
             self.keep_rows(i, m, label, times, state, False)
-        if not spread.labels:
+        spread = self.spread[i]
+        if not self.overlap or not spread.labels or n >= len(opened.inner):
             return
-        queue = opened.queue[n, spread.states]
-        for label, state in self.hopeful(m, spread, queue, none, alone):
-            times = self.exchange(i, n, label, state, none.tolist(), alone[state].tolist())
-            self.keep_rows(i, m, label, times, state, False)
-        if not self.overlap or n >= len(opened.inner):
-            return
-        inner, outer = opened.inner[n], opened.outer[n]
-        for label, state in self.hopeful(m, spread, queue, inner[spread.states], outer[spread.states]):
+        inner, outer, queue = (x[n] for x in (opened.inner, opened.outer, opened.queue))
+        before = spread.states
+        for label, state in self.hopeful(m, spread, queue[before], inner[before], outer[before]):
             at = label.state, state
             apart = any(lay != at[0] for name, lay in label.older if name in opened.moved)
             if not apart and inner[at].any():
                 times = self.exchange(i, n, label, state, inner[at].tolist(), outer[at].tolist())
                 self.keep_rows(i, m, label, times, state, True)
 
-    def any_hope(self, m: int, least: Floats) -> bool:
-        """Whether a label of any state may be kept, if it is done at `least` (by state) on average."""
-        for state, mean in enumerate(least.tolist()):
-            held = self.kept[m].get(state, ())
-            if len(held) < 2 or mean < held[0].last or mean < held[1].mean:
-                return True
-        return False
+    def begun(
+        self, i: int, n: int, m: int, spent: Floats, gathers: bool = False
+    ) -> Iterator[tuple[Label, int, Times]]:
+        """(label, state, times) of blocks of n layers more than layer i, which take `spent`."""
+        opened, none = self.book.blocks[i], np.zeros(self.k)
+        queue = np.cumsum(opened.image[n], axis=-1)
+        for label, state in self.hopeful(m, self.central[i], queue, none, spent, gathers):
+            image = opened.image[n, state].tolist()
+            done = self.clock.hand_out(label.times, image, spent[state].tolist(), i == 0)
+            yield label, state, done
+        spread = self.spread[i]
+        queue = opened.queue[n, spread.states] if spread.labels else queue
+        for label, state in self.hopeful(m, spread, queue, none, spent, gathers):
+            done = self.exchange(i, n, label, state, none.tolist(), spent[state].tolist())
+            yield label, state, done
 
     def hopeful(
-        self, m: int, begin: _Labels, queue: Floats, inner: Floats, outer: Floats
-    ) -> Iterator[tuple[Label, int]]:
+        self, m: int, begin: _Labels, queue: Floats, inner: Floats, outer: Floats,
+        gathers: bool = False,
+    ) -> Iterator[tuple[Label, int]]:  # fmt: skip
         """Labels and states of blocks that may be kept: one cannot be done earlier than this."""
         if not begin.labels:
             return
@@ -181,7 +178,7 @@ class _Search:
         last, mean = (found.tolist() for found in bound)
         for n, label in enumerate(begin.labels):
             for state in range(len(self.book.states)):
-                held = self.kept[m].get(state, ())
+                held = self.kept[m].get(GATEWAY if gathers else state, ())
                 if len(held) < 2 or last[n][state] < held[0].last or mean[n][state] < held[1].mean:
                     yield label, state
 
@@ -216,21 +213,16 @@ class _Search:
         dense, layer = self.geometry.layers[m - 1], self.geometry.rows(m - 2)
         if not isinstance(dense, DenseLayer) or not layer or dense.flattens != layer.output:
             return
-        opened, n = self.book.blocks[i], m - 2 - i
-        for state in range(len(self.book.states)):
+        n = m - 2 - i
+        rows = np.array([self.book.rows(m - 2, state) for state in range(len(self.book.states))])
+        work = self.book.seconds[m - 1] * rows / rows.sum(axis=1, keepdims=True)
+        spent = self.book.blocks[i].alone[n] + work
+        for label, state, times in self.begun(i, n, m, spent, gathers=True):
             shares = self.book.rows(m - 2, state)
-            work = [s * rows / sum(shares) for s, rows in zip(self.seconds[m - 1], shares, strict=True)]
-            sums = [float(dense.outputs * VALUE_BYTES) if rows else 0.0 for rows in shares]
-            spent = [a + b for a, b in zip(opened.alone[n, state].tolist(), work, strict=True)]
-            for label in self.labels[i]:
-                if label.state == GATEWAY:
-                    image = opened.image[n, state].tolist()
-                    times = self.clock.hand_out(label.times, image, spent, i == 0)
-                else:
-                    times = self.exchange(i, n, label, state, (0.0,) * self.k, spent)
-                times = self.clock.gather(times, sums)
-                block = Block((i, m - 1), "rows+data", shares)
-                self.keep(m, Label(times, GATEWAY, before=label, block=block))
+            sums = [float(dense.outputs * VALUE_BYTES) if count else 0.0 for count in shares]
+            block = Block((i, m - 1), "rows+data", shares)
+            done = self.clock.gather(times, sums)
+            self.keep(m, Label(done, GATEWAY, before=label, block=block))
 
     # --- what the gateway gives and takes as a whole --------------------------------------------
 
@@ -247,7 +239,9 @@ class _Search:
                 ("data", inputs / count, outputs, layer.inputs),
             ]
             if m - i == 2:
-                modes = [("hybrid", inputs, outputs, layer.outputs)] * (last.inputs == layer.outputs)
+                modes = [("hybrid", inputs, outputs, layer.outputs)] * (
+                    last.inputs == layer.outputs
+                )
             for mode, down, up, places in modes:
                 shares = _units(places, work, count)
                 if shares is None:
@@ -291,7 +285,9 @@ class _Search:
             return
         sizes = self.geometry.sizes
         leaves = float(sum(sizes[name] for name in self.geometry.cuts[m]) * VALUE_BYTES)
-        times = self.clock.gather(label.times._replace(ready=ready), (leaves, *(0.0,) * (self.k - 1)))
+        times = self.clock.gather(
+            label.times._replace(ready=ready), (leaves, *(0.0,) * (self.k - 1))
+        )
         block = Block((i, m - 1), "whole", (1, *(0,) * (self.k - 1)))
         self.keep(m, Label(times, GATEWAY, before=label, block=block))
 

@@ -1,6 +1,6 @@
 """Small changes to a way through the blocks, kept where the simulator finds them faster.
 
-    best = polish(candidate, price(candidate), price, 150, changes(geometry, overlap=True))
+    seconds, best = polish(candidate, price, 400, changes(geometry, overlap=True))
 
 Rows move from one device to another in one or several rounds, two rounds become one, one becomes two, inner
 rows are computed first or not. Changes are drawn from a seeded generator: the same task, the same plan.
@@ -16,7 +16,7 @@ from weft.plan.round_clock import Candidate
 from weft.plan.slicing import Block
 from weft.plan.turns import proportional
 
-SEED = 4
+SEEDS = (4, 6)  # one alone may be unlucky
 ROW_MODES = ("rows", "rows+data")
 
 
@@ -25,16 +25,12 @@ Change = Callable[[random.Random, Candidate, int], Candidate | None]
 
 
 def polish(
-    begin: Candidate,
-    seconds: float,
-    price: Price,
-    tries: int,
-    allowed: Sequence[Change],
-) -> Candidate:
-    """The fastest candidate that at most so many changes lead to; `seconds` is the first one's price."""
-    generator = random.Random(SEED)
+    begin: Candidate, price: Price, tries: int, allowed: Sequence[Change], seed: int = SEEDS[0]
+) -> tuple[float, Candidate]:
+    """The fastest candidate that at most so many changes lead to, and its price."""
+    generator = random.Random(seed)
     seen = {begin}
-    best = begin
+    best, seconds = begin, price(begin)
     for _ in range(tries):
         change = generator.choice(allowed)
         found = change(generator, best, generator.randrange(len(best.blocks)))
@@ -42,9 +38,9 @@ def polish(
             continue
         seen.add(found)
         spent = price(found)
-        if spent < seconds:
+        if spent <= seconds:  # an equal one may lead further: another device decides then
             best, seconds = found, spent
-    return best
+    return seconds, best
 
 
 def changes(geometry: Geometry, overlap: bool) -> list[Change]:

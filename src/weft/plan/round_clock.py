@@ -37,7 +37,8 @@ class Candidate(NamedTuple):
 
 COMPUTE, SEND, RECV = range(3)
 Line = tuple[int, float, int]  # what, seconds (of a message: on the medium), message
-Code = list[tuple[Line, ...]]  # by device, the gateway last
+Code = list[tuple[Line, ...]]  # by device
+Part = tuple[int, tuple[Line, ...]]  # what is added to the messages' numbers, and the lines
 
 # Who holds what: of every value, by device (the gateway last), first what the device made of it (perhaps
 # nothing, as an empty range), then what it got from others.
@@ -72,19 +73,18 @@ class RoundClock:
         self._found: dict[object, Exchange] = {}
 
     def seconds(self, candidate: Candidate) -> float:
-        exchanges = list(self._exchanges(candidate))
+        order = self._order(candidate)
+        exchanges = list(self._exchanges(candidate, order))
         rounds, k = len(candidate.blocks), len(self.devices)
         width = 5 * k  # messages of an exchange: up from each device, down for each turn
-        code: list[list[Line]] = [[] for _ in range(k + 1)]
+        code: list[list[Part]] = [[] for _ in range(k + 1)]
         for frame, n in frame_order(self.frames, rounds, candidate.in_flight):
             base = (frame * (rounds + 1) + n + 1) * width
-            after = exchanges[n + 1]
-            for d in range(k):
+            for d in order:
                 if n >= 0:
-                    code[d] += _numbered(exchanges[n].turns[d], base - width)
-                code[d] += _numbered(after.up[d], base)
-            code[k] += _numbered(after.down, base)
-        order = self._order(candidate)
+                    code[d].append((base - width, exchanges[n].turns[d]))
+                code[d].append((base, exchanges[n + 1].up[d]))
+            code[k].append((base, exchanges[n + 1].down))
         return finish([code[d] for d in (k, *order)], self.latency_s)
 
     def _order(self, candidate: Candidate) -> tuple[int, ...]:
@@ -96,9 +96,8 @@ class RoundClock:
             found |= dict.fromkeys(users[:1] if block.mode == "whole" else users)
         return tuple(found)
 
-    def _exchanges(self, candidate: Candidate) -> Iterator[Exchange]:
+    def _exchanges(self, candidate: Candidate, order: tuple[int, ...]) -> Iterator[Exchange]:
         """Before every round, and to gather the answer."""
-        order = self._order(candidate)
         held = self._input()
         done: Block | None = None
         for block, inner in zip(
@@ -258,43 +257,46 @@ class _Exchanging:
         return tuple((name, tuple(self.held[name])) for name in needed if name in self.held)
 
 
-def finish(code: Sequence[Sequence[Line]], latency_s: float) -> float:
+def finish(code: Sequence[Sequence[Part]], latency_s: float) -> float:
     """When the last device is done. Whoever comes first in time goes on, until it has to wait: for a
     message, or for its turn to send."""
-    clocks, places = [0.0] * len(code), [0] * len(code)
+    clocks, at = [0.0] * len(code), [(0, 0)] * len(code)
     arrived: dict[int, float] = {}
     waiting: dict[int, int] = {}  # who waits for a message
     heap = [(0.0, d) for d in range(len(code))]
     free = 0.0
     while heap:
         _, d = heappop(heap)
-        lines, place, clock = code[d], places[d], clocks[d]
-        while place < len(lines):
-            what, spent, message = lines[place]
-            if what == COMPUTE:
-                clock += spent
-            elif what == RECV:
-                arrival = arrived.get(message)
-                if arrival is None:
-                    waiting[message] = d
-                    break
-                clock = max(clock, arrival)
+        parts, clock, (part, place) = code[d], clocks[d], at[d]
+        while part < len(parts):
+            base, lines = parts[part]
+            while place < len(lines):
+                what, spent, message = lines[place]
+                if what == COMPUTE:
+                    clock += spent
+                elif what == RECV:
+                    arrival = arrived.get(base + message)
+                    if arrival is None:
+                        waiting[base + message] = d
+                        break
+                    if arrival > clock:
+                        clock = arrival
+                else:
+                    if heap and heap[0] < (clock, d):
+                        heappush(heap, (clock, d))
+                        break
+                    free = (free if free > clock else clock) + spent
+                    arrived[base + message] = arrival = free + latency_s
+                    other = waiting.pop(base + message, None)
+                    if other is not None:
+                        heappush(heap, (max(arrival, clocks[other]), other))
+                place += 1
             else:
-                if heap and heap[0] < (clock, d):
-                    heappush(heap, (clock, d))
-                    break
-                free = max(free, clock) + spent
-                arrived[message] = free + latency_s
-                other = waiting.pop(message, None)
-                if other is not None:
-                    heappush(heap, (max(free + latency_s, clocks[other]), other))
-            place += 1
-        clocks[d], places[d] = clock, place
+                part, place = part + 1, 0
+                continue
+            break
+        clocks[d], at[d] = clock, (part, place)
     return max(clocks)
-
-
-def _numbered(lines: Iterable[Line], base: int) -> list[Line]:
-    return [(what, seconds, message + base) for what, seconds, message in lines]
 
 
 def _overlap(some: Sequence[Strip], others: Sequence[Strip]) -> bool:

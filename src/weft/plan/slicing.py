@@ -66,9 +66,7 @@ class Slicer:
 
     def turns(self, layers: tuple[int, int], mode: RoundMode) -> Turns:
         if (layers, mode) not in self._turns:
-            self._turns[layers, mode] = Turns(
-                self.graph, layers, mode, self.devices, self.gateway
-            )
+            self._turns[layers, mode] = Turns(self.graph, layers, mode, self.devices, self.gateway)
         return self._turns[layers, mode]
 
     def round(self, block: Block, owned: Owned | None, halves: float) -> Round:

@@ -129,21 +129,41 @@ def device_cells(plan: Plan, name: str) -> tuple[str, str, str, str]:
 
 
 def compare_table(rows: Sequence[Row], title: str = "") -> RenderableType:
-    """Strategies, best first; speedup is relative to the slowest that is possible."""
+    """Strategies, best first; speedup is relative to the slowest. Impossible ones in a line below."""
     table = new_table()
     table.add_column("strategy", no_wrap=True)
     table.add_column("time", justify="right", no_wrap=True)
     table.add_column("speedup", justify="right", no_wrap=True)
     table.add_column("devices", overflow="fold")
-    if not all(row.valid for row in rows):
-        table.add_column("why not", overflow="fold")
     for row in rows:
-        time = seconds(row.seconds) if row.seconds is not None else "-"
-        speedup = f"{row.speedup:.2f}x" if row.speedup is not None else "-"
-        cells = (row.strategy, time, speedup, ", ".join(row.devices), row.why_not or "")
-        shown = cells[: len(table.columns)]
-        table.add_row(*map(escape, shown), style=None if row.valid else "dim")
-    return framed(title, table, "speedup: over the slowest row that is possible")
+        if row.seconds is not None:
+            cells = (
+                row.strategy,
+                seconds(row.seconds),
+                f"{row.speedup:.2f}x",
+                ", ".join(row.devices),
+            )
+            table.add_row(*map(escape, cells))
+    lines = ["speedup: over the slowest row"] if table.rows else []
+    return framed(title, table, "\n".join([*lines, *left_out(rows)]))
+
+
+def left_out(rows: Iterable[Row]) -> list[str]:
+    """A line that names the strategies which are not possible, those with one reason together."""
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        if row.why_not is not None:
+            reasons.setdefault(_short(row.why_not, row.strategy), []).append(row.strategy)
+    groups = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in reasons.items())
+    return [f"not for this fleet: {groups}"] if groups else []
+
+
+def _short(reason: str, strategy: str) -> str:
+    """The first clause of an error message: what is wrong, without what there is and what to do."""
+    text = reason.split("; ")[0].split(". ")[0]
+    for prefix in (f"strategy {strategy} ", "fleet: ", "the plan does not fit: "):
+        text = text.removeprefix(prefix)
+    return text
 
 
 def profile_table(profile: Profile) -> RenderableType:
