@@ -26,6 +26,7 @@ from weft.plan.registry import make_plan
 from weft.plan.round_clock import Candidate
 from weft.plan.sequence import task_in_sequence
 from weft.plan.task import Task
+from weft.program.memory import memory_bytes
 from weft.simulate.price import price
 
 MBPS = 20.0
@@ -220,6 +221,19 @@ def test_one_device_is_as_good_as_coopai_s_one_device() -> None:
     fleet = behind_gateway(0.5)
     plus, plain = (make_plan(s, task("vgg-small", fleet)) for s in ("coopai+", "coopai"))
     assert plus.decisions["modes"] == plain.decisions["modes"] == ["whole"]
+
+
+def test_where_memory_is_short_the_plan_fits() -> None:
+    """The clock knows nothing of memory: the simulator then prices every candidate."""
+    ample = behind_gateway(0.5, 0.5, 0.5)
+    free = make_plan("coopai+", task("vgg-small", ample, polish=3))
+    need = memory_bytes(free)
+    least = max(size for name, size in need.items() if name != "gw") / 1e6
+    replace = msgspec.structs.replace
+    small = [replace(d, memory_mb=least * 0.9) for d in ample.devices if d.name != "gw"]
+    tight = replace(ample, devices=(ample.device("gw"), *small))
+    plan = api.decide("coopai+", task("vgg-small", tight, polish=3))
+    assert max(size for name, size in memory_bytes(plan).items() if name != "gw") <= least * 0.9e6
 
 
 def test_polishing_keeps_only_what_is_faster() -> None:

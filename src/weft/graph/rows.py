@@ -48,6 +48,11 @@ class Rule(NamedTuple):
     reach: int = 1
     repeat: int = 1
 
+    @property
+    def row_by_row(self) -> bool:
+        """Whether row r comes from row r alone."""
+        return self.stride == self.reach == self.repeat == 1 and not self.above
+
     def span(self, first: int, last: int) -> Range:
         """Rows of the maps under the windows of rows first..last-1, beyond the borders too."""
         top, bottom = first // self.repeat, (last - 1) // self.repeat

@@ -122,7 +122,8 @@ class Book:
             moved[name] = lacks.reshape(two), gives.reshape(two)
             waits = np.maximum(waits, self._waits(need, own))
         last = waits.reshape(two)
-        down, up = np.zeros((2, *last.shape))
+        down: Floats = np.zeros(last.shape)
+        up: Floats = np.zeros(last.shape)
         for downs, ups in moved.values():
             down += downs
             up += ups
@@ -146,7 +147,7 @@ class Book:
     def _split(self, i: int, reach: int, have: dict[str, Span]) -> tuple[Floats, Floats]:
         """Seconds of the inner rows and of the rest; all is rest where no row is inner."""
         walk, reach = self._walk, min(reach, i + LONGEST_SPLIT - 1)
-        shape = (walk.shape[0], len(self._after))
+        shape = (max(reach + 1 - i, 0), len(self._after))
         inner = [np.full(shape, NONE), np.full(shape, -NONE)]
         whole = [np.full(shape, NONE), np.full(shape, -NONE)]
         for j, rows in _forwards(self.geometry, i, reach, have):
@@ -156,26 +157,26 @@ class Book:
             wanted = own[0][self._after], own[1][self._after]
             found = both(rows, wanted)
             some = found[1] > found[0]
-            for n in (0, 1):
-                inner[n][j] = np.where(some, found[n], wanted[0])  # empty at the top: all is below
-                whole[n][j] = wanted[n]
+            for n in (0, 1):  # empty at the top where there is none: all is below
+                inner[n][j - i] = np.where(some, found[n], wanted[0])
+                whole[n][j - i] = wanted[n]
         first, end = (
             np.concatenate(part, axis=1)
             for part in ((inner[0], whole[0], inner[1]), (inner[1], inner[0], whole[1]))
         )
-        spent = self._spent(i, reach, (first, end))[i : reach + 1].reshape(-1, 3, shape[1])
+        spent = self._spent(i, reach, (first, end)).reshape(shape[0], 3, shape[1])
         return spent[:, 0], spent[:, 1] + spent[:, 2]
 
     def _spent(self, i: int, reach: int, wanted: Span) -> Floats:
         """Seconds of inner rows, of those above and of those below, side by side."""
-        walk = Backwards(self.geometry, self._pair_cost)
+        walk = Backwards(self.geometry, self._pair_cost[i : reach + 1], i)
         for q in reversed(range(i, reach + 1)):
             layer = self.geometry.rows(q)
             assert layer is not None
-            first, end = wanted[0][q], wanted[1][q]
+            first, end = wanted[0][q - i], wanted[1][q - i]
             some = end > first
             rows = np.where(some, first, NONE), np.where(some, end, -NONE)
-            walk.widen(layer.output, q, q + 1, rows)
+            walk.widen(layer.output, q - i, q - i + 1, rows)
             walk.through(q, layer)
         return walk.spent
 
@@ -200,6 +201,8 @@ def _forwards(
 
 def _onto(rule: Rule, rows: Span, height: int, made: int) -> Span:
     """The rows of an operator's output whose windows lie within some rows of its input."""
+    if rule.row_by_row:
+        return rows
     first, end = rows
     top = np.where(first <= 0, 0, -(-(first + rule.above) // rule.stride) * rule.repeat)
     bottom = ((end + rule.above - rule.reach) // rule.stride + 1) * rule.repeat

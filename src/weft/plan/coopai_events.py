@@ -38,6 +38,8 @@ class Times(NamedTuple):
 class Clock(Protocol):
     """What a round adds; bytes and seconds are by device."""
 
+    channel: Channel
+
     def exchange(
         self, times: Times, up: Numbers, down: Numbers, waits: Sequence[int],
         inner: Numbers, outer: Numbers,

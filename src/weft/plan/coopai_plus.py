@@ -147,14 +147,21 @@ class _Planner:
                     yield Candidate(split.devices, blocks, each, self.in_flight)
 
     def numbers(self, seconds: float) -> list[int]:
-        """How many devices to look at: as the user said, else those that look best at first. The
-        others, or so few that their computing alone takes longer than `seconds`, are left out."""
+        """How many devices to look at: as the user said, else those that look best at first. Left out
+        are so few that their computing alone takes longer than `seconds`."""
         if self.fixed:
             return [self.fixed] if self.fixed > 1 else []
         speeds = 1 / self.seconds.sum(axis=0)
         hopeful = [k for k in range(2, len(speeds) + 1) if 1 / speeds[:k].sum() < seconds]
-        first = {k: self.ways(k, (self._even(k),))[0].seconds for k in hopeful}
-        return sorted(first, key=lambda k: first[k])[: NUMBERS + (self.streams or not self.overlap)]
+        first = {k: self.even_seconds(k) for k in hopeful[::2]}  # every other, then beside the best
+        best = min(first, key=lambda k: first[k], default=0)
+        first |= {k: self.even_seconds(k) for k in (best - 1, best + 1) if k in hopeful}
+        close = NUMBERS if self.overlap and not self.streams else NUMBERS + 1
+        return sorted(first, key=lambda k: first[k])[:close]
+
+    def even_seconds(self, k: int) -> float:
+        """Of the best way with one state."""
+        return self.ways(k, (self._even(k),))[0].seconds
 
     def ways(self, k: int, states: tuple[Weights, ...]) -> list[Way]:
         book = Book(self.geometry, states, self.seconds[:, :k])

@@ -243,7 +243,8 @@ class _Search:
                     last.inputs == layer.outputs
                 )
             for mode, down, up, places in modes:
-                shares = _units(places, work, count)
+                least = self.earliest(i) + (down + up) * count * self.clock.channel.byte_s
+                shares = _units(places, work, count) if self.may_keep(m, least) else None
                 if shares is None:
                     continue
                 busy = [float(share > 0) for share in shares]
@@ -253,6 +254,15 @@ class _Search:
                     times = self.clock.gather(times, [up * b for b in busy])
                     block = Block((i, m - 1), mode, shares)
                     self.keep(m, Label(times, GATEWAY, before=label, block=block))
+
+    def earliest(self, i: int) -> float:
+        """When the gateway may begin to hand out."""
+        return min(max(label.times.free, label.times.gateway) for label in self.gathered[i])
+
+    def may_keep(self, m: int, least: float) -> bool:
+        """Whether something that is at the gateway no earlier than this might be kept."""
+        held = self.kept[m].get(GATEWAY, ())
+        return len(held) < 2 or least < max(held[0].last, held[1].mean)
 
     def at_first(self, i: int) -> Label:
         """The best label with everything that goes on at the first device, which is the fastest."""
@@ -280,8 +290,7 @@ class _Search:
             return
         first, *others = label.times.ready
         ready = (first + sum(s[0] for s in self.seconds[i:m]), *others)
-        held = self.kept[m].get(GATEWAY, ())
-        if len(held) > 1 and ready[0] >= max(held[0].last, held[1].mean):
+        if not self.may_keep(m, ready[0]):
             return
         sizes = self.geometry.sizes
         leaves = float(sum(sizes[name] for name in self.geometry.cuts[m]) * VALUE_BYTES)

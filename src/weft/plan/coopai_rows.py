@@ -93,13 +93,15 @@ def row_work(geometry: Geometry, devices: int) -> RowWork:
 
 
 class Backwards:
-    """From rows of outputs to rows of inputs. Row j of every array is of blocks that end with layer j.
+    """From rows of outputs to rows of inputs. Row j of every array is of blocks that end with layer
+    `base` + j.
 
-    `cost`: by layer and column, what a FLOP of the layer costs there.
+    `cost`: by layer (from `base` on) and column, what a FLOP of the layer costs there.
     """
 
-    def __init__(self, geometry: Geometry, cost: Floats) -> None:
+    def __init__(self, geometry: Geometry, cost: Floats, base: int = 0) -> None:
         self.geometry = geometry
+        self.base = base
         self.shape = cost.shape
         self.cost = cost
         self.spent = np.zeros(self.shape)
@@ -118,6 +120,7 @@ class Backwards:
 
     def through(self, i: int, layer: RowLayer) -> None:
         """The operators of layer i, for all blocks that end with it or later."""
+        i -= self.base
         for step in reversed(layer.steps):
             if step.out not in self.first:
                 continue  # nobody reads it
@@ -216,8 +219,8 @@ def both(one: Span, other: Span) -> Span:
 
 def under(rule: Rule, rows: Span, height: int) -> Span:
     """The rows of an operator's input under the windows of some rows of its output."""
-    if rule.stride == rule.reach == rule.repeat == 1 and not rule.above:
-        return rows  # row by row
+    if rule.row_by_row:
+        return rows
     first, end = rows
     some = end > first
     top, bottom = (first, end - 1) if rule.repeat == 1 else (

@@ -25,7 +25,7 @@ RoundMode = Literal["whole", "rows", "rows+data", "model", "data", "hybrid"]
 ROW_DIM, UNIT_DIM = 2, 1  # of a feature map (samples, channels, rows, columns) and of a vector
 
 
-class Strip(Struct, frozen=True, array_like=True):
+class Strip(Struct, frozen=True, array_like=True, gc=False):
     """Places first..last-1 of a value along the dimension in which it is cut."""
 
     value: str
@@ -39,7 +39,7 @@ class Strip(Struct, frozen=True, array_like=True):
         return (self.last - self.first) * self.bytes
 
 
-class Turn(Struct, frozen=True, omit_defaults=True):
+class Turn(Struct, frozen=True, omit_defaults=True, gc=False):
     """What one device does in a round: a part of its layers on strips of its inputs."""
 
     device: str
@@ -52,7 +52,7 @@ class Turn(Struct, frozen=True, omit_defaults=True):
     places: tuple[int, int] = (0, 0)
 
 
-class Round(Struct, frozen=True, omit_defaults=True):
+class Round(Struct, frozen=True, omit_defaults=True, gc=False):
     """Layers first..last, by all devices at once.
 
     The gateway may do something before the devices (flatten a map into a vector) and after them (add a

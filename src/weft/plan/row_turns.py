@@ -12,6 +12,7 @@ from weft.graph.slices import cut_dim, value_of
 from weft.plan.rounds import Strip, Turn
 
 _Part = tuple[tuple[Strip, ...], tuple[Strip, ...], tuple[float, ...], int]  # a turn's, but who
+_Wanted = tuple[tuple[str, Range], ...]
 Owned = dict[str, dict[str, Range]]  # what every device gave in earlier rounds: places by value
 
 
@@ -36,7 +37,8 @@ class Rows:
         self.inputs = reads(graph, made.own)
         self._bytes = state_bytes(graph, made.own)
         own = {node.name for node in made.own if not is_constant(graph, node.name)}
-        self._turns: dict[tuple[tuple[str, Range], ...], _Part] = {}  # by what is wanted
+        self._turns: dict[_Wanted, _Part] = {}
+        self.parts: dict[tuple[_Wanted, _Wanted | None, float], list[dict[str, Range]]] = {}
         self._heavy = [_heavy(graph, [n for n in layer.nodes if n.name in own]) for layer in layers]
 
     def turn(self, device: str, wanted: Mapping[str, Range]) -> Turn:
@@ -74,21 +76,27 @@ def row_turns(
     halves: float,
 ) -> list[Turn]:
     """One turn for the wanted rows; with `own` (overlap) those in which nobody must be waited for first."""
-    whole = job.turn(device, wanted)
-    if own is None:
-        return [whole]
-    inner = job.inner(wanted, own)
+    key = (tuple(wanted.items()), None if own is None else tuple(own.items()), halves)
+    if key not in job.parts:
+        job.parts[key] = _parts(job, wanted, own, halves)
+    return [job.turn(device, part) for part in job.parts[key]]
+
+
+def _parts(
+    job: Rows, wanted: Mapping[str, Range], own: Mapping[str, Range] | None, halves: float
+) -> list[dict[str, Range]]:
+    whole = [dict(wanted)]
+    inner = {} if own is None else job.inner(wanted, own)
     if inner:
-        parts = [inner, *_around(wanted, inner)]
-        return [job.turn(device, part) for part in parts]
-    if own or not halves:
-        return [whole]
+        return [inner, *_around(wanted, inner)]
+    if own is None or own or not halves:
+        return whole
     middle = {name: (first + last) // 2 for name, (first, last) in wanted.items()}
     upper = {name: (first, middle[name]) for name, (first, _) in wanted.items()}
     lower = {name: (middle[name], last) for name, (_, last) in wanted.items()}
-    turns = [job.turn(device, part) for part in map(_nonempty, (upper, lower)) if part]
-    more = sum(sum(turn.work) for turn in turns)
-    return turns if more <= (1 + halves) * sum(whole.work) else [whole]
+    parts = [part for part in map(_nonempty, (upper, lower)) if part]
+    work = [sum(sum(job.turn("", part).work) for part in some) for some in (parts, whole)]
+    return parts if work[0] <= (1 + halves) * work[1] else whole
 
 
 def _around(wanted: Mapping[str, Range], inner: Mapping[str, Range]) -> list[dict[str, Range]]:

@@ -16,7 +16,7 @@ from weft.plan.rounds import RoundMode, Strip, Turn
 from weft.plan.row_turns import Owned, Rows, row_turns, state_bytes, strip_of
 
 
-class Block(Struct, frozen=True):
+class Block(Struct, frozen=True, gc=False):
     """Consecutive layers of one round. `shares`: of its output, per device; empty: even.
 
     A device with a share of 0 has no turn in this round. In mode whole the first device that has
