@@ -232,7 +232,8 @@ def test_where_memory_is_short_the_plan_fits() -> None:
     replace = msgspec.structs.replace
     small = [replace(d, memory_mb=least * 0.9) for d in ample.devices if d.name != "gw"]
     tight = replace(ample, devices=(ample.device("gw"), *small))
-    plan = api.decide("coopai+", task("vgg-small", tight, polish=3))
+    asked = dataclasses.replace(task("vgg-small", ample, polish=3), fleet=tight)
+    plan = api.decide("coopai+", asked)
     assert max(size for name, size in memory_bytes(plan).items() if name != "gw") <= least * 0.9e6
 
 

@@ -14,7 +14,8 @@ from weft.fleet.fleet import Device, Fleet, Medium
 from weft.plan.coopai import places, rounds_plan
 from weft.plan.coopai_geometry import DenseLayer, Geometry, RowLayer, geometry_of
 from weft.plan.coopai_polish import changes
-from weft.plan.round_clock import COMPUTE, RECV, SEND, Candidate, RoundClock, finish
+from weft.plan.round_clock import Candidate, RoundClock
+from weft.plan.round_events import COMPUTE, RECV, SEND, finish
 from weft.plan.rounds import RoundMode
 from weft.plan.sequence import task_in_sequence
 from weft.plan.slicing import Block

@@ -12,12 +12,12 @@ weft.simulate: a device does one thing after the other, the medium carries one m
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from heapq import heappop, heappush
 from typing import NamedTuple
 
 from weft.graph.rows import Range, places
 from weft.graph.slices import sum_name
 from weft.plan import options
+from weft.plan.round_events import COMPUTE, RECV, SEND, Code, Line, Part, finish
 from weft.plan.rounds import Round, Strip, frame_order
 from weft.plan.row_turns import Owned, strip_of
 from weft.plan.slicing import Block, Slicer
@@ -34,11 +34,6 @@ class Candidate(NamedTuple):
     in_flight: int = 1
     halves: float = 0.0
 
-
-COMPUTE, SEND, RECV = range(3)
-Line = tuple[int, float, int]  # what, seconds (of a message: on the medium), message
-Code = list[tuple[Line, ...]]  # by device
-Part = tuple[int, tuple[Line, ...]]  # what is added to the messages' numbers, and the lines
 
 # Who holds what: of every value, by device (the gateway last), first what the device made of it (perhaps
 # nothing, as an empty range), then what it got from others.
@@ -255,48 +250,6 @@ class _Exchanging:
         after = [strip.value for strip in found.after.takes] if found.after else []
         needed = dict.fromkeys([*self.clock.graph.cuts[found.layers[1] + 1], *after])
         return tuple((name, tuple(self.held[name])) for name in needed if name in self.held)
-
-
-def finish(code: Sequence[Sequence[Part]], latency_s: float) -> float:
-    """When the last device is done. Whoever comes first in time goes on, until it has to wait: for a
-    message, or for its turn to send."""
-    clocks, at = [0.0] * len(code), [(0, 0)] * len(code)
-    arrived: dict[int, float] = {}
-    waiting: dict[int, int] = {}  # who waits for a message
-    heap = [(0.0, d) for d in range(len(code))]
-    free = 0.0
-    while heap:
-        _, d = heappop(heap)
-        parts, clock, (part, place) = code[d], clocks[d], at[d]
-        while part < len(parts):
-            base, lines = parts[part]
-            while place < len(lines):
-                what, spent, message = lines[place]
-                if what == COMPUTE:
-                    clock += spent
-                elif what == RECV:
-                    arrival = arrived.get(base + message)
-                    if arrival is None:
-                        waiting[base + message] = d
-                        break
-                    if arrival > clock:
-                        clock = arrival
-                else:
-                    if heap and heap[0] < (clock, d):
-                        heappush(heap, (clock, d))
-                        break
-                    free = (free if free > clock else clock) + spent
-                    arrived[base + message] = arrival = free + latency_s
-                    other = waiting.pop(base + message, None)
-                    if other is not None:
-                        heappush(heap, (max(arrival, clocks[other]), other))
-                place += 1
-            else:
-                part, place = part + 1, 0
-                continue
-            break
-        clocks[d], at[d] = clock, (part, place)
-    return max(clocks)
 
 
 def _overlap(some: Sequence[Strip], others: Sequence[Strip]) -> bool:

@@ -1,0 +1,59 @@
+"""Devices and one medium, event by event, in the order of time: as weft.simulate, for one channel.
+
+    finish([gateway, first, second], latency_s=0.0)       # when the last of them is done
+
+A device does one line after the other; a receive waits for its message, a send only queues it. The medium
+carries one message after the other, first come first served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+
+COMPUTE, SEND, RECV = range(3)
+Line = tuple[int, float, int]  # what, seconds (of a message: on the medium), message
+Code = list[tuple[Line, ...]]  # by device
+Part = tuple[int, tuple[Line, ...]]  # what is added to the messages' numbers, and the lines
+
+
+def finish(code: Sequence[Sequence[Part]], latency_s: float) -> float:
+    """When the last device is done. Whoever comes first in time goes on, until it has to wait: for a
+    message, or for its turn to send."""
+    clocks, at = [0.0] * len(code), [(0, 0)] * len(code)
+    arrived: dict[int, float] = {}
+    waiting: dict[int, int] = {}  # who waits for a message
+    heap = [(0.0, d) for d in range(len(code))]
+    free = 0.0
+    while heap:
+        _, d = heappop(heap)
+        parts, clock, (part, place) = code[d], clocks[d], at[d]
+        while part < len(parts):
+            base, lines = parts[part]
+            while place < len(lines):
+                what, spent, message = lines[place]
+                if what == COMPUTE:
+                    clock += spent
+                elif what == RECV:
+                    arrival = arrived.get(base + message)
+                    if arrival is None:
+                        waiting[base + message] = d
+                        break
+                    if arrival > clock:
+                        clock = arrival
+                else:
+                    if heap and heap[0] < (clock, d):
+                        heappush(heap, (clock, d))
+                        break
+                    free = (free if free > clock else clock) + spent
+                    arrived[base + message] = arrival = free + latency_s
+                    other = waiting.pop(base + message, None)
+                    if other is not None:
+                        heappush(heap, (max(arrival, clocks[other]), other))
+                place += 1
+            else:
+                part, place = part + 1, 0
+                continue
+            break
+        clocks[d], at[d] = clock, (part, place)
+    return max(clocks)
