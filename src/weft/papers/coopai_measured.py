@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 PI_GFLOPS, MBPS, DEVICES = 13.6, 100.0, 10
 EQUAL = (PI_GFLOPS,) * DEVICES
 UNEQUAL = (13.6, 10.0, 10.0, 6.8, 6.8, 6.8)
-SCALE = {"alexnet": 40, "vgg16": 16, "vgg19": 12, "yolov2": 12}
+SCALE = {"alexnet": 40, "vgg16": 12, "vgg19": 12, "yolov2": 12}
 ALONE = 4  # times faster than the others of the network
 ANSWERS = 3  # the first one warms up
 LONG_S = 10.0  # an answer that takes so long is asked for once more only

@@ -1,6 +1,6 @@
-"""The simulator's seconds of rounds behind one medium, a hundred times faster: for searches.
+"""The simulator's seconds of rounds behind one medium, without a plan or a program: for searches.
 
-    clock = RoundClock(task, devices)
+    clock = RoundClock(task, devices, samples=1, frames=1)
     clock.seconds(Candidate(3, blocks, overlap))      # what price(plan) would say
 
 A round's exchange (what goes up and down before it, and what its turns then compute) follows from who
@@ -51,7 +51,7 @@ class Exchange(NamedTuple):
 
 
 class RoundClock:
-    """For the first `count` of some devices; `samples` are computed at once."""
+    """For these devices. `samples` are computed at once, as one of `frames`."""
 
     def __init__(self, task: Task, devices: Sequence[str], samples: int, frames: int) -> None:
         assert task.graph is not None
