@@ -9,8 +9,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from weft import api
 from weft.errors import InputError
@@ -221,6 +223,15 @@ def test_one_device_is_as_good_as_coopai_s_one_device() -> None:
     fleet = behind_gateway(0.5)
     plus, plain = (make_plan(s, task("vgg-small", fleet)) for s in ("coopai+", "coopai"))
     assert plus.decisions["modes"] == plain.decisions["modes"] == ["whole"]
+
+
+def test_a_network_whose_first_layer_cannot_be_cut_has_a_plan() -> None:
+    layers = nn.Sequential(nn.Linear(12, 12), nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3))
+    plan = api.plan(
+        layers, torch.rand(1, 3, 12, 12), behind_gateway(0.5, 0.5), strategy="coopai+",
+        mode="infer", options={"polish": 3, "devices": 2},
+    )  # fmt: skip
+    assert plan.decisions["modes"][0] == "whole"
 
 
 def test_where_memory_is_short_the_plan_fits() -> None:

@@ -113,7 +113,8 @@ class _Search:
         there = [label._replace(times=self.gather(label, m)) for label in labels]
         there.sort(key=lambda label: self.clock.last(label.times, gathered=True))
         self.gathered.append(there[:2])
-        self.alone.append(self.at_first(m) if 0 < m < self.layers else None)
+        first = m == 0 and self.geometry.is_rows(0)  # nobody has anything yet
+        self.alone.append(None if first or m == self.layers else self.at_first(m))
 
     def keep(self, m: int, made: Label) -> None:
         """`made` without what follows from its times."""
@@ -269,7 +270,7 @@ class _Search:
         sizes, k = self.geometry.sizes, self.k
         idle, none = (0.0,) * (k - 1), (0.0,) * k
         enters = float(sum(sizes[name] for name in self.geometry.cuts[i]) * VALUE_BYTES)
-        before = self.geometry.rows(i - 1)
+        before = self.geometry.rows(i - 1) if i else None
         found = [
             label._replace(times=self.clock.hand_out(label.times, (enters, *idle), none, False))
             for label in self.gathered[i]
