@@ -62,7 +62,13 @@ class ConvNet:
     """Three convolutions (two pooled) and a dense layer, hidden; Adam, Xavier uniform, zero bias."""
 
     def __init__(
-        self, input_shape: tuple[int, ...], classes: int, *, seed: int = 0, rate: float = 1e-3
+        self,
+        input_shape: tuple[int, ...],
+        classes: int,
+        *,
+        seed: int = 0,
+        rate: float = 1e-3,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         channels, height, width = input_shape
         self.places = (height // 4) * (width // 4)
@@ -78,9 +84,9 @@ class ConvNet:
         for shape in shapes:
             kernel = shape[2] * shape[3] if len(shape) == 4 else 1
             bound = (6 / ((shape[0] + shape[1]) * kernel)) ** 0.5
-            weight = torch.empty(shape).uniform_(-bound, bound, generator=random)
+            weight = torch.empty(shape, dtype=dtype).uniform_(-bound, bound, generator=random)
             self.weights.append(weight.requires_grad_())
-        self.biases = [torch.zeros(shape[0]).requires_grad_() for shape in shapes]
+        self.biases = [torch.zeros(shape[0], dtype=dtype).requires_grad_() for shape in shapes]
         self.optimizer = torch.optim.Adam([*self.weights, *self.biases], lr=rate, fused=True)
 
     @staticmethod

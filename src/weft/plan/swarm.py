@@ -49,6 +49,12 @@ class Swarm(Struct, frozen=True, omit_defaults=True):
     every: int = 20  # minibatches between two records of all weights, from which units are cloned
     horizontal: tuple[str, ...] = ()  # devices with a share of every layer: cloned whole
     prr: tuple[tuple[float, ...], ...] = ()  # measured, by the fleet's devices; row sends
+    # Packets that a minibatch may take; where above 0, what is left after a loss is spread anew with as
+    # many (`stitchnet+`), else the lost units are cloned as the paper does.
+    budget: int = 0
+    # In testing, whoever adds up messages multiplies what came by the weight that it expected over the
+    # weight that came. For networks that learned with less loss than they are tested with.
+    rescale: bool = False
 
     @property
     def depth(self) -> int:

@@ -182,11 +182,17 @@ class Piece(Struct, frozen=True, array_like=True):
 
 
 class Stitch(Struct, frozen=True, tag="stitch", omit_defaults=True):
-    """Make one tensor of pieces of others: of each value its pieces one after the other, or added."""
+    """Make one tensor of pieces of others: of each value its pieces one after the other, or added.
+
+    With `shares`, what each piece carries, all is multiplied by `expected` over the shares of the pieces
+    that were heard: so that sums of it keep their size whatever got lost.
+    """
 
     into: Tensor
     pieces: tuple[Piece, ...]
     add: bool = False
+    shares: tuple[float, ...] = ()
+    expected: float = 0.0
     lag: int = 0
     every: int = 1
 

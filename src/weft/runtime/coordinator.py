@@ -87,10 +87,7 @@ class Coordinator:
         self._segments: dict[str, tuple[Segment, ...]] = {}
         self.initial = state  # the weights that the run begins with
         self._feed = feed
-        self._feeder = crew.session.declare_publisher(
-            f"{crew.group}/data/{plan.source}",
-            congestion_control=zenoh.CongestionControl.BLOCK,  # never drop a minibatch
-        )
+        self._feeder = self._feeder_of(plan.source)
         if feed is None and settings.data is None:
             raise InputError("nothing to run on: give data or a feed")
 
@@ -102,6 +99,13 @@ class Coordinator:
         self.devices = involved(plan.fleet, plan.devices)
         self.working = tuple(d for d in self.devices if program.code.get(d))
         self._end = plan.shards[-1].device
+
+    def _feeder_of(self, device: str) -> zenoh.Publisher:
+        feeder: zenoh.Publisher = self.crew.session.declare_publisher(
+            f"{self.crew.group}/data/{device}",
+            congestion_control=zenoh.CongestionControl.BLOCK,  # never drop a minibatch
+        )
+        return feeder
 
     @property
     def everyone(self) -> tuple[str, ...]:

@@ -130,7 +130,7 @@ class Interpreter:
         letter = self.slots.take(key, i, step)
         if letter is None and i.late == "skip":
             self.void.add(step)
-        values = self.slots.values(letter, i, mine)
+        values = self.slots.values(letter, i, mine, step)
         self.holding.hold(step, t.kind, t.at, t.micro, values, t.part)
         self.span("wait", start, step, t.micro, str(t))
 
@@ -139,7 +139,8 @@ class Interpreter:
         mine = self.holding.use(step, own.kind, own.at, own.micro, own.part) if own else None
         if i.late == "skip":
             self.void.add(step)
-        self.holding.hold(step, t.kind, t.at, t.micro, self.slots.values(None, i, mine), t.part)
+        values = self.slots.values(None, i, mine, step)
+        self.holding.hold(step, t.kind, t.at, t.micro, values, t.part)
 
     def _send(self, i: ins.Send, step: int) -> None:
         t = i.tensor
@@ -211,12 +212,17 @@ class Interpreter:
             strip = held.narrow(piece.dim, piece.first, piece.last - piece.first)
             found.setdefault(piece.value, []).append(strip)
             dims[piece.value] = piece.dim
-        self.holding.hold(step, i.into.kind, i.into.at, i.into.micro, {
+        made = {
             value: strips[0] if len(strips) == 1
             else torch.stack(strips).sum(0) if i.add
             else torch.cat(strips, dims[value])
             for value, strips in found.items()
-        }, i.into.part)  # fmt: skip
+        }  # fmt: skip
+        if i.shares:
+            came = sum(share for piece, share in zip(i.pieces, i.shares, strict=True)
+                       if self.slots.heard(step, piece.tensor))  # fmt: skip
+            made = {v: x * (i.expected / came) if came else x for v, x in made.items()}
+        self.holding.hold(step, i.into.kind, i.into.at, i.into.micro, made, i.into.part)
 
     def _loss(self, i: ins.Loss, step: int) -> None:
         runner = next(r for r in self.trained.values() if r.segment.loss is not None)

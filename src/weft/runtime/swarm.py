@@ -7,8 +7,10 @@
 
 Devices report all that they know every few minibatches (`Swarm.every`). When one is lost, the others stop,
 the units that are worth it are cloned from the last record, and training goes on with the next minibatch
-under a new version of the plan. Nothing is repeated: a swarm loses more than that to its radio. A device
-that falls silent while the others go on is only noted: it takes up again when it is back.
+under a new version of the plan. Nothing is repeated: a swarm loses more than that to its radio. Should it be
+the device with the samples and the output layer, another is elected: it gets that layer from the record
+and the samples from here. A device that falls silent while the others go on is only noted: it takes up
+again when it is back.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,8 +31,7 @@ from weft.errors import LostDevice, WeftError
 from weft.graph.sliced_state import place_state
 from weft.plan.plan import Plan
 from weft.plan.stitchnet_recovery import importance
-from weft.plan.swarm_plan import spread_of
-from weft.plan.swarm_recovery import after_loss
+from weft.plan.swarm_recovery import after_loss, moved_units
 from weft.program.timeline import Span, Timeline
 from weft.runtime import messages as msg
 from weft.runtime.coordinator import Coordinator, Outcome
@@ -60,6 +62,7 @@ class SwarmCoordinator(Coordinator):
         self._silent: set[str] = set()
         self._gathered: tuple[dict[str, Tensor], dict[str, Tensor]] | None = None
         self._past: list[Span] = []  # of devices' earlier plans
+        self._members = set(self.devices)  # who may ever have a part in this run
 
     def prepare(self, optimizer_state: Mapping[str, Tensor] | None = None) -> None:
         self._kept_memory = dict(optimizer_state or {})
@@ -149,41 +152,48 @@ class SwarmCoordinator(Coordinator):
     def _recover(self, step: int) -> None:
         """The survivors stop; the lost units are cloned; everybody gets a new job."""
         begin = time.monotonic()
-        there = self.crew.present
-        lost = [d for d in self.devices if d in self._gone or d not in there]
-        for device in lost:
-            if device not in self._gone:
+        left = [d for d in self.devices if d not in self._gone]
+        self._tell({d: msg.Cancel(self.run, "a device is lost") for d in left}, 2.0)
+        there = self.crew.present  # only now: whoever died together with it has not answered
+        for device in left:
+            if device not in there:
                 self._gone[device] = begin
                 self._event(step, "device_lost", device=device)
-        survivors = [d for d in self.devices if d not in lost]
-        self._tell({d: msg.Cancel(self.run, "a device is lost") for d in survivors}, 2.0)
+        able = [d for d in self._members if d in there and d not in self._gone]
+        lost = [d for d in self.plan.fleet.names if d not in able]
+        survivors = [d for d in left if d in able]
+        before = self.plan
         try:
             state, memory = self._gathered = self._gathered or self._gather(survivors)
-            plan = after_loss(self.plan, lost, importance(self._incoming(state)))
-            before, owned = spread_of(self.plan), spread_of(plan)
-            self.adopt(priced(plan))
+            self._go_over_to(after_loss(before, lost, importance(self._incoming(state))), step)
             idle = [d for d in survivors if d not in self.devices]
             self._tell({d: msg.End(self.run) for d in idle}, 2.0)
             self.initial = state
             self.prepare(memory)
             self._gathered = None
         except LostDevice as error:  # one more, just now
-            if error.device == self.plan.source:
-                raise
             self._gone[error.device] = time.monotonic()
             self._event(step, "device_lost", device=error.device)
             return
-        numbers = [plan.fleet.names.index(d) for d in lost]
-        units = sum(int(np.isin(o, numbers).sum()) for o in before.owners)
-        cloned = sum(
-            int((np.isin(o, numbers) & (new >= 0)).sum())
-            for o, new in zip(before.owners, owned.owners, strict=True)
-        )
-        self._event(step, "recovered", lost=lost, units=units, cloned=cloned,
-                    messages=len(plan.swarm.messages) if plan.swarm else 0,
+        units, cloned = moved_units(before, self.plan, lost)
+        self._event(step, "recovered", lost=[d for d in before.devices if d in lost], units=units,
+                    cloned=cloned, messages=len(self.plan.swarm.messages) if self.plan.swarm else 0,
                     seconds=round(time.monotonic() - begin, 3))  # fmt: skip
+        self._members -= self._gone.keys()
         present = self.crew.present
         self._gone = {d: begin for d in self.devices if d not in present}
+
+    def _go_over_to(self, plan: Plan, step: int) -> None:
+        """Another plan; where it has another coordinator, the samples go there from now on."""
+        before = self.plan.source
+        self.adopt(priced(plan))
+        if plan.source == before:
+            return
+        self._feeder.undeclare()  # type: ignore[no-untyped-call]
+        self._feeder = self._feeder_of(plan.source)
+        if self._feed is not None:  # whoever is elected need not have the data set
+            self.settings = replace(self.settings, data=None)
+        self._event(step, "coordinator_elected", device=plan.source, before=before)
 
     def _gather(self, survivors: list[str]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """What everybody knows now; of the lost, what was last recorded."""
@@ -202,7 +212,7 @@ class SwarmCoordinator(Coordinator):
     def _incoming(self, state: Mapping[str, Tensor]) -> list[NDArray[np.floating]]:
         """The hidden layers' weights: a unit's row is what comes into it."""
         return [
-            next(state[n].numpy() for n in layer.state if state[n].dim() > 1)
+            next(state[n].flatten(1).numpy() for n in layer.state if state[n].dim() > 1)
             for layer in self.graph.layers[:-1]
         ]
 
