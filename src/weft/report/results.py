@@ -17,7 +17,7 @@ RADIO = ("messages", "packets", "packets_lost", "heard", "unheard", "late", "lef
 
 if TYPE_CHECKING:
     from weft.runtime.inference import InferResult
-    from weft.runtime.train import TrainResult
+    from weft.runtime.results import TrainResult
 
 
 def train_document(result: TrainResult) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,8 @@ from weft.plan.stitchnet_recovery import importance
 from weft.plan.swarm_recovery import after_loss, moved_units
 from weft.program.timeline import Span, Timeline
 from weft.runtime import messages as msg
-from weft.runtime.coordinator import Coordinator, Outcome
+from weft.runtime.coordinator import Coordinator
+from weft.runtime.outcome import Outcome
 from weft.simulate.price import priced
 
 LEAD_S = 0.3  # from the word to begin until the first slot: every device must have heard it
@@ -189,10 +189,7 @@ class SwarmCoordinator(Coordinator):
         self.adopt(priced(plan))
         if plan.source == before:
             return
-        self._feeder.undeclare()  # type: ignore[no-untyped-call]
-        self._feeder = self._feeder_of(plan.source)
-        if self._feed is not None:  # whoever is elected need not have the data set
-            self.settings = replace(self.settings, data=None)
+        self.feed_from_here()
         self._event(step, "coordinator_elected", device=plan.source, before=before)
 
     def _gather(self, survivors: list[str]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

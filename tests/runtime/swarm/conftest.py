@@ -27,9 +27,9 @@ from weft.plan.stitchnet import as_plan
 from weft.plan.stitchnet_mapping import Spread
 from weft.plan.stitchnet_paths import Routes
 from weft.plan.swarm_plan import routes_of, spread_of, with_swarm
-from weft.runtime.coordinator import Outcome
 from weft.runtime.jobs import Settings
 from weft.runtime.local import LocalFleet
+from weft.runtime.outcome import Outcome
 from weft.runtime.swarm import SwarmCoordinator, total_counts
 from weft.simulate.lossy import Channel
 
@@ -181,7 +181,7 @@ def convolutions() -> Subject:
 @pytest.fixture(scope="session")
 def _five() -> Iterator[LocalFleet]:
     with LocalFleet(FLEET.names) as local:
-        local.crew.wait_for(local.names, 60.0)
+        local.crew.wait_for(local.names, 180.0)
         yield local
 
 
@@ -191,7 +191,7 @@ def swarm(_five: LocalFleet) -> LocalFleet:
     for name, process in _five.processes.items():
         if process.poll() is not None:
             _five.restart(name)
-    _five.crew.wait_for(_five.names, 60.0)
+    _five.crew.wait_for(_five.names, 180.0)
     return _five
 
 

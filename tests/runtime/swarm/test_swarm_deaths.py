@@ -20,8 +20,8 @@ from weft.plan.stitchnet_mapping import elect, mix_mapped
 from weft.plan.stitchnet_paths import packets, plan_routes
 from weft.plan.stitchnet_search import best_spread
 from weft.plan.swarm_plan import spread_of
-from weft.runtime.coordinator import Outcome
 from weft.runtime.local import LocalFleet
+from weft.runtime.outcome import Outcome
 from weft.runtime.swarm import SwarmCoordinator
 
 
