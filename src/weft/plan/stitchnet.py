@@ -47,6 +47,7 @@ PLUS_OPTIONS = {
     "update": OPTIONS["update"],
     "probes": OPTIONS["probes"],
     "seed": OPTIONS["seed"],
+    "rescale": "no | yes: in testing, multiply what came by the weight expected over the weight that came",
 }
 
 
@@ -80,7 +81,8 @@ def stitchnet_plus(task: Task) -> Plan:
     own = packets(plan_routes("subpath", prr, usual))
     budget = options.integer(task, "packets", own)
     found = best_spread(prr, widths, budget, capacity=capacities(task.fleet))
-    more = {"budget": budget, "delivered_weight": found.value}
+    rescale = options.choice(task, "rescale", ("no", "yes"), "no") == "yes"
+    more = {"budget": budget, "delivered_weight": found.value, "rescale": rescale}
     return as_plan(task, "stitchnet+", prr, found.spread, found.routes, more)
 
 
