@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+import weft
 from weft.errors import WeftError
 from weft.fleet.losses import TRAINING
+from weft.fleet.radio import fleet_delivery
 from weft.graph.masked import Perceptron
 from weft.plan.plan import Plan
 from weft.plan.stitchnet_mapping import elect, mix_mapped
@@ -158,6 +160,36 @@ def test_when_the_coordinator_dies_the_next_by_score_takes_over_and_learns_on(
     assert [outcome.losses[s] for s in range(change, steps)] == pytest.approx(losses, abs=1e-6)
     perceptron.same(state, net)
     assert not torch.equal(state["6.weight"], run.begun_with[0]["6.weight"]), "the output learns on"
+
+
+def test_a_run_on_a_data_set_learns_on_after_its_coordinator_has_died(
+    swarm: LocalFleet, perceptron: Any
+) -> None:
+    """The first coordinator has the set itself; the next gets its samples from the starting process."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 24), nn.ReLU(), nn.Linear(24, 24), nn.ReLU(),
+                          nn.Linear(24, 10))  # fmt: skip
+    first = elect(fleet_delivery(perceptron.fleet))
+    dead = perceptron.fleet.names[first]
+
+    def kill(step: Any) -> None:
+        if step.done >= 15 and swarm.processes[dead].poll() is None:
+            swarm.kill(dead)
+
+    result = weft.train(
+        model, "mnist5k", nn.CrossEntropyLoss(), fleet=perceptron.fleet, strategy="stitchnet",
+        steps=120, batch=50, optimizer="adam", lr=0.005, join=swarm.endpoint, group=swarm.group,
+        on_progress=kill,
+    )  # fmt: skip
+    kinds = [event["kind"] for event in result.events]
+    assert kinds == ["device_lost", "coordinator_elected", "recovered"]
+    assert result.plan.source == result.events[1]["device"] != dead
+    change = result.events[2]["step"]
+    assert 15 <= change < 120
+    assert np.isfinite(result.losses).all()
+    assert np.mean(result.losses[-10:]) < 0.7 * np.mean(result.losses[:10])
+    assert result.test_accuracy is not None
+    assert result.test_accuracy > 0.6
 
 
 def packets_of(plan: Plan) -> int:
