@@ -47,6 +47,7 @@ PLUS_OPTIONS = {
     "update": OPTIONS["update"],
     "probes": OPTIONS["probes"],
     "seed": OPTIONS["seed"],
+    "copies": "percent of each device's units that others of their layer compute too, in answering",
     "rescale": "no | yes: in testing, multiply what came by the weight expected over the weight that came",
 }
 
@@ -82,7 +83,12 @@ def stitchnet_plus(task: Task) -> Plan:
     budget = options.integer(task, "packets", own)
     found = best_spread(prr, widths, budget, capacity=capacities(task.fleet))
     rescale = options.choice(task, "rescale", ("no", "yes"), "no") == "yes"
-    more = {"budget": budget, "delivered_weight": found.value, "rescale": rescale}
+    more = {
+        "budget": budget,
+        "delivered_weight": found.value,
+        "rescale": rescale,
+        "copied": options.integer(task, "copies", 0, high=100),
+    }
     return as_plan(task, "stitchnet+", prr, found.spread, found.routes, more)
 
 

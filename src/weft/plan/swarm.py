@@ -37,6 +37,14 @@ class Message(Struct, frozen=True, array_like=True):
     via: str = ""
 
 
+class Copy(Struct, frozen=True, array_like=True):
+    """Units of a layer that a device computes as well, for readers that do not hear their owner."""
+
+    device: str
+    layer: int
+    units: tuple[int, ...]
+
+
 class Swarm(Struct, frozen=True, omit_defaults=True):
     coordinator: str
     messages: tuple[Message, ...]
@@ -55,6 +63,10 @@ class Swarm(Struct, frozen=True, omit_defaults=True):
     # In testing, whoever adds up messages multiplies what came by the weight that it expected over the
     # weight that came. For networks that learned with less loss than they are tested with.
     rescale: bool = False
+    # In answering: so many percent of each device's units of a layer, the most important, are computed by
+    # the layer's other devices too. `copies` says which; they are chosen when the weights are known.
+    copied: int = 0
+    copies: tuple[Copy, ...] = ()
 
     @property
     def depth(self) -> int:

@@ -73,6 +73,7 @@ def with_swarm(
         prr=() if prr is None else tuple(tuple(float(p) for p in row) for row in prr),
         budget=plan.decisions.get("budget", 0),
         rescale=plan.decisions.get("rescale", False),
+        copied=plan.decisions.get("copied", 0),
     )
     # What is in `swarm` need not be said twice: a plan is read by people too.
     short = {key: value for key, value in plan.decisions.items() if key != "ways"}

@@ -28,6 +28,7 @@ from weft.plan.stitchnet_paths import Path, plan_routes, wanted
 from weft.plan.stitchnet_recovery import Importance, clone, drop
 from weft.plan.stitchnet_search import recover
 from weft.plan.swarm import Message, Swarm
+from weft.plan.swarm_copies import copied
 from weft.plan.swarm_plan import as_messages, known_links, spread_of, unit_shards
 
 
@@ -57,17 +58,18 @@ def after_loss(plan: Plan, lost: Sequence[str], importance: Importance) -> Plan:
         )
     horizontal = tuple(names[d] for d in spread.horizontal)
     packets = sum(m.direct + 2 * m.relayed for m in sent)
-    return msgspec.structs.replace(
+    after = msgspec.structs.replace(
         plan,
         shards=unit_shards(spread, names),
         source=names[head],
         version=plan.version + 1,
-        swarm=msgspec.structs.replace(swarm, messages=sent, horizontal=horizontal),
+        swarm=msgspec.structs.replace(swarm, messages=sent, horizontal=horizontal, copies=()),
         decisions={
             **plan.decisions, "coordinator": names[head], "horizontal": list(horizontal),
             "vertical": [names[d] for d in spread.vertical], "messages": len(sent), "packets": packets,
         },
     )  # fmt: skip
+    return copied(after, importance)
 
 
 def _head(plan: Plan, lost: Sequence[str]) -> int:

@@ -16,6 +16,7 @@ A device's number is its place in the fleet plus one: it names its turns, and wh
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 
 import msgspec
 
@@ -37,11 +38,12 @@ from weft.program.instructions import (
     Radio,
     Recv,
     Send,
+    Spare,
     Stitch,
     Tensor,
     Update,
 )
-from weft.program.swarm_units import check_swarm, holders_of, read_by
+from weft.program.swarm_units import check_swarm, held_of, holders_of, read_by
 
 DTYPE_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 UNIT_DIM = 1
@@ -66,7 +68,7 @@ class _Writer:
         self.depth = swarm.depth
         self.code: dict[str, list[Instruction]] = defaultdict(list)
         self.number = {name: n for n, name in enumerate(plan.fleet.names, start=1)}
-        self.holders = holders_of(plan)
+        self.holders, self.held = holders_of(plan), held_of(plan)
         self.sent = {(m.slot, m.source, m.dest): m for m in swarm.messages}
         self.read = [list(read_by(plan, layer)) for layer in range(self.depth + 1)]
         self.computed: list[tuple[str, int]] = []  # turns that were given a gradient
@@ -87,7 +89,7 @@ class _Writer:
         for word in (self.send, self.recv):
             for source, dest in pairs:
                 word(layer, source, dest, self.made(layer, source), self.blank(layer, source))
-        for device, units in self.holders[layer].items():
+        for device, units in self.held[layer].items():
             self.turn(layer, device, units)
 
     def made(self, cut: int, device: str) -> Tensor:
@@ -98,7 +100,7 @@ class _Writer:
         whole = self.swarm.values[cut]
         if cut == 0:
             return whole
-        return self.strip(cut, len(self.holders[cut - 1][owner]))
+        return self.strip(cut, len(self.held[cut - 1][owner]))
 
     def strip(self, cut: int, units: int) -> Blank:
         whole = self.swarm.values[cut]
@@ -138,15 +140,39 @@ class _Writer:
         number = self.number[device]
         pieces = []
         for source in self.read[layer]:
-            blank = self.blank(layer, source)
-            pieces.append(Piece(self.made(layer, source), blank.value, UNIT_DIM, 0, blank.shape[1]))
+            last = len(self.holders[layer - 1][source]) if layer else self.blank(0, source).shape[1]
+            value = self.swarm.values[layer].value
+            pieces.append(Piece(self.made(layer, source), value, UNIT_DIM, 0, last))
         shares, expected = self.levels(layer, device)
         joined = Tensor("in", layer, part=number)
         self.add(
             device,
-            Stitch(joined, tuple(pieces), shares=shares, expected=expected),
+            Stitch(
+                joined,
+                tuple(pieces),
+                shares=shares,
+                expected=expected,
+                spares=tuple(self.spares(layer, device)) if layer else (),
+            ),
             Forward((layer, layer), 0, self.plan.batch, part=number, work=self.work(layer, units)),
         )
+
+    def spares(self, layer: int, device: str) -> Iterator[Spare]:
+        """For each owner that may not be heard, who else has units of it, in the fleet's order."""
+        value, begin = self.swarm.values[layer].value, 0
+        for owner in self.read[layer]:
+            units = self.holders[layer - 1][owner]
+            for other, held in self.held[layer - 1].items():
+                own = len(self.holders[layer - 1][other])
+                place = {unit: own + k for k, unit in enumerate(held[own:])}
+                common = [unit for unit in units if unit in place]
+                if common and owner != device:
+                    yield Spare(
+                        self.made(layer, owner), self.made(layer, other), value, UNIT_DIM,
+                        tuple(place[unit] for unit in common),
+                        tuple(begin + units.index(unit) for unit in common),
+                    )  # fmt: skip
+            begin += len(units)
 
     def levels(self, layer: int, device: str) -> tuple[tuple[float, ...], float]:
         """Of each message a turn reads the share of the layer before that it carries; and how much of

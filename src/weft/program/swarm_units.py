@@ -31,6 +31,17 @@ def check_swarm(plan: Plan) -> Swarm:
             "plan: swarm: late = none needs slot_ms = 0 and training: to give a minibatch up "
             "together, devices must wait for each other"
         )
+    if swarm.copies and (swarm.late != "zero" or swarm.rescale or plan.mode != "infer"):
+        raise InputError(
+            "plan: swarm: copies are for answering, with late = zero and without rescale: while a network "
+            "learns, copies would have to be kept alike"
+        )
+    for copy in swarm.copies:
+        width = swarm.values[copy.layer + 1].shape[1] if 0 <= copy.layer < swarm.depth else 0
+        if not (copy.units and 0 <= min(copy.units) <= max(copy.units) < width):
+            raise InputError(
+                f"plan: swarm: {copy.device} has copies {copy.units} of layer {copy.layer}"
+            )
     if swarm.rescale and swarm.late != "zero":
         raise InputError(
             f"plan: swarm: rescale needs late = zero, not {swarm.late}: what stands in for a loss would "
@@ -67,6 +78,15 @@ def holders_of(plan: Plan) -> list[dict[str, tuple[int, ...]]]:
     return found
 
 
+def held_of(plan: Plan) -> list[dict[str, tuple[int, ...]]]:
+    """The same with the copies that a device computes beside its own units; those come first."""
+    assert plan.swarm is not None
+    found = holders_of(plan)
+    for copy in plan.swarm.copies:
+        found[copy.layer][copy.device] += copy.units
+    return found
+
+
 def read_by(plan: Plan, layer: int) -> dict[str, tuple[int, ...]]:
     """Whose units of the layer before a layer's turns read, in the order in which they are joined."""
     assert plan.swarm is not None
@@ -82,4 +102,4 @@ def swarm_segment(graph: Graph, plan: Plan, device: str, layer: int) -> Segment:
     if layer == swarm.depth:
         loss = plan.mode == "train"
         return listed_segment(graph, layer, number, (), columns, with_loss=loss)
-    return listed_segment(graph, layer, number, holders_of(plan)[layer][device], columns)
+    return listed_segment(graph, layer, number, held_of(plan)[layer][device], columns)

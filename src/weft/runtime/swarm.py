@@ -20,21 +20,21 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
 from torch import Tensor
 
 from weft.errors import LostDevice, WeftError
+from weft.graph.network import Graph
 from weft.graph.sliced_state import place_state
 from weft.plan.plan import Plan
-from weft.plan.stitchnet_recovery import importance
+from weft.plan.stitchnet_recovery import Importance, importance
 from weft.plan.swarm_recovery import after_loss, moved_units
 from weft.program.timeline import Span, Timeline
 from weft.runtime import messages as msg
 from weft.runtime.coordinator import Coordinator
 from weft.runtime.outcome import Outcome
+from weft.runtime.roads import involved
 from weft.simulate.price import priced
 
 LEAD_S = 0.3  # from the word to begin until the first slot: every device must have heard it
@@ -64,6 +64,12 @@ class SwarmCoordinator(Coordinator):
         self._past: list[Span] = []  # of devices' earlier plans
         self._members = set(self.devices)  # who may ever have a part in this run
 
+    def adopt(self, plan: Plan) -> None:
+        super().adopt(plan)
+        # A device that is heard well may relay without having any units.
+        relays = {m.via for m in plan.swarm.messages if m.relayed} if plan.swarm else set()
+        self.devices = involved(plan.fleet, (*plan.devices, *sorted(relays - {*plan.devices})))
+
     def prepare(self, optimizer_state: Mapping[str, Tensor] | None = None) -> None:
         self._kept_memory = dict(optimizer_state or {})
         super().prepare(optimizer_state)
@@ -72,29 +78,35 @@ class SwarmCoordinator(Coordinator):
         self, first: int, last: int, on_progress: Callable[[Outcome], None] | None = None
     ) -> Outcome:
         """Minibatches first..last-1 by whoever is there; fewer devices where some are lost."""
+        begin = first
         losses: dict[int, float] = {}
+        answers: dict[tuple[int, int], dict[str, Tensor]] = {}
         while True:
             self._heard = dict.fromkeys(self.devices, time.monotonic() + LEAD_S)
             self._silent = set()
             try:
                 outcome = super().steps(first, last, on_progress)
-                return Outcome(losses | outcome.losses, outcome.answers, outcome.done)
+                return Outcome(losses | outcome.losses, answers | outcome.answers, outcome.done)
             except _Fewer as fewer:
                 losses |= fewer.outcome.losses
+                answers |= fewer.outcome.answers
                 first = min(max(fewer.outcome.done.values()) + 1, last)
+                if self.plan.mode == "infer":  # what nobody has answered is asked again
+                    asked = {step for step, _ in answers}
+                    first = min((s for s in range(begin, last) if s not in asked), default=last)
             while self._gone:
                 self._recover(first)
             if first == last:
-                return Outcome(losses, {}, dict.fromkeys(self.devices, last - 1))
+                return Outcome(losses, answers, dict.fromkeys(self.devices, last - 1))
 
     def _run_commands(self, first: int, last: int) -> dict[str, msg.Command]:
         assert self.plan.swarm is not None
         clocked = self.plan.swarm.slot_ms > 0
-        apart = dict.fromkeys(self.devices, 0.0)
+        apart = dict.fromkeys(self.working, 0.0)
         if clocked and not self.settings.same_clock:
-            apart = {d: self.crew.clock_offset(d) for d in self.devices}
+            apart = {d: self.crew.clock_offset(d) for d in self.working}
         start = time.monotonic() + LEAD_S if clocked else 0.0
-        return {d: msg.Run(self.run, first, last, start - apart[d]) for d in self.devices}
+        return {d: msg.Run(self.run, first, last, start - apart[d]) for d in self.working}
 
     # --- what devices tell ----------------------------------------------------------------------
 
@@ -165,7 +177,7 @@ class SwarmCoordinator(Coordinator):
         before = self.plan
         try:
             state, memory = self._gathered = self._gathered or self._gather(survivors)
-            self._go_over_to(after_loss(before, lost, importance(self._incoming(state))), step)
+            self._go_over_to(after_loss(before, lost, units_weigh(self.graph, state)), step)
             idle = [d for d in survivors if d not in self.devices]
             self._tell({d: msg.End(self.run) for d in idle}, 2.0)
             self.initial = state
@@ -206,19 +218,21 @@ class SwarmCoordinator(Coordinator):
         self._kept, self._kept_memory = dict(state), dict(memory)
         return state, memory
 
-    def _incoming(self, state: Mapping[str, Tensor]) -> list[NDArray[np.floating]]:
-        """The hidden layers' weights: a unit's row is what comes into it."""
-        return [
-            next(state[n].flatten(1).numpy() for n in layer.state if state[n].dim() > 1)
-            for layer in self.graph.layers[:-1]
-        ]
-
     # --- what it was all like -------------------------------------------------------------------
 
     def timeline(self, since: int | None = None) -> tuple[Timeline, dict[str, msg.Spans]]:
         """All plans' spans, on this machine's clock, from the first instruction on."""
         found, counts = self.spans(self.devices, since)
         return self.as_timeline([*self._past, *found]), counts
+
+
+def units_weigh(graph: Graph, state: Mapping[str, Tensor]) -> Importance:
+    """How important each unit of each hidden layer is: its row of the weights is what comes into it."""
+    rows = [
+        next(state[n].detach().flatten(1).numpy() for n in layer.state if state[n].dim() > 1)
+        for layer in graph.layers[:-1]
+    ]
+    return importance(rows)
 
 
 def run_class(plan: Plan) -> type[Coordinator]:

@@ -15,16 +15,20 @@ import weft
 from weft.api import decide, make_task
 from weft.fleet.fleet import Fleet, Link
 from weft.fleet.losses import TESTING, TRAINING
+from weft.graph.capture import state_of
 from weft.graph.masked import Perceptron
 from weft.graph.partial import Update
 from weft.plan.derive import derive_profile
-from weft.plan.stitchnet_mapping import mix_mapped
+from weft.plan.stitchnet_copies import with_copies
+from weft.plan.stitchnet_mapping import Spread, mix_mapped
 from weft.plan.stitchnet_paths import Path, Routes, plan_routes, wanted
+from weft.plan.swarm_copies import copied
 from weft.plan.swarm_plan import believed
 from weft.report.results import train_document, train_table
 from weft.report.tables import render
 from weft.runtime.local import LocalFleet
-from weft.runtime.swarm import total_counts
+from weft.runtime.swarm import total_counts, units_weigh
+from weft.simulate.copies import output_with_copies
 
 
 @pytest.mark.parametrize("update", ["zero", "own"])
@@ -61,6 +65,16 @@ def test_packets_sent_twice_other_relays_and_messages_left_out_are_the_same_too(
     via = np.array([[next(k for k in (3, 1, 4) if k not in (i, j)) for j in range(n)]
                     for i in range(n)])  # fmt: skip
     perceptron.agree(swarm, perceptron.plan(spread, Routes(direct, relayed, via)))
+
+
+def test_a_device_without_units_relays(swarm: LocalFleet, perceptron: Any) -> None:
+    """Once such a device was sent home, and what went by it never came."""
+    head, one, two, _, relay = range(5)
+    owners = tuple(np.repeat([one, two], width // 2) for width in perceptron.widths)
+    spread = Spread(5, head, owners)
+    asked = wanted(spread)
+    plan = perceptron.plan(spread, Routes(0 * asked, 2 * asked, np.full((5, 5), relay)))
+    perceptron.agree(swarm, plan)
 
 
 @pytest.mark.parametrize(
@@ -115,6 +129,37 @@ def test_answers_are_those_of_the_masks(swarm: LocalFleet, perceptron: Any, resc
     for step in range(4):
         (answer,) = outcome.answers[step, 0].values()
         torch.testing.assert_close(answer, expected[step], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("share", [25, 100])
+def test_copies_answer_where_their_owner_is_not_heard(
+    swarm: LocalFleet, perceptron: Any, share: int
+) -> None:
+    spread = mix_mapped(perceptron.prr, perceptron.widths)
+    routes = plan_routes("subpath", perceptron.prr, spread)
+    norms = units_weigh(perceptron.graph, state_of(perceptron.model))
+    planned = perceptron.plan(spread, routes, decisions={"copied": share})
+    plan = copied(msgspec.structs.replace(planned, mode="infer"), norms)
+    assert plan.swarm is not None
+    assert sum(len(copy.units) for copy in plan.swarm.copies) > 0
+    steps = 6
+    with perceptron.coordinator(swarm, plan) as run:
+        run.prepare()
+        outcome = run.steps(0, steps)
+        _, nodes = run.timeline()
+    channel, net = perceptron.channel(plan), perceptron.masked()
+    heard = channel.heard(TESTING, 0, steps)
+    x = torch.stack([perceptron.data(step)[0] for step in range(steps)])
+    holders = with_copies(spread, norms, share / 100)
+    expected = output_with_copies(net, channel, x, holders, heard)
+    for step in range(steps):
+        (answer,) = outcome.answers[step, 0].values()
+        torch.testing.assert_close(answer, expected[step], atol=1e-6, rtol=0)
+    without = net.logits(x, channel.masks(TESTING, 0, steps))
+    assert not torch.allclose(without, expected), "else nothing was tried"
+    assert total_counts(run, nodes)["messages"] == steps * sum(
+        m.slot <= plan.swarm.depth for m in plan.swarm.messages
+    )
 
 
 def test_training_by_name_on_nodes_that_are_there_draws_no_losses(

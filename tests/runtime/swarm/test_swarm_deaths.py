@@ -7,6 +7,7 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 import weft
 from weft.errors import WeftError
-from weft.fleet.losses import TRAINING
+from weft.fleet.losses import TESTING, TRAINING
 from weft.fleet.radio import fleet_delivery
 from weft.graph.masked import Perceptron
 from weft.plan.plan import Plan
@@ -190,6 +191,29 @@ def test_a_run_on_a_data_set_learns_on_after_its_coordinator_has_died(
     assert np.mean(result.losses[-10:]) < 0.7 * np.mean(result.losses[:10])
     assert result.test_accuracy is not None
     assert result.test_accuracy > 0.6
+
+
+def test_answers_go_on_when_a_device_dies_and_none_is_missing(
+    swarm: LocalFleet, perceptron: Any, once: Any
+) -> None:
+    plan = msgspec.structs.replace(mixed(perceptron), mode="infer")
+    steps = 60
+    with perceptron.coordinator(swarm, plan) as run:
+        run.prepare()
+        outcome = run.steps(0, steps, once(lambda: swarm.kill(plan.source)))
+    assert [event["kind"] for event in run.events] == [
+        "device_lost", "coordinator_elected", "recovered",
+    ]  # fmt: skip
+    change, net = run.events[-1]["step"], perceptron.masked()
+    assert 5 < change < steps
+    x = torch.stack([perceptron.data(step)[0] for step in range(steps)])
+    for used, first, last in ((plan, 0, change), (run.plan, change, steps)):
+        masks = perceptron.channel(used).masks(TESTING, first, last - first)
+        for step, expected in zip(
+            range(first, last), net.logits(x[first:last], masks), strict=True
+        ):
+            (answer,) = outcome.answers[step, 0].values()
+            torch.testing.assert_close(answer, expected, atol=1e-6, rtol=0)
 
 
 def packets_of(plan: Plan) -> int:
