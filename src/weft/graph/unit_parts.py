@@ -86,7 +86,7 @@ def _convolution(graph: Graph, nodes: list[Node], node: Node) -> tuple[tuple[Nod
         return tuple(nodes), f"{nodes[0].name} comes before {node.name}"
     for other in nodes[1:]:
         if not _channelwise(graph, other):
-            return tuple(nodes), f"{other.name} ({other.op}) does not treat each channel by itself"
+            return tuple(nodes), f"{other.name} ({other.op}) has weights or mixes channels"
     return tuple(nodes), ""
 
 

@@ -99,6 +99,12 @@ class SwarmCoordinator(Coordinator):
             if first == last:
                 return Outcome(losses, answers, dict.fromkeys(self.devices, last - 1))
 
+    def _ask_to_run(self, first: int, last: int) -> None:
+        try:
+            super()._ask_to_run(first, last)
+        except LostDevice as error:  # before it has begun: no other case than in the middle
+            self.crew.events.put(error)
+
     def _run_commands(self, first: int, last: int) -> dict[str, msg.Command]:
         assert self.plan.swarm is not None
         clocked = self.plan.swarm.slot_ms > 0

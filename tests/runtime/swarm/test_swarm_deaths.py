@@ -103,6 +103,19 @@ def test_killed_devices_are_replaced_by_clones_of_the_record(
     assert sum(e["cloned"] for e in run.events if e["kind"] == "recovered") >= len(horizontal)
 
 
+def test_a_device_that_dies_before_the_first_minibatch_is_replaced_as_well(
+    swarm: LocalFleet, perceptron: Any
+) -> None:
+    plan = mixed(perceptron)
+    dying = next(d for d in plan.devices if d != plan.source)
+    with perceptron.coordinator(swarm, plan) as run:
+        run.prepare()
+        swarm.kill(dying)
+        outcome = run.steps(0, 8)
+    assert [event["kind"] for event in run.events] == ["device_lost", "recovered"]
+    assert max(outcome.losses) == 7
+
+
 def go_on(subject: Any, run: Remembering, first: int, last: int) -> tuple[Perceptron, list[float]]:
     """The masked form from what the run's last plan began with: weights, memory, minibatch."""
     state, memory = run.begun_with
