@@ -103,19 +103,6 @@ def test_killed_devices_are_replaced_by_clones_of_the_record(
     assert sum(e["cloned"] for e in run.events if e["kind"] == "recovered") >= len(horizontal)
 
 
-def test_a_device_that_dies_before_the_first_minibatch_is_replaced_as_well(
-    swarm: LocalFleet, perceptron: Any
-) -> None:
-    plan = mixed(perceptron)
-    dying = next(d for d in plan.devices if d != plan.source)
-    with perceptron.coordinator(swarm, plan) as run:
-        run.prepare()
-        swarm.kill(dying)
-        outcome = run.steps(0, 8)
-    assert [event["kind"] for event in run.events] == ["device_lost", "recovered"]
-    assert max(outcome.losses) == 7
-
-
 def go_on(subject: Any, run: Remembering, first: int, last: int) -> tuple[Perceptron, list[float]]:
     """The masked form from what the run's last plan began with: weights, memory, minibatch."""
     state, memory = run.begun_with
@@ -234,13 +221,17 @@ def packets_of(plan: Plan) -> int:
     return sum(m.direct + 2 * m.relayed for m in plan.swarm.messages)
 
 
-def test_with_one_device_left_the_run_ends_and_says_who_is_lost(
+def test_from_before_the_first_minibatch_until_one_device_is_left_the_run_goes_on(
     swarm: LocalFleet, perceptron: Any, once: Any
 ) -> None:
     """Last of all: it takes all nodes but one."""
     plan = mixed(perceptron)
-    dying = [name for name in plan.fleet.names if name != "n5"]
+    head, left, first, *others = plan.devices
+    dying = [head, *others]
     with perceptron.coordinator(swarm, plan) as run:
         run.prepare()
-        with pytest.raises(WeftError, match=r"lost.* (n5 is left|the last unit of a layer)"):
-            run.steps(0, 1_000_000, once(lambda: [swarm.kill(d) for d in dying] and None))
+        swarm.kill(first)
+        assert max(run.steps(0, 8).losses) == 7
+        assert [event["kind"] for event in run.events] == ["device_lost", "recovered"]
+        with pytest.raises(WeftError, match=rf"lost.* ({left} is left|the last unit of a layer)"):
+            run.steps(8, 1_000_000, once(lambda: [swarm.kill(d) for d in dying] and None))
