@@ -102,7 +102,7 @@ class Subject:
         net: Perceptron | ConvNet = (
             Perceptron(SIZES, update=update, dtype=torch.float64)
             if self.dense
-            else ConvNet(IMAGE, CLASSES, dtype=torch.float64)
+            else ConvNet(IMAGE, CLASSES, update=update, dtype=torch.float64)
         )
         given = state or state_of(self.model)
         with torch.no_grad():

@@ -41,17 +41,24 @@ def test_real_devices_compute_what_the_masks_do(
     assert len(perceptron.agree(swarm, plan)) == 5
 
 
-@pytest.mark.parametrize("path", ["direct", "coordinator", "subpath"])
+@pytest.mark.parametrize(
+    ("network", "path"),
+    [
+        ("perceptron", "direct"), ("perceptron", "coordinator"), ("perceptron", "subpath"),
+        ("convolutions", "subpath"),
+    ],
+)  # fmt: skip
 def test_a_minibatch_with_any_loss_is_given_up_by_all(
-    swarm: LocalFleet, perceptron: Any, path: Path
+    swarm: LocalFleet, request: pytest.FixtureRequest, network: str, path: Path
 ) -> None:
-    bad = perceptron.fleet
+    subject = request.getfixturevalue(network)
+    bad = subject.fleet
     good = Fleet(  # so good that some minibatches lose nothing
         bad.devices, tuple(Link(link.between, 100.0, 100.0, loss=0.02) for link in bad.link)
     )
-    spread = mix_mapped(perceptron.prr, perceptron.widths)
-    plan = perceptron.plan(spread, plan_routes(path, perceptron.prr, spread), good, "none")
-    assert 0 < len(perceptron.agree(swarm, plan, 12)) < 12
+    spread = mix_mapped(subject.prr, subject.widths)
+    plan = subject.plan(spread, plan_routes(path, subject.prr, spread), good, "none")
+    assert 0 < len(subject.agree(swarm, plan, 12)) < 12
 
 
 def test_packets_sent_twice_other_relays_and_messages_left_out_are_the_same_too(
@@ -78,12 +85,20 @@ def test_a_device_without_units_relays(swarm: LocalFleet, perceptron: Any) -> No
 
 
 @pytest.mark.parametrize(
-    "strategy", ["stitchnet", "stitchnet+", "vertical", "horizontal", "random-units"]
+    ("strategy", "more"),
+    [
+        ("stitchnet", {}),
+        ("stitchnet", {"update": "own"}),
+        ("stitchnet+", {"packets": 18}),  # so few that messages get lost
+        ("vertical", {"path": "direct"}),
+        ("horizontal", {"path": "coordinator"}),
+        ("random-units", {"update": "own"}),
+        ("average-layers", {}),
+    ],
 )
 def test_channels_of_convolutions_are_spread_like_units(
-    swarm: LocalFleet, convolutions: Any, strategy: str
+    swarm: LocalFleet, convolutions: Any, strategy: str, more: dict[str, object]
 ) -> None:
-    more = {"packets": 18} if strategy == "stitchnet+" else {}  # so few that messages get lost
     task = make_task(
         derive_profile(convolutions.graph, convolutions.fleet), convolutions.fleet, batch=6,
         graph=convolutions.graph, optimizer="adam", options={"probes": 50} | more,
