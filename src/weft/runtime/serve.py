@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import statistics
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 
 import torch
 from torch import Tensor, nn
@@ -22,15 +21,19 @@ from weft.graph.sequence import in_sequence
 from weft.plan.derive import derive_profile
 from weft.plan.plan import Plan
 from weft.plan.profile import Profile
+from weft.plan.swarm_copies import copied
 from weft.program.timeline import Timeline
+from weft.runtime.closing import Closing
 from weft.runtime.coordinator import Coordinator
 from weft.runtime.emulate import emulation
 from weft.runtime.jobs import Settings
 from weft.runtime.launch import Place, open_crew
 from weft.runtime.messages import Spans
+from weft.runtime.swarm import run_class, units_weigh
+from weft.simulate.price import priced
 
 
-class Served:
+class Served(Closing):
     """A network spread over a fleet that answers calls until it is closed."""
 
     def __init__(
@@ -73,17 +76,6 @@ class Served:
     def close(self) -> None:
         self._stack.close()
 
-    def __enter__(self) -> Served:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
 
 def serve(
     model: nn.Module,
@@ -125,6 +117,8 @@ def serve(
         plan = api.decide(strategy, task)
     if plan.mode != "infer":
         raise InputError(f"this plan of {plan.strategy} is for training, not for inference")
+    if plan.swarm is not None and plan.swarm.copied:
+        plan = priced(copied(plan, units_weigh(graph, state)))
     if plan.layering == "sequence":
         graph = in_sequence(graph)
     inputs: dict[int, Tensor] = {}
@@ -132,7 +126,7 @@ def serve(
     with contextlib.ExitStack() as opening:
         crew, fitted = opening.enter_context(open_crew(plan, place, settings))
         run = opening.enter_context(
-            Coordinator(
+            run_class(plan)(
                 crew,
                 plan,
                 graph,
