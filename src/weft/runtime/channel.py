@@ -30,6 +30,10 @@ SLOW_S = 0.001  # a hand-over that takes longer means that the link is backed up
 RETRY_S = 1.0
 
 
+# When it was ready, what it is, and when the medium carries it, where that is known already.
+_Item = tuple[float, Header, bytes, tuple[float, float] | None]
+
+
 class OutLink(Struct, frozen=True, omit_defaults=True):
     """A channel this device may send on, to one neighbour. Rate 0: as fast as the network allows."""
 
@@ -78,7 +82,7 @@ class Channel:
         self._session, self._key = session, key
         self._ledger, self._record = ledger, record
         self._droppable = droppable
-        self._queue: queue.SimpleQueue[tuple[float, Header, bytes] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._clock: Clock = SharedClock(Path(link.shared)) if link.shared else OwnClock()
         self._publisher = session.declare_publisher(
             key,
@@ -116,7 +120,11 @@ class Channel:
         )
         if queue_it:
             self._waiting[_name(header)] += 1
-            self._queue.put((now, header, payload))
+            booked = None
+            if self.link.shared and self.link.bytes_per_s and header.due <= now:
+                # A medium carries messages in the order in which they are ready, whoever they are for.
+                booked = self._book(now, len(payload))
+            self._queue.put((now, header, payload, booked))
             return
         self._publish(header, payload, now)
         if time.monotonic() - now > SLOW_S:  # it is backed up: let the thread do the waiting
@@ -129,13 +137,15 @@ class Channel:
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None and not self._stopped.is_set():
-            ready, header, payload = item
+            ready, header, payload, booked = item
             # A relayed message is ready when its emulated latency is over, not when it came.
             ready = max(ready, header.due)
             start = end = ready
             if self.link.bytes_per_s:
-                sleep_until(header.due)  # book in the order of readiness
-                start, end = self._book(ready, len(payload))
+                if booked is None:
+                    sleep_until(header.due)  # book in the order of readiness
+                    booked = self._book(ready, len(payload))
+                start, end = booked
                 if not self._wait(end):
                     continue
             latency = self._changing.latency(end) if self._changing else self.link.latency_s
