@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from weft.graph.classes import DecoupledNet
 from weft.graph.classes_calibrate import reestimate_norms
 from weft.graph.classes_decouple import decouple, score_filters
 from weft.graph.optimizer import Optimizer
+from weft.papers.decoupled_methods import eight_bits
 from weft.plan.derive import derive_profile
 from weft.plan.exchange import SHARED, Peer, Peers
 from weft.plan.peers import FOUR_OF_FIVE, topology
@@ -125,10 +127,10 @@ def settings(local: LocalFleet, **changes: Any) -> Settings:
     return Settings(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-def simulation(net: DecoupledNet, near: str, shared: Any) -> list[simulated.Peer]:
+def simulation(net: DecoupledNet, near: str, **changes: Any) -> list[simulated.Peer]:
     """The same rounds in one process, with tensors in the memory order that nodes use."""
     digits = load("digits")
-    recipe = simulated.Recipe(rounds=ROUNDS, steps=EVERY, batch=BATCH, seed=SEED, shared=shared)
+    recipe = replace(RECIPE, **changes)
     data = simulated.Samples(digits.train_x, digits.train_y, digits.test_x, digits.test_y)
     rows = class_rows(data.y, FOUR_OF_FIVE, recipe.deal, seed=SEED)
     peers = [
@@ -154,14 +156,49 @@ def test_peers_end_with_the_weights_of_the_one_process_simulation(
 ) -> None:
     with PeerRun(four.crew, plan_of(own, near, shared=shared), own, settings(four)) as run:
         run.go(ROUNDS * EVERY)
-    expected = simulation(net, near, shared)
-    for name, peer in zip(NAMES, expected, strict=True):
-        for key, tensor in peer.net.state_dict().items():
-            torch.testing.assert_close(run.states[name][key], tensor, rtol=1e-5, atol=1e-5)
+    assert_same_weights(run, simulation(net, near, shared=shared))
     assert not run.events
     assert len(run.mean_losses) == ROUNDS * EVERY
     # nobody but p1 has class 4: its neighbours keep what it last told them
     assert keepers(run.states, 4) == [n for n in NAMES if n in run.peers.near("p1")]
+
+
+def assert_same_weights(run: PeerRun, expected: list[simulated.Peer]) -> None:
+    for name, peer in zip(NAMES, expected, strict=True):
+        for key, tensor in peer.net.state_dict().items():
+            torch.testing.assert_close(run.states[name][key], tensor, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("near", ["ring", ODD])
+def test_decoupled_plus_in_8_bits_ends_with_the_weights_of_its_simulation(
+    four: LocalFleet, net: DecoupledNet, own: dict[str, Own], near: str
+) -> None:
+    labels = load("digits").train_y
+    rows = class_rows(labels, FOUR_OF_FIVE, "replicate", seed=SEED)
+    seen = {
+        name: {c: float((labels[mine] == c).sum()) for c in SETS[name]}
+        for name, mine in zip(NAMES, rows, strict=True)
+    }
+    plan = msgspec.structs.replace(plan_of(own, near, seen, shared="gossip"), codec="int8")
+    with PeerRun(four.crew, plan, own, settings(four)) as run:
+        run.go(ROUNDS * EVERY)
+        run.finish()
+    expected = simulation(net, near, shared="gossip", weighted=True, code=eight_bits)
+    assert_same_weights(run, expected)
+    exact = simulation(net, near, shared="gossip", weighted=True)
+    gaps = [
+        float((a.net.state_dict()[k] - t).abs().max())
+        for a, b in zip(expected, exact, strict=True)
+        for k, t in b.net.state_dict().items()
+        if t.is_floating_point()
+    ]
+    assert max(gaps) > 1e-4  # rounding to 8 bits is seen, so the test above would see it missing
+    told = [s for node in run.nodes.values() for s in node.spans if s.what == "transfer"]
+    assert {s.bytes for s in told if s.label.startswith("group")} <= {
+        sum(t.numel() for t in group_state(own[n], own[n].state, g).values())
+        for n in NAMES
+        for g in own[n].groups
+    }  # a byte for each number
 
 
 def test_the_ring_really_moves_that_share_of_the_bytes(

@@ -149,12 +149,11 @@ def run_peers(
 def decoupled_net(method: Method, net: nn.Module, data: Samples, last: int) -> DecoupledNet:
     """The pre-trained network in parts, its statistics estimated anew."""
     from weft.graph.classes_calibrate import reestimate_norms
-    from weft.graph.classes_decouple import decouple, score_filters
+    from weft.graph.classes_decouple import by_layer, decouple, score_filters
 
     scores = score_filters(net, data.public_x, data.public_y, last=last)
     shares = [percent / 100 for percent in method.filters] or [SHARE] * last
-    row = [max(1, round(s * share.shape[1])) for s, share in zip(shares, scores, strict=True)]
-    parts = decouple(net, scores, last=last, keep=[row] * len(scores[0]))
+    parts = decouple(net, scores, last=last, keep=by_layer(scores, shares))
     reestimate_norms(parts, data.public_x)
     return parts
 

@@ -60,11 +60,12 @@ class Groups:
         if not came or not divisor:
             return
         with torch.no_grad():
+            # The simulation's arithmetic to the last bit: what is rounded to 8 bits next must be the same.
             for label, view in views.items():
-                result = view * own if own else torch.zeros_like(view)
+                result = view * (own / divisor)
                 for weight, values in came:
-                    result.add_(values[label], alpha=weight)
-                view.copy_(result.div_(divisor))
+                    result = result + values[label] * (weight / divisor)
+                view.copy_(result)
 
     def keep(self, group: int, values: Values) -> None:
         for label, tensor in values.items():

@@ -26,7 +26,7 @@ from weft.fleet.fleet import Fleet
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.classes import DecoupledNet
 from weft.graph.classes_calibrate import calibrate, reestimate_norms
-from weft.graph.classes_decouple import averaged, decouple, read_chain, score_filters
+from weft.graph.classes_decouple import averaged, by_layer, decouple, read_chain, score_filters
 from weft.graph.measure import measure
 from weft.graph.optimizer import Optimizer
 from weft.plan.derive import derive_profile, graph_profile, measured_times
@@ -170,7 +170,8 @@ class PeerTraining:
             return self.dense
         x, y = self.public
         scores = score_filters(self.dense, x, y, last=told["last"], classes=self.data.classes)
-        net = decouple(self.dense, scores, last=told["last"], keep=told["filters_percent"] / 100)
+        shares = [percent / 100 for percent in told["filters_percent"]]
+        net = decouple(self.dense, scores, last=told["last"], keep=by_layer(scores, shares))
         reestimate_norms(net, x)
         return net
 

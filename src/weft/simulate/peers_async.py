@@ -14,7 +14,7 @@ import heapq
 import itertools
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import nn
 
@@ -22,6 +22,7 @@ from weft.data.classes import class_rows
 from weft.graph.classes import DecoupledNet, State
 from weft.graph.classes_exchange import mean, neighbour_mean
 from weft.simulate.peers import (
+    Code,
     Peer,
     Recipe,
     Run,
@@ -31,6 +32,7 @@ from weft.simulate.peers import (
     learning_rate,
     logits_of,
     recomposed,
+    sent_as,
 )
 
 
@@ -55,6 +57,11 @@ class Published:
     seen: Mapping[int, float]
     samples: float
     at: float
+
+    def coded(self, code: Code | None) -> Published:
+        """As neighbours get it."""
+        structures = {c: sent_as(state, code)[0] for c, state in self.structures.items()}
+        return replace(self, structures=structures, shared=sent_as(self.shared, code)[0])
 
 
 def barrier_seconds(step_s: Sequence[float], steps: Sequence[int]) -> float:
@@ -106,10 +113,11 @@ def train_async(
         peer.trainer.train(steps[p], learning_rate(recipe, round(now / end * (recipe.rounds - 1))))
         share = steps[p] * recipe.batch / max(peer.trainer.rows, 1)
         seen = {label: count * share for label, count in peer.seen.items()}
-        board[p] = Published(
+        own = Published(
             peer.net.structures(), peer.net.shared_state(), seen, steps[p] * recipe.batch, now
         )
-        _mix(peer, p, board, neighbours, now, lasts[p])
+        _mix(peer, own, [board[q] for q in sorted(neighbours[p]) if q in board], now, lasts[p])
+        board[p] = own.coded(recipe.code)
         clock.ends[p].append(now)
         if done + 1 < recipe.rounds:
             heapq.heappush(queue, (now + lasts[p], p))
@@ -119,17 +127,8 @@ def train_async(
     return run, clock
 
 
-def _mix(
-    peer: Peer,
-    number: int,
-    board: Mapping[int, Published],
-    neighbours: Mapping[int, frozenset[int]],
-    now: float,
-    round_s: float,
-) -> None:
+def _mix(peer: Peer, own: Published, near: Sequence[Published], now: float, round_s: float) -> None:
     """The peer's tensors with the newest of its neighbours."""
-    own = board[number]
-    near = [board[q] for q in sorted(neighbours[number]) if q in board]
     fade = [0.5 ** ((now - other.at) / round_s) for other in near]
     structures = neighbour_mean(
         own.structures,
