@@ -26,6 +26,7 @@ from weft.plan.peers import FOUR_OF_FIVE, topology
 from weft.plan.plan import Part, Plan, Shard
 from weft.runtime import messages as msg
 from weft.runtime.class_samples import Epochs, columns
+from weft.runtime.codec import rounded
 from weft.runtime.groups import Groups, Slice
 from weft.runtime.jobs import Settings
 from weft.runtime.local import LocalFleet
@@ -342,6 +343,17 @@ def test_a_blend_is_the_weighted_mean_and_touches_only_its_own_places() -> None:
     assert row.tolist() == [0.5, 0.5, 16.0, 31.5]
     groups.blend(3, 0.0, [(1.0, {"row": row})], total=2.0)
     assert state["w"].tolist() == [0.0, 1.0, 8.0, 15.75, 4.0, 5.0]
+
+
+def test_what_rounding_drops_is_part_of_the_next_share() -> None:
+    state = {"w": torch.tensor([-1.0, 0.336, 1.0])}
+    groups = Groups({3: (Slice("w", "w"),)}, state)
+    shares = [groups.share(3, "int8")["w"] for _ in range(50)]
+    arrived = torch.stack([rounded(share, "int8") for share in shares])
+    step = 2 / 255
+    assert float((arrived[0] - state["w"]).abs().max()) > 0.05 * step
+    assert float((arrived.mean(0) - state["w"]).abs().max()) < 0.05 * step
+    assert torch.equal(groups.share(3)["w"], state["w"])
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,8 @@ def plus_claims(
         Claim(
             "plus-compute", f"{setting.title}: decoupled+, less computation of the busiest peer (our target)",
             "at least 3x", f"{less:.2f}x", "", less >= 3,
-            "Multiply-adds of all samples that the busiest peer computes in the whole training.",
+            "Multiply-adds of all samples that the busiest peer computes in the whole training, and of "
+            "putting the network together at its end.",
         ),
     ]  # fmt: skip
     if slow is not None:

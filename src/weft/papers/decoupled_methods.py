@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from weft.plan.class_costs import ClassCosts, class_costs, convolutions
+from weft.plan.class_costs import TRAINING, ClassCosts, class_costs, convolutions
+from weft.plan.decoupled import PLUS_FILTERS, PLUS_OWNERS
 from weft.plan.peers import FOUR_OF_FIVE, ClassSets, by_speed, overlapping, topology
 
 if TYPE_CHECKING:
@@ -55,8 +56,9 @@ def _four(name: str, label: str, **fields: Any) -> Method:
 
 # Nearly all classes at every peer, but few passes: what a third of the computation buys is best spent so.
 _PLUS = Method(
-    "plus", "decoupled+", "peers", copies=3.2, filters=(10, 19, 19), rounds=2.0, eight_bits=True,
-    recipe=(("epochs", 0.6), ("weighted", True)),
+    "plus", "decoupled+", "peers", copies=PLUS_OWNERS, filters=(PLUS_FILTERS[0], *[PLUS_FILTERS[1]] * 2),
+    rounds=2.0, eight_bits=True,
+    recipe=(("epochs", 0.575), ("weighted", True), ("shared", "gossip")),
 )  # fmt: skip
 _ALL = (
     Method("dense", "centralized, dense", "dense", watched=True),
@@ -81,16 +83,15 @@ METHODS = {method.name: method for method in _ALL}
 
 def eight_bits(tensor: Tensor) -> tuple[Tensor, int]:
     """A tensor as it arrives in 8 bits, and its bytes on the way."""
-    from weft.runtime.codec import decode, encode, tensor_bytes
+    from weft.runtime.codec import rounded
 
-    spec, data = encode("", tensor, "int8")
-    return decode(spec, tensor_bytes(data)), spec.wire_bytes
+    return rounded(tensor, "int8"), tensor.numel()
 
 
 @dataclass(frozen=True)
 class Result:
     run: Run
-    work: list[float]  # by peer: multiply-adds of its forward passes
+    work: list[float]  # by peer: multiply-adds of its forward passes; those alone count a third
     round_s: float = 0.0  # a usual peer's round over what its own computing takes
 
 
@@ -142,8 +143,20 @@ def run_peers(
         round_s = clock.round_s(0) * len(clock.ends[0]) * recipe.batch / alone[0]
     else:
         run = train_peers(parts, data, sets, near, recipe, net)
-    work = [m * count for m, count in zip(macs, run.samples, strict=True)]
+    end = closing_macs(costs, parts, data, recipe)
+    rest = [resting_macs(costs, parts, held) for held in sets]
+    work = [
+        m * (count - resting) + r * resting + end
+        for m, r, count, resting in zip(macs, rest, run.samples, run.resting, strict=True)
+    ]
     return Result(run, work, round_s)
+
+
+def closing_macs(costs: ClassCosts, net: DecoupledNet, data: Samples, recipe: Recipe) -> float:
+    """Putting the network together: the public samples forward for new statistics and once more for
+    calibration, in the unit of `work` (forward passes that a backward pass follows)."""
+    passes = 2 * data.public if recipe.calibrated else 0
+    return passes * peer_macs(costs, net, net.classes) / TRAINING
 
 
 def decoupled_net(method: Method, net: nn.Module, data: Samples, last: int) -> DecoupledNet:
@@ -160,9 +173,19 @@ def decoupled_net(method: Method, net: nn.Module, data: Samples, last: int) -> D
 
 def peer_macs(costs: ClassCosts, net: DecoupledNet, held: Sequence[int]) -> float:
     """One forward pass of a peer's sub-model."""
+    return costs.shared_macs() + sum(
+        float(costs.structure_macs(filters)) for filters in _filters(net, held)
+    )
+
+
+def resting_macs(costs: ClassCosts, net: DecoupledNet, held: Sequence[int]) -> float:
+    """The same while its shared layers rest, in the unit of `work`."""
+    alone = costs.shared_macs() / TRAINING
+    return alone + sum(costs.resting_macs(f, 1) - alone for f in _filters(net, held))
+
+
+def _filters(net: DecoupledNet, held: Sequence[int]) -> list[list[int]]:
+    """Numbers of filters by class and layer."""
     names = [stage.name for stage in net.blueprint.stages]
-    total = float(costs.shared_macs())
-    for label in held:
-        state = net.structure(label)
-        total += costs.structure_macs([state[f"{name}.weight"].shape[0] for name in names])
-    return total
+    states = [net.structure(label) for label in held]
+    return [[state[f"{name}.weight"].shape[0] for name in names] for state in states]

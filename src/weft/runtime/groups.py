@@ -17,6 +17,7 @@ from msgspec import Struct
 from torch import Tensor
 
 from weft.errors import WeftError
+from weft.runtime.codec import Codec, rounded
 
 Values = Mapping[str, Tensor]
 ROW = "row"
@@ -40,10 +41,21 @@ class Groups:
             group: {s.label: _view(s, state) for s in sorted(slices, key=lambda s: s.label)}
             for group, slices in groups.items()
         }
+        self._dropped: dict[int, dict[str, Tensor]] = {}  # what rounding has kept from neighbours
         self.kept: dict[str, Tensor] = {n: t for n, t in state.items() if n.startswith(KEPT)}
 
-    def share(self, group: int) -> dict[str, Tensor]:
-        return {label: view.clone() for label, view in self._of(group).items()}
+    def share(self, group: int, codec: Codec = "none") -> dict[str, Tensor]:
+        """The group as it is to be sent. What `codec` will drop of it is added to the next share.
+
+        Without that, changes smaller than a step of the code would never reach anybody.
+        """
+        views = self._of(group)
+        if codec == "none":
+            return {label: view.clone() for label, view in views.items()}
+        left = self._dropped.get(group, {})
+        whole = {label: view + left.get(label, 0.0) for label, view in views.items()}
+        self._dropped[group] = {label: t - rounded(t, codec) for label, t in whole.items()}
+        return whole
 
     def share_row(self, group: int, scale: float) -> dict[str, Tensor]:
         """All of a group as one row of numbers, in the order of the names."""

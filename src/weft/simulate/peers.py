@@ -22,6 +22,7 @@ from weft.data.classes import Deal, class_rows
 from weft.graph.classes import DecoupledNet, State, compose
 from weft.graph.classes_calibrate import calibrate, reestimate_norms
 from weft.graph.classes_exchange import gossip, harvest, mean, ring_all_reduce, sync_structures
+from weft.plan.exchange import SHARED
 
 Code = Callable[[Tensor], tuple[Tensor, int]]  # a tensor as it arrives, and its bytes on the way
 
@@ -67,11 +68,16 @@ class Recipe:
     # What decoupled+ adds:
     distil: float = 0.0  # how much staying near the pre-trained network's logits counts
     weighted: bool = False  # averages by samples seen
+    rest: float = 0.0  # share of the rounds, the last ones, in which shared layers are not trained
     tail: int = 1  # the last rounds whose networks the result is the mean of
     code: Code | None = None  # how tensors cross links
 
     def judges(self, round_: int) -> bool:
         return self.watch or round_ == self.rounds - 1
+
+    def rests(self, round_: int) -> bool:
+        """Whether only structures learn in this round: no gradient goes through the shared layers."""
+        return round_ >= self.rounds - round(self.rest * self.rounds)
 
 
 @dataclass
@@ -82,6 +88,7 @@ class Run:
     accuracy: list[float] = field(default_factory=list)
     local: list[list[float]] = field(default_factory=list)  # by round and peer, on its own classes
     samples: list[int] = field(default_factory=list)
+    resting: list[int] = field(default_factory=list)  # of them, while the shared layers rested
     sent: list[int] = field(default_factory=list)
 
 
@@ -165,9 +172,34 @@ class Peer:
         loss = _own_loss(self.net, data, rows, recipe, teacher)
         self.trainer = Trainer(self.net, len(rows), loss, recipe, seed)
         self.seen = {c: float((data.y[rows] == c).sum()) for c in self.classes}
+        self.resting = 0  # samples while the shared layers rested
+        self.dropped: dict[int, State] = {}  # by group: what rounding has kept from neighbours
+
+    def train(self, steps: int, lr: float, rest: bool) -> None:
+        for parameter in self.net.shared.parameters():
+            parameter.requires_grad_(not rest)
+            if rest:
+                parameter.grad = None  # no gradient, no update: neither momentum nor decay
+        before = self.trainer.samples
+        self.trainer.train(steps, lr)
+        self.resting += (self.trainer.samples - before) if rest else 0
 
     def steps(self, recipe: Recipe) -> int:
         return recipe.steps or max(1, round(recipe.epochs * self.trainer.epoch_steps))
+
+    def tell(self, group: int, state: State, code: Code | None) -> tuple[State, int]:
+        """What neighbours get of a group's tensors, and the bytes on the way.
+
+        What rounding drops is part of the next message: small changes would never arrive without it.
+        """
+        if code is None:
+            return state, _bytes(state)
+        left = self.dropped.get(group, {})
+        whole = {key: tensor + left.get(key, 0.0) for key, tensor in state.items()}
+        parts = {key: code(tensor) for key, tensor in whole.items()}
+        arrived = {key: tensor for key, (tensor, _) in parts.items()}
+        self.dropped[group] = {key: tensor - arrived[key] for key, tensor in whole.items()}
+        return arrived, sum(size for _, size in parts.values())
 
     def put(self, shared: Mapping[str, Tensor], structures: Mapping[int, State]) -> None:
         self.net.put_shared(shared)
@@ -212,7 +244,8 @@ def train_peers(
     gathered: deque[Gathered] = deque(maxlen=recipe.tail)
     for round_ in range(recipe.rounds):
         for peer in peers:
-            peer.trainer.train(peer.steps(recipe), learning_rate(recipe, round_))
+            rate = learning_rate(recipe, round_)
+            peer.train(peer.steps(recipe), rate, recipe.rests(round_))
         if recipe.sync == "rounds":
             exchange(peers, neighbours, recipe, run)
         gathered.append(gather(peers, recipe))
@@ -221,6 +254,7 @@ def train_peers(
             run.accuracy.append(accuracy(run.net, data.test_x, data.test_y))
             run.local.append([_local_accuracy(peer, data) for peer in peers])
     run.samples = [peer.trainer.samples for peer in peers]
+    run.resting = [peer.resting for peer in peers]
     return run
 
 
@@ -236,7 +270,8 @@ def exchange(
     """Structures between neighbours, shared layers over all; peers go on with the means."""
     held = {p: peer.net.structures() for p, peer in enumerate(peers)}
     shared = {p: peer.net.shared_state() for p, peer in enumerate(peers)}
-    coded = {p: {c: sent_as(s, recipe.code) for c, s in own.items()} for p, own in held.items()}
+    code = recipe.code
+    coded = {p: {c: peers[p].tell(c, s, code) for c, s in own.items()} for p, own in held.items()}
     weights = {p: peer.seen for p, peer in enumerate(peers)} if recipe.weighted else None
     arrived = {p: {c: state for c, (state, _) in own.items()} for p, own in coded.items()}
     after = sync_structures(held, neighbours, weights, arrived)
@@ -245,7 +280,7 @@ def exchange(
     ):  # never coded: a sum that is rounded at each hop is no longer a mean
         means, sent = ring_all_reduce(list(shared.values()))
     else:
-        told = {p: sent_as(state, recipe.code) for p, state in shared.items()}
+        told = {p: peers[p].tell(SHARED, state, code) for p, state in shared.items()}
         mixed = gossip(shared, neighbours, {p: state for p, (state, _) in told.items()})
         means = [mixed[p] for p in range(len(peers))]
         sent = [told[p][1] * len(neighbours[p]) for p in range(len(peers))]
@@ -253,14 +288,6 @@ def exchange(
         near = [set(peers[q].classes) & set(peer.classes) for q in neighbours[p]]
         run.sent[p] += sent[p] + sum(coded[p][c][1] for common in near for c in common)
         peer.put(means[p], after[p])
-
-
-def sent_as(state: State, code: Code | None) -> tuple[State, int]:
-    """What neighbours get of the tensors, and the bytes on the way. Who sends them keeps them exact."""
-    if code is None:
-        return state, _bytes(state)
-    parts = {key: code(tensor) for key, tensor in state.items()}
-    return {key: tensor for key, (tensor, _) in parts.items()}, sum(n for _, n in parts.values())
 
 
 def _bytes(state: Mapping[str, Tensor]) -> int:

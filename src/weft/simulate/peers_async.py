@@ -21,6 +21,7 @@ from torch import nn
 from weft.data.classes import class_rows
 from weft.graph.classes import DecoupledNet, State
 from weft.graph.classes_exchange import mean, neighbour_mean
+from weft.plan.exchange import SHARED
 from weft.simulate.peers import (
     Code,
     Peer,
@@ -32,7 +33,6 @@ from weft.simulate.peers import (
     learning_rate,
     logits_of,
     recomposed,
-    sent_as,
 )
 
 
@@ -58,10 +58,11 @@ class Published:
     samples: float
     at: float
 
-    def coded(self, code: Code | None) -> Published:
+    def told(self, peer: Peer, code: Code | None) -> Published:
         """As neighbours get it."""
-        structures = {c: sent_as(state, code)[0] for c, state in self.structures.items()}
-        return replace(self, structures=structures, shared=sent_as(self.shared, code)[0])
+        structures = {c: peer.tell(c, state, code)[0] for c, state in self.structures.items()}
+        shared, _ = peer.tell(SHARED, self.shared, code)
+        return replace(self, structures=structures, shared=shared)
 
 
 def barrier_seconds(step_s: Sequence[float], steps: Sequence[int]) -> float:
@@ -110,20 +111,22 @@ def train_async(
         peer = peers[p]
         done = len(clock.ends[p])
         # The rate falls with time, not with a peer's own count: a slow peer must not learn faster.
-        peer.trainer.train(steps[p], learning_rate(recipe, round(now / end * (recipe.rounds - 1))))
+        at = round(now / end * (recipe.rounds - 1))
+        peer.train(steps[p], learning_rate(recipe, at), recipe.rests(at))
         share = steps[p] * recipe.batch / max(peer.trainer.rows, 1)
         seen = {label: count * share for label, count in peer.seen.items()}
         own = Published(
             peer.net.structures(), peer.net.shared_state(), seen, steps[p] * recipe.batch, now
         )
         _mix(peer, own, [board[q] for q in sorted(neighbours[p]) if q in board], now, lasts[p])
-        board[p] = own.coded(recipe.code)
+        board[p] = own.told(peer, recipe.code)
         clock.ends[p].append(now)
         if done + 1 < recipe.rounds:
             heapq.heappush(queue, (now + lasts[p], p))
     whole = recomposed(net, [gather(peers, recipe)], data, recipe)
     run = Run(whole, [accuracy(whole, data.test_x, data.test_y)])
     run.samples = [peer.trainer.samples for peer in peers]
+    run.resting = [peer.resting for peer in peers]
     return run, clock
 
 
