@@ -38,7 +38,7 @@ from weft.plan.derive import load_profile
 from weft.report.words import seconds
 
 if TYPE_CHECKING:
-    from weft.runtime.train import Step
+    from weft.runtime.results import Step
 
 
 @app.command()

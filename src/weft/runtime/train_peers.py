@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 from torch import Tensor, nn
@@ -50,10 +49,8 @@ from weft.runtime.peer_networks import (
 )
 from weft.runtime.peers import PeerRun
 from weft.runtime.record import Folder, RunFile
+from weft.runtime.results import Step, TrainResult
 from weft.simulate.price import priced
-
-if TYPE_CHECKING:
-    from weft.runtime.train import Step, TrainResult
 
 
 def wanted(strategy: str, plan: Plan | None) -> bool:
@@ -104,8 +101,6 @@ class PeerTraining:
         self.rows = dict(zip(self.sets, self._rows(), strict=True))
 
     def go(self) -> TrainResult:
-        from weft.runtime.train import TrainResult
-
         net, own, plan = self.ready()
         folder = Folder(self.asked.out) if self.asked.out else None
         with (
@@ -266,8 +261,6 @@ class PeerTraining:
         return whole
 
     def _progress(self, plan: Plan, run: PeerRun) -> Callable[[dict[str, int]], None]:
-        from weft.runtime.train import Step
-
         begin = time.monotonic()
 
         def told(done: dict[str, int]) -> None:
