@@ -38,6 +38,7 @@ from weft.runtime.peer_networks import (
     newcomer_state,
     own_networks,
     recompose,
+    settled,
     whole_networks,
 )
 from weft.runtime.peers import PeerRun
@@ -128,11 +129,16 @@ def settings(local: LocalFleet, **changes: Any) -> Settings:
     return Settings(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-def simulation(net: DecoupledNet, near: str, **changes: Any) -> list[simulated.Peer]:
-    """The same rounds in one process, with tensors in the memory order that nodes use."""
+def samples() -> simulated.Samples:
     digits = load("digits")
-    recipe = replace(RECIPE, **changes)
-    data = simulated.Samples(digits.train_x, digits.train_y, digits.test_x, digits.test_y)
+    return simulated.Samples(digits.train_x, digits.train_y, digits.test_x, digits.test_y)
+
+
+def simulation(
+    net: DecoupledNet, near: str, ends: list[simulated.Gathered] | None = None, **changes: Any
+) -> list[simulated.Peer]:
+    """The same rounds in one process, with tensors in the memory order that nodes use."""
+    recipe, data = replace(RECIPE, **changes), samples()
     rows = class_rows(data.y, FOUR_OF_FIVE, recipe.deal, seed=SEED)
     peers = [
         simulated.Peer(net, held, mine, data, recipe, SEED * 100 + p)
@@ -145,6 +151,8 @@ def simulation(net: DecoupledNet, near: str, **changes: Any) -> list[simulated.P
             peer.trainer.train(EVERY, simulated.learning_rate(recipe, round_))
         run = simulated.Run(net, sent=[0] * 4)
         simulated.exchange(peers, topology(near, 4), recipe, run)
+        if ends is not None:
+            ends.append(simulated.gather(peers, recipe))
     return peers
 
 
@@ -180,12 +188,19 @@ def test_decoupled_plus_in_8_bits_ends_with_the_weights_of_its_simulation(
         name: {c: float((labels[mine] == c).sum()) for c in SETS[name]}
         for name, mine in zip(NAMES, rows, strict=True)
     }
-    plan = msgspec.structs.replace(plan_of(own, near, seen, shared="gossip"), codec="int8")
+    plan = plan_of(own, near, seen, shared="gossip", tail=2)
+    plan = msgspec.structs.replace(plan, codec="int8")
     with PeerRun(four.crew, plan, own, settings(four)) as run:
         run.go(ROUNDS * EVERY)
         run.finish()
-    expected = simulation(net, near, shared="gossip", weighted=True, code=eight_bits)
+    ends: list[simulated.Gathered] = []
+    recipe = {"shared": "gossip", "weighted": True, "code": eight_bits, "tail": 2}
+    expected = simulation(net, near, ends, **recipe)
     assert_same_weights(run, expected)
+    whole = recompose(net, own, settled(run.states), seen).state_dict()
+    rounds = simulated.recomposed(net, ends[-2:], samples(), RECIPE)  # the mean of the last two
+    for key, tensor in rounds.state_dict().items():
+        torch.testing.assert_close(whole[key], tensor, rtol=1e-5, atol=1e-5)
     exact = simulation(net, near, shared="gossip", weighted=True)
     gaps = [
         float((a.net.state_dict()[k] - t).abs().max())
@@ -231,8 +246,7 @@ def test_fedavg_ends_with_the_weighted_mean_of_everybody(
     plan = plan_of(own, "ring", weights, shared=shared)
     with PeerRun(four.crew, plan, own, settings(four)) as run:
         run.go(ROUNDS * EVERY)
-    data = simulated.Samples(digits.train_x, digits.train_y, digits.test_x, digits.test_y)
-    expected = train_fedavg(dense, data, FOUR_OF_FIVE, RECIPE).net.state_dict()
+    expected = train_fedavg(dense, samples(), FOUR_OF_FIVE, RECIPE).net.state_dict()
     for state in run.states.values():
         for name, tensor in state.items():
             if tensor.is_floating_point():  # the simulation has another memory order

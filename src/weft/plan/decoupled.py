@@ -24,6 +24,7 @@ PLUS_FILTERS = (
     10,
     19,
 )  # decoupled+: in its first decoupled layer and in later ones, which are cheap
+PLUS_TAIL = 4  # last rounds
 PLUS_OWNERS = 3.2  # of a class: nearly all classes at each of four peers
 OPTIONS = {
     "classes": "sets by peer, such as 0,1,2/2,3,4 (devices in the fleet's order)",
@@ -33,6 +34,7 @@ OPTIONS = {
     "filters": "percent of a layer's filters that a class keeps, or one for each layer: 10,19,19",
     "rounds": "exchanges",
     "steps": "minibatches of a peer in each round",
+    "tail": "last rounds whose mean the network at the end is",
     "data": "replicate | split: whether owners of a class share its samples out",
     "shared": "ring | gossip: how the shared layers are averaged",
 }
@@ -185,6 +187,7 @@ def _plan(
             "filters_percent": filters_of(task, plus=plus),
             "rounds": options.integer(task, "rounds", 8),
             "steps": options.integer(task, "steps", 50),
+            "tail": options.integer(task, "tail", PLUS_TAIL if plus else 1),
             "data": options.choice(task, "data", ("replicate", "split"), "replicate"),
             "shared": options.choice(
                 task, "shared", ("ring", "gossip"), "gossip" if asynchronous else "ring"

@@ -83,6 +83,7 @@ def peered(task: Task, plan: Plan) -> Plan:
         every=told["steps"],
         shared=shared,  # type: ignore[arg-type]
         late="newest" if free else "wait",
+        tail=told["tail"],
     )
     source = plan.source if plan.source in names else names[0]
     before = {

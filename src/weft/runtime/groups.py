@@ -21,6 +21,7 @@ from weft.runtime.codec import Codec, rounded
 
 Values = Mapping[str, Tensor]
 ROW = "row"
+MEAN = "mean/"  # names of weights that are means over a device's last rounds
 KEPT = "kept/"  # names of weights that are kept for another device: kept/4/conv5.weight
 
 

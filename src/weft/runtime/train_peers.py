@@ -45,6 +45,7 @@ from weft.runtime.peer_networks import (
     own_networks,
     recompose,
     recompose_whole,
+    settled,
     whole_networks,
 )
 from weft.runtime.peers import PeerRun
@@ -255,7 +256,7 @@ class PeerTraining:
         if not isinstance(net, DecoupledNet):
             return recompose_whole(net, own, states, {d: w[SHARED] for d, w in weights.items()})
         here = {d: weights[d] for d in states} if weights else None
-        whole = recompose(net, own, states, here)
+        whole = recompose(net, own, settled(states), here)
         reestimate_norms(whole, self.public[0])
         calibrate(whole, *self.public)
         return whole
