@@ -13,6 +13,7 @@ from weft.graph.classes import DecoupledNet
 from weft.graph.classes_calibrate import reestimate_norms
 from weft.graph.classes_decouple import decouple, score_filters
 from weft.graph.classes_exchange import harvest, mean, sync_structures
+from weft.papers.decoupled_methods import eight_bits
 from weft.plan.peers import FOUR_OF_FIVE, mesh, ring
 from weft.simulate.peers import (
     Peer,
@@ -193,11 +194,14 @@ def test_fedavg_averages_by_samples(dense: torch.nn.Module, digits: Samples) -> 
     )
 
 
+@pytest.mark.parametrize("plus", [False, True])
 def test_a_peer_ten_times_slower_does_not_hold_the_others_up(
-    net: DecoupledNet, digits: Samples
+    net: DecoupledNet, digits: Samples, plus: bool
 ) -> None:
     step_s = [1.0, 1.0, 1.0, 10.0]
     recipe = replace(RECIPE, rounds=4, watch=False)
+    if plus:
+        recipe = replace(recipe, tail=2, weighted=True, code=eight_bits)
     run, clock = train_async(net, digits, FOUR_OF_FIVE, ring(4), recipe, step_s)
     alone = 10.0  # ten minibatches of a second
     assert barrier_seconds(step_s, [10] * 4) == 100.0

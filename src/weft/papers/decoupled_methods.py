@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from weft.plan.class_costs import TRAINING, ClassCosts, class_costs, convolutions
-from weft.plan.decoupled import PLUS_FILTERS, PLUS_OWNERS
+from weft.plan.decoupled import PLUS_FILTERS, PLUS_OWNERS, PLUS_TAIL
 from weft.plan.peers import FOUR_OF_FIVE, ClassSets, by_speed, overlapping, topology
 
 if TYPE_CHECKING:
@@ -55,10 +55,13 @@ def _four(name: str, label: str, **fields: Any) -> Method:
 
 
 # Nearly all classes at every peer, but few passes: what a third of the computation buys is best spent so.
+# Four peers' means are less noisy than one network, so they may take longer steps.
 _PLUS = Method(
     "plus", "decoupled+", "peers", copies=PLUS_OWNERS, filters=(PLUS_FILTERS[0], *[PLUS_FILTERS[1]] * 2),
     rounds=2.0, eight_bits=True,
-    recipe=(("epochs", 0.575), ("weighted", True), ("shared", "gossip")),
+    recipe=(
+        ("epochs", 0.575), ("lr", 0.05), ("weighted", True), ("shared", "gossip"), ("tail", PLUS_TAIL),
+    ),
 )  # fmt: skip
 _ALL = (
     Method("dense", "centralized, dense", "dense", watched=True),
@@ -144,11 +147,7 @@ def run_peers(
     else:
         run = train_peers(parts, data, sets, near, recipe, net)
     end = closing_macs(costs, parts, data, recipe)
-    rest = [resting_macs(costs, parts, held) for held in sets]
-    work = [
-        m * (count - resting) + r * resting + end
-        for m, r, count, resting in zip(macs, rest, run.samples, run.resting, strict=True)
-    ]
+    work = [m * count + end for m, count in zip(macs, run.samples, strict=True)]
     return Result(run, work, round_s)
 
 
@@ -173,19 +172,9 @@ def decoupled_net(method: Method, net: nn.Module, data: Samples, last: int) -> D
 
 def peer_macs(costs: ClassCosts, net: DecoupledNet, held: Sequence[int]) -> float:
     """One forward pass of a peer's sub-model."""
-    return costs.shared_macs() + sum(
-        float(costs.structure_macs(filters)) for filters in _filters(net, held)
-    )
-
-
-def resting_macs(costs: ClassCosts, net: DecoupledNet, held: Sequence[int]) -> float:
-    """The same while its shared layers rest, in the unit of `work`."""
-    alone = costs.shared_macs() / TRAINING
-    return alone + sum(costs.resting_macs(f, 1) - alone for f in _filters(net, held))
-
-
-def _filters(net: DecoupledNet, held: Sequence[int]) -> list[list[int]]:
-    """Numbers of filters by class and layer."""
     names = [stage.name for stage in net.blueprint.stages]
-    states = [net.structure(label) for label in held]
-    return [[state[f"{name}.weight"].shape[0] for name in names] for state in states]
+    total = float(costs.shared_macs())
+    for label in held:
+        state = net.structure(label)
+        total += costs.structure_macs([state[f"{name}.weight"].shape[0] for name in names])
+    return total

@@ -76,15 +76,6 @@ class ClassCosts:
         """One forward pass of a sub-model for `held` classes of equal size."""
         return self.shared_macs() + held * self.structure_macs(filters)
 
-    def resting_macs(self, filters: Sequence[int], held: int) -> float:
-        """The same where gradients end at the shared layers, in forward passes with a backward pass.
-
-        Shared layers run forward only, and nobody needs the gradient of what they give.
-        """
-        structures = held * self.structure_macs(filters)
-        first = held * self.decoupled[0].macs(outputs=filters[0])
-        return (self.shared_macs() + TRAINING * structures - first) / TRAINING
-
     def shared_weights(self) -> int:
         return sum(conv.weights() for conv in self.shared)
 

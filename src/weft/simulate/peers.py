@@ -68,16 +68,11 @@ class Recipe:
     # What decoupled+ adds:
     distil: float = 0.0  # how much staying near the pre-trained network's logits counts
     weighted: bool = False  # averages by samples seen
-    rest: float = 0.0  # share of the rounds, the last ones, in which shared layers are not trained
     tail: int = 1  # the last rounds whose networks the result is the mean of
     code: Code | None = None  # how tensors cross links
 
     def judges(self, round_: int) -> bool:
         return self.watch or round_ == self.rounds - 1
-
-    def rests(self, round_: int) -> bool:
-        """Whether only structures learn in this round: no gradient goes through the shared layers."""
-        return round_ >= self.rounds - round(self.rest * self.rounds)
 
 
 @dataclass
@@ -88,7 +83,6 @@ class Run:
     accuracy: list[float] = field(default_factory=list)
     local: list[list[float]] = field(default_factory=list)  # by round and peer, on its own classes
     samples: list[int] = field(default_factory=list)
-    resting: list[int] = field(default_factory=list)  # of them, while the shared layers rested
     sent: list[int] = field(default_factory=list)
 
 
@@ -172,17 +166,7 @@ class Peer:
         loss = _own_loss(self.net, data, rows, recipe, teacher)
         self.trainer = Trainer(self.net, len(rows), loss, recipe, seed)
         self.seen = {c: float((data.y[rows] == c).sum()) for c in self.classes}
-        self.resting = 0  # samples while the shared layers rested
         self.dropped: dict[int, State] = {}  # by group: what rounding has kept from neighbours
-
-    def train(self, steps: int, lr: float, rest: bool) -> None:
-        for parameter in self.net.shared.parameters():
-            parameter.requires_grad_(not rest)
-            if rest:
-                parameter.grad = None  # no gradient, no update: neither momentum nor decay
-        before = self.trainer.samples
-        self.trainer.train(steps, lr)
-        self.resting += (self.trainer.samples - before) if rest else 0
 
     def steps(self, recipe: Recipe) -> int:
         return recipe.steps or max(1, round(recipe.epochs * self.trainer.epoch_steps))
@@ -244,8 +228,7 @@ def train_peers(
     gathered: deque[Gathered] = deque(maxlen=recipe.tail)
     for round_ in range(recipe.rounds):
         for peer in peers:
-            rate = learning_rate(recipe, round_)
-            peer.train(peer.steps(recipe), rate, recipe.rests(round_))
+            peer.trainer.train(peer.steps(recipe), learning_rate(recipe, round_))
         if recipe.sync == "rounds":
             exchange(peers, neighbours, recipe, run)
         gathered.append(gather(peers, recipe))
@@ -254,7 +237,6 @@ def train_peers(
             run.accuracy.append(accuracy(run.net, data.test_x, data.test_y))
             run.local.append([_local_accuracy(peer, data) for peer in peers])
     run.samples = [peer.trainer.samples for peer in peers]
-    run.resting = [peer.resting for peer in peers]
     return run
 
 

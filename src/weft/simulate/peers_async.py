@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import statistics
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -24,6 +25,7 @@ from weft.graph.classes_exchange import mean, neighbour_mean
 from weft.plan.exchange import SHARED
 from weft.simulate.peers import (
     Code,
+    Gathered,
     Peer,
     Recipe,
     Run,
@@ -104,6 +106,7 @@ def train_async(
     end = statistics.median(lasts) * recipe.rounds
     clock = Clock([[] for _ in peers])
     board: dict[int, Published] = {}
+    past: list[deque[Gathered]] = [deque(maxlen=recipe.tail) for _ in peers]
     queue = [(last, p) for p, last in enumerate(lasts)]
     heapq.heapify(queue)
     while queue and queue[0][0] <= end * (1 + 1e-9):
@@ -111,8 +114,7 @@ def train_async(
         peer = peers[p]
         done = len(clock.ends[p])
         # The rate falls with time, not with a peer's own count: a slow peer must not learn faster.
-        at = round(now / end * (recipe.rounds - 1))
-        peer.train(steps[p], learning_rate(recipe, at), recipe.rests(at))
+        peer.trainer.train(steps[p], learning_rate(recipe, round(now / end * (recipe.rounds - 1))))
         share = steps[p] * recipe.batch / max(peer.trainer.rows, 1)
         seen = {label: count * share for label, count in peer.seen.items()}
         own = Published(
@@ -120,14 +122,26 @@ def train_async(
         )
         _mix(peer, own, [board[q] for q in sorted(neighbours[p]) if q in board], now, lasts[p])
         board[p] = own.told(peer, recipe.code)
+        past[p].append((peer.net.shared_state(), peer.net.structures()))
         clock.ends[p].append(now)
         if done + 1 < recipe.rounds:
             heapq.heappush(queue, (now + lasts[p], p))
+    for peer, ends in zip(peers, past, strict=True):
+        _settle(peer, ends)
     whole = recomposed(net, [gather(peers, recipe)], data, recipe)
     run = Run(whole, [accuracy(whole, data.test_x, data.test_y)])
     run.samples = [peer.trainer.samples for peer in peers]
-    run.resting = [peer.resting for peer in peers]
     return run, clock
+
+
+def _settle(peer: Peer, ends: Sequence[Gathered]) -> None:
+    """The peer's part of the network at the end: the mean over its last rounds, if it did any."""
+    if ends:
+        labels = peer.classes
+        peer.put(
+            mean([shared for shared, _ in ends]),
+            {c: mean([structures[c] for _, structures in ends]) for c in labels},
+        )
 
 
 def _mix(peer: Peer, own: Published, near: Sequence[Published], now: float, round_s: float) -> None:
