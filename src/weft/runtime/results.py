@@ -25,6 +25,7 @@ class Step:
     predicted_step_s: float | None
     batch: int
     first: int = 0  # where this run began, when it goes on with another
+    what: str = "training"
 
 
 @dataclass

@@ -303,8 +303,14 @@ def pretrain(net: nn.Module, x: Tensor, y: Tensor, steps: int, asked: Asked) -> 
     """A trained network to begin with, from the public samples alone."""
     net.train()
     rule = asked.rule.build(list(net.parameters()))
+    begin = time.monotonic()
     for step in range(steps):
         rows = batch_indices(len(x), min(asked.batch, len(x)), step, asked.seed)
         rule.zero_grad(set_to_none=True)
-        functional.cross_entropy(net(x[rows]), y[rows]).backward()  # type: ignore[no-untyped-call]
+        loss = functional.cross_entropy(net(x[rows]), y[rows])
+        loss.backward()  # type: ignore[no-untyped-call]
         rule.step()
+        if asked.on_progress and step % 10 == 9:
+            seconds = time.monotonic() - begin
+            asked.on_progress(Step(step + 1, steps, loss.item(), seconds, None, asked.batch,
+                                   what="pre-training"))  # fmt: skip
