@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from weft.adapt.baselines import DeviceCloud, PipeDreamE
+from weft.adapt.baselines import PROFILED, DeviceCloud, PipeDreamE
 from weft.adapt.edgemove import EdgeMove
 from weft.adapt.edgemove_plus import EdgeMovePlus
 from weft.adapt.policy import Policy
@@ -24,7 +24,6 @@ from weft.plan.plan import Codec, Plan
 Kind = Literal["edgemove", "edgemove+", "pipedream-e", "device-cloud"]
 NAMES: tuple[str, ...] = get_args(Kind)
 CYCLE = 500  # minibatches of the paper's training cycle
-PROFILED = 100  # minibatches that a layer-by-layer profile takes
 
 
 def has_policy(strategy: str) -> bool:
