@@ -24,7 +24,8 @@ from weft.program.cost import compute_seconds
 from weft.program.instructions import Send, Update
 from weft.program.lower import lower
 from weft.runtime.feeds import source_of
-from weft.runtime.train import prepare, train
+from weft.runtime.train import train
+from weft.runtime.trainee import prepare
 
 BATCH, CUT = 32, 1
 LATENCIES_MS = (5.0, 60.0, 200.0)

@@ -24,7 +24,7 @@ from weft.data import batch_indices, load
 from weft.fleet.fleet import Fleet
 from weft.fleet.trace import Trace
 from weft.runtime.feeds import accuracy
-from weft.runtime.train import TrainResult
+from weft.runtime.results import TrainResult
 
 HERE = Path(__file__).resolve().parent.parent / "examples"
 LOOKS = {"pipedream-e": 10, "edgemove": 10, "edgemove+": 10}

@@ -11,7 +11,8 @@ import time
 
 import msgspec
 
-from weft.runtime.fabric import Fabric, OutLink, Roads
+from weft.runtime.channel import OutLink, Roads
+from weft.runtime.fabric import Fabric
 from weft.runtime.session import Endpoints, free_endpoint, open_session
 from weft.runtime.wire import Header
 

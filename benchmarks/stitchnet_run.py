@@ -36,9 +36,9 @@ from weft.plan.derive import derive_profile
 from weft.plan.plan import Plan
 from weft.plan.stitchnet_topology import EXPONENT, find_topology
 from weft.plan.swarm_plan import routes_of, spread_of
-from weft.runtime.coordinator import Outcome
 from weft.runtime.jobs import Settings
 from weft.runtime.local import LocalFleet
+from weft.runtime.outcome import Outcome
 from weft.runtime.swarm import SwarmCoordinator, total_counts
 from weft.simulate.lossy import BATCH, Channel, evaluate
 

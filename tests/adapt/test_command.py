@@ -55,12 +55,12 @@ def test_any_strategy_adapts_on_a_live_emulated_fleet(folder: Path) -> None:
     )
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
-    (event,) = (e for e in document["events"] if "shards" in e)
-    assert event["kind"] in ("replanned", "worker_changed")
-    assert "predicted" in event["why"]
-    before, after = event["shards"]
-    assert any("near" in shard for shard in before)
-    assert not any("near" in shard for shard in after)
+    # On a busy machine devices may seem to change for a while, so there may be more than one event.
+    events = [e for e in document["events"] if "shards" in e]
+    assert {e["kind"] for e in events} <= {"replanned", "worker_changed"}
+    assert all("predicted" in e["why"] for e in events)
+    assert any("near" in shard for shard in events[0]["shards"][0])
+    assert not any("near" in shard for shard in events[-1]["shards"][1])
     lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == list(range(120))
 

@@ -120,6 +120,13 @@ def test_predicted_and_measured_stand_side_by_side_per_step(
     assert link.endswith("50.0 kB")
 
 
+def test_a_device_that_did_fewer_steps_is_shown_by_its_own(predicted: Timeline) -> None:
+    """Where nobody waits, a slow peer does fewer minibatches, each as slow as predicted."""
+    fewer = tuple(span for span in predicted.spans if span.where != "pi" or span.step % 2 == 0)
+    text = render(timeline_table(predicted, Timeline(fewer, predicted.step_ends, "measured")))
+    assert {line.split()[-1] for line in lines_with(text, "forward")} == {"1.00"}
+
+
 def test_what_only_one_timeline_has_is_shown_without_a_ratio(predicted: Timeline) -> None:
     spans = tuple(span for span in predicted.spans if span.what != "loss")
     other = Timeline(spans, predicted.step_ends, "measured")

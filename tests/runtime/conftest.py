@@ -19,10 +19,11 @@ from weft.plan.derive import derive_profile
 from weft.plan.plan import Plan, Shard
 from weft.program.timeline import Timeline
 from weft.runtime import messages as msg
-from weft.runtime.coordinator import Coordinator, Outcome
+from weft.runtime.coordinator import Coordinator
 from weft.runtime.crew import Crew
 from weft.runtime.jobs import Settings
 from weft.runtime.local import LocalFleet
+from weft.runtime.outcome import Outcome
 
 settings.register_profile("weft", deadline=None)  # the first call of many operators is slow
 settings.load_profile("weft")
@@ -64,7 +65,7 @@ def row() -> Fleet:
 @pytest.fixture(scope="session")
 def nodes() -> Iterator[LocalFleet]:
     with LocalFleet(("pi", "nuc", "cloud")) as local:
-        local.crew.wait_for(local.names, 60.0)
+        local.crew.wait_for(local.names, 180.0)
         yield local
 
 

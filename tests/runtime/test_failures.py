@@ -16,10 +16,11 @@ from weft.errors import LostDevice, WeftError
 from weft.fleet.fleet import Device, Fleet, Link
 from weft.runtime import keys
 from weft.runtime import messages as msg
-from weft.runtime.coordinator import Coordinator, Outcome
+from weft.runtime.coordinator import Coordinator
 from weft.runtime.crew import Crew
 from weft.runtime.jobs import Settings
 from weft.runtime.local import LocalFleet
+from weft.runtime.outcome import Outcome
 from weft.runtime.session import Endpoints
 from weft.runtime.wire import Header, pack_header
 
@@ -53,7 +54,7 @@ def coordinator(subject: Subject, plan: Any, nodes: LocalFleet, **changes: Any) 
 
 def test_a_node_that_dies_is_named_and_the_others_take_the_next_run(small: Subject) -> None:
     with LocalFleet(("pi", "nuc", "cloud")) as local:
-        local.crew.wait_for(local.names, 60.0)
+        local.crew.wait_for(local.names, 180.0)
         stumble = Stumble(lambda: local.kill("nuc"))
         with coordinator(small, three(small), local, deadline_s=60.0) as run:
             run.prepare()

@@ -68,7 +68,7 @@ def test_training_through_namespaces_gives_the_same_weights_and_leaves_nothing_b
     row = fleet("pi", "nuc", "cloud")
     plan = subject.plan(("pi", 0, 0), ("cloud", 1, 1), fleet=row)
     with NamespaceFleet(row, ("pi", "nuc", "cloud")) as local:
-        local.crew.wait_for(local.names, 60.0)
+        local.crew.wait_for(local.names, 180.0)
         tag = local.space("pi").split("-")[1]
         assert len(there(tag)) >= 3 + 1 + 3  # namespaces, the bridge, the way to it from each
         settings = Settings(shaping="latency", scratch=local.scratch, same_clock=True)

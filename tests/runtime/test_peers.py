@@ -54,7 +54,7 @@ ODD = "0-1,1-2,2-3,1-3"
 @pytest.fixture(scope="module")
 def four() -> Iterator[LocalFleet]:
     with LocalFleet(NAMES) as local:
-        local.crew.wait_for(local.names, 60.0)
+        local.crew.wait_for(local.names, 180.0)
         yield local
 
 

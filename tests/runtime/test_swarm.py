@@ -32,9 +32,9 @@ from weft.plan.stitchnet_paths import Path, Routes, plan_routes, wanted
 from weft.plan.swarm_plan import routes_of, spread_of, with_swarm
 from weft.report.results import train_document, train_table
 from weft.report.tables import render
-from weft.runtime.coordinator import Outcome
 from weft.runtime.jobs import Settings
 from weft.runtime.local import LocalFleet
+from weft.runtime.outcome import Outcome
 from weft.runtime.swarm import SwarmCoordinator, total_counts
 from weft.simulate.lossy import Channel
 
@@ -88,7 +88,7 @@ def plan_of(
 @pytest.fixture(scope="module")
 def swarm() -> Iterator[LocalFleet]:
     with LocalFleet(BAD.names) as local:
-        local.crew.wait_for(local.names, 60.0)
+        local.crew.wait_for(local.names, 180.0)
         yield local
 
 

@@ -15,8 +15,9 @@ from weft.adapt.live import Live
 from weft.adapt.migrate import Saved
 from weft.adapt.steer import Steering
 from weft.plan.plan import Plan
-from weft.runtime.coordinator import Coordinator, Outcome
-from weft.runtime.train import Conducted
+from weft.runtime.coordinator import Coordinator
+from weft.runtime.outcome import Outcome
+from weft.runtime.training import Conducted
 
 
 class Adaptive:

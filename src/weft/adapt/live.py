@@ -27,7 +27,8 @@ from weft.errors import LostDevice, WeftError
 from weft.plan.plan import Plan
 from weft.program.timeline import Span, Timeline
 from weft.runtime import messages as msg
-from weft.runtime.coordinator import Coordinator, Outcome, Stalled
+from weft.runtime.coordinator import Coordinator
+from weft.runtime.outcome import Outcome, Stalled
 
 AHEAD_S = (
     0.25  # a look comes this long before the end of its series, so that training need not wait

@@ -23,8 +23,9 @@ from weft.adapt.steer import Steering
 from weft.errors import InputError
 from weft.plan.plan import Plan
 from weft.runtime.feeds import Data
-from weft.runtime.train import Loss, TrainResult
+from weft.runtime.results import TrainResult
 from weft.runtime.train import train as run
+from weft.runtime.trainee import Loss
 
 
 def train(

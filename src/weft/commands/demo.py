@@ -66,7 +66,8 @@ def demo(
     from weft.report.tables import compare_table, plan_table
     from weft.report.trace import save_trace
     from weft.runtime.feeds import source_of
-    from weft.runtime.train import prepare, profile_for, train
+    from weft.runtime.train import train
+    from weft.runtime.trainee import prepare, profile_for
     from weft.simulate.simulate import simulate
 
     fleet, batch, rule = parse_fleet(FLEET, "the demo's fleet"), 64, Optimizer("momentum", 0.02)

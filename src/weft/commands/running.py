@@ -38,7 +38,7 @@ from weft.plan.derive import load_profile
 from weft.report.words import seconds
 
 if TYPE_CHECKING:
-    from weft.runtime.train import Step
+    from weft.runtime.results import Step
 
 
 @app.command()
@@ -192,6 +192,8 @@ def progress_bar(steps: int, quiet: bool = False) -> Iterator[Callable[[Step], N
             if step.predicted_step_s is not None and done:
                 measured = seconds(step.seconds / done)
                 told += f"  step {measured} (predicted {seconds(step.predicted_step_s)})"
-            bar.update(task, completed=step.done, description="training", told=told)
+            bar.update(
+                task, completed=step.done, total=step.steps, description=step.what, told=told
+            )
 
         yield on_progress

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from rich.console import Group, RenderableType
 
 from weft.program.lower import lower
 from weft.report.tables import list_table, timeline_table
 from weft.report.words import seconds
+from weft.runtime.peer_timeline import assembled
 from weft.simulate.simulate import simulate
 
 # Of a swarm: sent; lost on a link; heard in time or not; came too late; minibatches a device left out.
@@ -17,7 +19,7 @@ RADIO = ("messages", "packets", "packets_lost", "heard", "unheard", "late", "lef
 
 if TYPE_CHECKING:
     from weft.runtime.inference import InferResult
-    from weft.runtime.train import TrainResult
+    from weft.runtime.results import TrainResult
 
 
 def train_document(result: TrainResult) -> dict[str, Any]:
@@ -56,7 +58,11 @@ def train_table(result: TrainResult) -> RenderableType:
         rows.append(("radio", _radio_words(result.radio, count)))
     if result.out:
         rows.append(("folder", str(result.out)))
+    peers = result.plan.peers
     predicted = simulate(lower(result.plan), steps=min(max(result.steps, 2), 6))
+    if peers is not None:  # the same pace of the same peer as in what was measured
+        paced = assembled(list(predicted.spans), peers)
+        predicted = msgspec.structs.replace(paced, source=predicted.source)
     return Group(list_table(("", "trained"), rows), timeline_table(predicted, result.timeline))
 
 

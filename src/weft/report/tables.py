@@ -229,7 +229,9 @@ def timeline_table(predicted: Timeline, measured: Timeline | None = None) -> Ren
         name = where if where != before else ""
         table.add_row(escape(name), escape(what), *cells, size(moved) if moved else "")
         before = where
-    return framed(timeline_title(predicted, measured), table, "means per step")
+    return framed(
+        timeline_title(predicted, measured), table, "means per step that it had a part in"
+    )
 
 
 def timeline_title(predicted: Timeline, measured: Timeline | None) -> str:
@@ -241,13 +243,16 @@ def timeline_title(predicted: Timeline, measured: Timeline | None) -> str:
 
 
 def per_step(timeline: Timeline) -> dict[tuple[str, str], tuple[float, float]]:
-    """Seconds and bytes a step, by (device or channel, kind)."""
-    steps = max(1, len(timeline.step_ends))
+    """Seconds and bytes by (device or channel, kind), a step that it had a part in: a slow peer does
+    fewer of them than a fast one, and a server that was left did none after that."""
+    steps: dict[str, set[int]] = {}
+    for span in timeline.spans:
+        steps.setdefault(span.where, set()).add(span.step)
     found: dict[tuple[str, str], tuple[float, float]] = {}
     for span in timeline.spans:
-        key = (span.where, span.what)
+        key, own = (span.where, span.what), len(steps[span.where])
         time, moved = found.get(key, (0.0, 0.0))
-        found[key] = (time + (span.end - span.start) / steps, moved + span.bytes / steps)
+        found[key] = (time + (span.end - span.start) / own, moved + span.bytes / own)
     return found
 
 

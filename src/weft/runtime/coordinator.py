@@ -13,13 +13,11 @@ from __future__ import annotations
 import queue
 import secrets
 import time
-import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-import zenoh
 from safetensors.torch import load as load_safetensors
 from torch import Tensor
 
@@ -32,28 +30,14 @@ from weft.program.timeline import Span, Timeline
 from weft.program.validate import validate
 from weft.runtime import messages as msg
 from weft.runtime.crew import Crew
+from weft.runtime.feeder import Feed, Feeder
 from weft.runtime.jobs import Settings, job_of
-from weft.runtime.node import state_pieces
+from weft.runtime.measured import done_everywhere, on_one_clock, timeline_of
+from weft.runtime.outcome import Outcome, Stalled
 from weft.runtime.own import Own
 from weft.runtime.roads import involved
-from weft.runtime.wire import Header, pack_header, pack_tensors, unpack_tensors
-
-Minibatch = tuple[dict[str, Tensor], Tensor | None]
-Feed = Callable[[int], Minibatch]
-FEED_BYTES = 64 << 20  # how much may wait at the loading device
-
-
-@dataclass
-class Outcome:
-    """What a series of steps gave."""
-
-    losses: dict[int, float] = field(default_factory=dict)
-    answers: dict[tuple[int, int], dict[str, Tensor]] = field(default_factory=dict)
-    done: dict[str, int] = field(default_factory=dict)  # device -> newest minibatch
-
-
-class Stalled(WeftError):
-    """Nothing goes on: somebody cannot be reached, though all are there."""
+from weft.runtime.state_pieces import state_pieces
+from weft.runtime.wire import Header
 
 
 class Coordinator:
@@ -82,15 +66,12 @@ class Coordinator:
         self.own = own or {}  # devices with networks of their own
         self.adopt(plan)
         self._last = 0
-        self._ahead = 0  # minibatches that may be fed before they are used
         self.events: list[dict[str, Any]] = []  # what happened to the fleet on the way
         self._segments: dict[str, tuple[Segment, ...]] = {}
         self.initial = state  # the weights that the run begins with
-        self._feed = feed
-        self._feeder = crew.session.declare_publisher(
-            f"{crew.group}/data/{plan.source}",
-            congestion_control=zenoh.CongestionControl.BLOCK,  # never drop a minibatch
-        )
+        self._feeder: Feeder | None = None  # where devices open the data themselves
+        if feed is not None and settings.data is None:
+            self._feeder = Feeder(crew.session, crew.group, self.run, feed)
         if feed is None and settings.data is None:
             raise InputError("nothing to run on: give data or a feed")
 
@@ -231,12 +212,7 @@ class Coordinator:
     def _take(self, event: object, waiting: set[str], outcome: Outcome) -> None:
         match event:
             case msg.Progress():
-                outcome.done[event.device] = event.step
-                for (
-                    step,
-                    loss,
-                ) in event.losses:  # lanes may end on several devices: their shares add up
-                    outcome.losses[step] = outcome.losses.get(step, 0.0) + loss
+                outcome.add(event)
             case msg.Finished():
                 outcome.done[event.device] = event.last - 1
                 if event.last == self._last:
@@ -255,7 +231,7 @@ class Coordinator:
                     )
             case (Header() as header, bytes() as payload):
                 if header.run == self.run and header.kind == "answer":
-                    outcome.answers[header.step, header.micro] = _copies(header, payload)
+                    outcome.answer(header, payload)
 
     def _check_silence(self, heard: float, waiting: set[str], outcome: Outcome) -> float:
         """Nodes wait `deadline_s` for each other and then say so; past that, the silent one is lost.
@@ -281,21 +257,9 @@ class Coordinator:
         return heard
 
     def _feed_ahead(self, source_at: int, fed: int, last: int) -> int:
-        """Sends minibatches to the loading device, a bounded number ahead of where it is."""
-        if self._feed is None or self.settings.data is not None:
+        if self._feeder is None:
             return fed
-        least = 4 + self.program.max_lag
-        self._ahead = max(self._ahead, least)
-        while fed < min(last, source_at + self._ahead):
-            inputs, target = self._feed(fed)
-            tensors = {**inputs, **({"target": target} if target is not None else {})}
-            specs, payload = pack_tensors(tensors)
-            self._ahead = max(least, min(256, FEED_BYTES // max(len(payload), 1)))
-            header = Header(self.run, self.plan.version, fed, "feed", 0, 0, "coordinator",
-                            self.plan.source, len(payload), specs)  # fmt: skip
-            self._feeder.put(payload, attachment=pack_header(header))
-            fed += 1
-        return fed
+        return self._feeder.feed(self.plan, self.program.max_lag, source_at, fed, last)
 
     def collect(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """(weights and buffers, optimizer memory) of all devices."""
@@ -327,10 +291,8 @@ class Coordinator:
         """What happened, on this machine's clock, from the first instruction on; or from minibatch
         `since` on, while the run goes on."""
         found, counts = self.spans(self.devices, since)
-        whole = None
-        if since is not None:  # the newest minibatches are still under way
-            whole = _done_everywhere(found)
-        return self.as_timeline(found, whole), counts
+        # while it goes on, the newest minibatches are under way
+        return self.as_timeline(found, None if since is None else done_everywhere(found)), counts
 
     def spans(
         self, devices: Iterable[str], since: int | None = None
@@ -339,25 +301,16 @@ class Coordinator:
         replies = self.crew.ask_all(
             {d: msg.GetTimeline(self.run, since) for d in devices}, self.settings.deadline_s
         )
-        found: list[Span] = []
-        counts: dict[str, msg.Spans] = {}
+        told: dict[str, msg.Spans] = {}
         for device, (spans,) in replies.items():
             assert isinstance(spans, msg.Spans)
-            offset = 0.0 if self.settings.same_clock else self.crew.clock_offset(device)
-            found += [_moved(s, offset) for s in spans.spans]
-            counts[device] = spans
-        return found, counts
+            told[device] = spans
+        same = self.settings.same_clock
+        offsets = {d: 0.0 if same else self.crew.clock_offset(d) for d in told}
+        return on_one_clock(told, offsets), told
 
     def as_timeline(self, found: list[Span], last: int | None = None) -> Timeline:
-        """Spans in order, from 0 on. `last` is the newest minibatch whose end counts."""
-        begin = min((s.start for s in found), default=0.0)
-        spans = tuple(sorted((_moved(s, -begin) for s in found), key=lambda s: s.start))
-        ends: dict[int, float] = {}
-        for span in spans:
-            if span.what != "transfer" and (last is None or span.step <= last):
-                ends[span.step] = max(ends.get(span.step, 0.0), span.end)
-        beat = max(2, self.program.beat)
-        return Timeline(spans, tuple(ends[s] for s in sorted(ends)), "measured", beat)
+        return timeline_of(found, self.program.beat, last)
 
     def _tell(self, commands: Mapping[str, msg.Command], seconds: float) -> None:
         """Says something to those who are still there; nobody has to answer."""
@@ -366,24 +319,3 @@ class Coordinator:
             self.crew.ask_all(there, seconds)
         except WeftError:
             return
-
-
-def _copies(header: Header, payload: bytes) -> dict[str, Tensor]:
-    """Tensors that belong to the user, who may write into them; the message's memory is read-only."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given buffer is not writable")
-        return {name: tensor.clone() for name, tensor in unpack_tensors(header, payload).items()}
-
-
-def _done_everywhere(spans: list[Span]) -> int:
-    """The newest minibatch that every device with weights has updated them for."""
-    newest: dict[str, int] = {}
-    for span in spans:
-        if span.what == "update":
-            newest[span.where] = max(newest.get(span.where, -1), span.step)
-    return min(newest.values(), default=-1)
-
-
-def _moved(span: Span, by: float) -> Span:
-    return Span(span.where, span.what, span.start + by, span.end + by, span.step, span.micro,
-                span.label, span.bytes)  # fmt: skip

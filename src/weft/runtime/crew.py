@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from types import TracebackType
+from functools import partial
 from typing import Any
 
 import zenoh
@@ -15,13 +15,14 @@ import zenoh
 from weft.errors import InputError, LostDevice, WeftError
 from weft.runtime import keys
 from weft.runtime import messages as msg
+from weft.runtime.closing import Closing
 from weft.runtime.session import Endpoints, open_session
 from weft.runtime.wire import BadMessage, Header, unpack_header
 
 Event = msg.Report | LostDevice | tuple[Header, bytes]
 
 
-class Crew:
+class Crew(Closing):
     """All nodes of a group that can be reached from here."""
 
     def __init__(self, endpoints: Endpoints, group: str = "weft") -> None:
@@ -30,23 +31,14 @@ class Crew:
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._present: dict[str, int] = {}
         self._changed = threading.Condition()
+        self._run = ""  # whose reports are wanted
+        self._heard = threading.Lock()
         self._run_subscriptions: list[Any] = []
         self._subscription = self.session.liveliness().declare_subscriber(
             keys.alive(group, "*"), self._liveliness, history=True
         )
 
-        self._notices = self.session.declare_subscriber(keys.notice(group, "*"), self._reported)
-
-    def __enter__(self) -> Crew:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+        self._notices = self.session.declare_subscriber(keys.notice(group, "*"), self._noticed)
 
     def close(self) -> None:
         if not self.session.is_closed():
@@ -89,28 +81,38 @@ class Crew:
         """Reports and answers of this run, and of no other, go to `events` from now on."""
         for old in self._run_subscriptions:
             old.undeclare()
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self.events.get_nowait()
+        with self._heard:
+            self._run = run
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    self.events.get_nowait()
         self._run_subscriptions = [
-            self.session.declare_subscriber(keys.report(self.group, run), self._reported),
-            self.session.declare_subscriber(keys.answer(self.group, run), self._answered),
+            self.session.declare_subscriber(key(self.group, run), partial(take, run))
+            for key, take in ((keys.report, self._reported), (keys.answer, self._answered))
         ]
 
-    def _reported(self, sample: Any) -> None:
-        try:
-            self.events.put(msg.unpack_report(sample.payload.to_bytes()))
-        except BadMessage:
-            return  # not one of ours; a node that failed is noticed by its silence
+    def _put(self, event: Event, run: str) -> None:
+        """Zenoh's threads may still hold what an earlier run said when its subscription has ended."""
+        with self._heard:
+            if run == self._run:
+                self.events.put(event)
 
-    def _answered(self, sample: Any) -> None:
+    def _reported(self, run: str, sample: Any) -> None:
+        # what cannot be read is not one of ours; a node that failed is noticed by its silence
+        with contextlib.suppress(BadMessage):
+            self._put(msg.unpack_report(sample.payload.to_bytes()), run)
+
+    def _noticed(self, sample: Any) -> None:
+        self._reported(self._run, sample)
+
+    def _answered(self, run: str, sample: Any) -> None:
         try:
             header = unpack_header(sample.attachment.to_bytes() if sample.attachment else b"")
         except BadMessage:
             return
         payload = sample.payload.to_bytes()
         if len(payload) == header.bytes:
-            self.events.put((header, payload))
+            self._put((header, payload), run)
 
     def ask(self, device: str, command: msg.Command, seconds: float) -> list[msg.Reply]:
         return self.ask_all({device: command}, seconds)[device]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from weft.data import Dataset, batch_indices, load
 from weft.errors import InputError
-from weft.runtime.coordinator import Feed, Minibatch
+from weft.runtime.feeder import Feed, Minibatch
 
 Pair = tuple[Tensor, Tensor]  # samples and their targets
 Data = str | Dataset | tuple[Tensor, Tensor] | Callable[[int], tuple[Tensor, Tensor]]

@@ -20,14 +20,17 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
+from typing import TypeVar
 
 from weft.errors import LostDevice
+from weft.runtime.closing import Closing
 from weft.runtime.crew import Crew
 from weft.runtime.session import Endpoints, free_endpoint
 
+AnyFleet = TypeVar("AnyFleet", bound="LocalFleet")
 
-class LocalFleet:
+
+class LocalFleet(Closing):
     """Starts the nodes at once and ends them at the close; `scratch` is a folder for both."""
 
     def __init__(self, names: Sequence[str], *, prefix: dict[str, list[str]] | None = None) -> None:
@@ -39,8 +42,9 @@ class LocalFleet:
         self._prefix = prefix or {}  # e.g. ip netns exec NAME
         self.crew: Crew
 
-    def __enter__(self) -> LocalFleet:
+    def __enter__(self: AnyFleet) -> AnyFleet:
         try:
+            self.lay_out()
             self.crew = Crew(Endpoints(listen=(self.endpoint,)), self.group)
             for name in self.names:
                 self.processes[name] = self._start(name)
@@ -49,13 +53,8 @@ class LocalFleet:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+    def lay_out(self) -> None:
+        """Makes the network that the nodes stand in; here they share this machine's."""
 
     def join_arguments(self, name: str) -> list[str]:
         return ["--join", self.endpoint, "--listen", "tcp/127.0.0.1:0"]

@@ -14,7 +14,7 @@ from weft.plan.plan import Mode
 from weft.program.instructions import Instruction
 from weft.program.timeline import Span
 from weft.runtime.changes import Changes
-from weft.runtime.fabric import Roads
+from weft.runtime.channel import Roads
 from weft.runtime.groups import Slice
 from weft.runtime.radio import RadioRules
 from weft.runtime.wire import BadMessage

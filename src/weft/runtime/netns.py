@@ -13,9 +13,8 @@ import subprocess
 
 from weft.errors import InputError, WeftError
 from weft.fleet.fleet import Fleet
-from weft.runtime.crew import Crew
 from weft.runtime.local import LocalFleet
-from weft.runtime.session import Endpoints, free_endpoint
+from weft.runtime.session import free_endpoint
 
 MANAGEMENT = "10.213"  # of the bridges' networks; links get 10.214.<link>.{1,2}
 
@@ -38,17 +37,9 @@ class NamespaceFleet(LocalFleet):
         self._addresses: dict[str, list[str]] = {name: [] for name in names}
         self._peers: dict[str, list[str]] = {name: [] for name in names}
 
-    def __enter__(self) -> NamespaceFleet:
-        try:
-            self._build()
-            self.endpoint = free_endpoint(f"{self._network}.1")
-            self.crew = Crew(Endpoints(listen=(self.endpoint,)), self.group)
-            for name in self.names:
-                self.processes[name] = self._start(name)
-        except BaseException:
-            self.close()
-            raise
-        return self
+    def lay_out(self) -> None:
+        self._build()
+        self.endpoint = free_endpoint(f"{self._network}.1")
 
     def space(self, name: str) -> str:
         return f"weft-{self._tag}-{self.names.index(name)}"

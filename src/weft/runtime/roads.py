@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from weft.fleet.fleet import Fleet
-from weft.runtime.fabric import OutLink, Roads
+from weft.runtime.channel import OutLink, Roads
 
 # How links get their speed: real links have one; `fabric` shapes rate and latency at the sender;
 # `latency` leaves the rate to the kernel (network namespaces) and adds only the latency.

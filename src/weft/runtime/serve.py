@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import statistics
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +22,7 @@ from weft.plan.derive import derive_profile
 from weft.plan.plan import Plan
 from weft.plan.profile import Profile
 from weft.program.timeline import Timeline
+from weft.runtime.closing import Closing
 from weft.runtime.coordinator import Coordinator
 from weft.runtime.emulate import emulation
 from weft.runtime.jobs import Settings
@@ -30,7 +30,7 @@ from weft.runtime.launch import Place, open_crew
 from weft.runtime.messages import Spans
 
 
-class Served:
+class Served(Closing):
     """A network spread over a fleet that answers calls until it is closed."""
 
     def __init__(
@@ -72,17 +72,6 @@ class Served:
 
     def close(self) -> None:
         self._stack.close()
-
-    def __enter__(self) -> Served:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def serve(

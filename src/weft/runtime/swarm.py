@@ -32,7 +32,8 @@ from weft.plan.swarm_plan import spread_of
 from weft.plan.swarm_recovery import after_loss
 from weft.program.timeline import Span, Timeline
 from weft.runtime import messages as msg
-from weft.runtime.coordinator import Coordinator, Outcome
+from weft.runtime.coordinator import Coordinator
+from weft.runtime.outcome import Outcome
 from weft.simulate.price import priced
 
 LEAD_S = 0.3  # from the word to begin until the first slot: every device must have heard it

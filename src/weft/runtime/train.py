@@ -7,126 +7,28 @@ result.model          # an ordinary nn.Module with the trained weights
 
 from __future__ import annotations
 
-import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
 
 import msgspec
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from weft import api
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.fleet.trace import Trace
-from weft.graph.capture import capture, capture_loss, state_of
-from weft.graph.network import Graph
 from weft.graph.optimizer import Optimizer
-from weft.plan.derive import derive_profile
 from weft.plan.plan import Plan
 from weft.plan.profile import Profile
-from weft.program.timeline import Timeline
 from weft.runtime import train_peers
-from weft.runtime.coordinator import Coordinator, Outcome
-from weft.runtime.emulate import Emulation, emulation
-from weft.runtime.feeds import Data, Source, accuracy, source_of
+from weft.runtime.feeds import Data, source_of
 from weft.runtime.jobs import Settings
-from weft.runtime.launch import Place, open_crew
-from weft.runtime.messages import Spans
-from weft.runtime.record import Folder, RunFile
-from weft.runtime.swarm import run_class, total_counts
+from weft.runtime.launch import Place
+from weft.runtime.record import Folder
+from weft.runtime.results import Step, TrainResult
+from weft.runtime.trainee import Loss, Trainee, prepare, profile_for
+from weft.runtime.training import Conductor, Training
 from weft.simulate.price import priced
-
-Loss = nn.Module | Callable[[Tensor, Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class Step:
-    """Where a run stands, for progress bars."""
-
-    done: int
-    steps: int
-    loss: float | None
-    seconds: float
-    predicted_step_s: float | None
-    batch: int
-    first: int = 0  # where this run began, when it goes on with another
-
-
-@dataclass
-class TrainResult:
-    model: nn.Module
-    plan: Plan
-    losses: list[float]
-    steps: int
-    seconds: float  # of training alone, without starting and collecting
-    timeline: Timeline
-    nodes: dict[str, Spans]
-    first: int = 0  # the minibatch that this run began with
-    too_fast: tuple[str, ...] = ()  # devices of the fleet that this machine cannot emulate
-    test_accuracy: float | None = None
-    events: list[dict[str, Any]] = field(default_factory=list)
-    radio: Counter[str] = field(default_factory=Counter)  # a swarm's messages, packets and losses
-    out: Path | None = None
-
-    @property
-    def step_s(self) -> float:
-        """Measured seconds per minibatch in the steady state."""
-        return self.timeline.step_s
-
-    @property
-    def predicted_step_s(self) -> float:
-        assert self.plan.predicted is not None
-        return self.plan.predicted.seconds
-
-
-@dataclass
-class Conducted:
-    """What a conductor made of a run: under which plan it ended, and what happened on the way."""
-
-    plan: Plan
-    losses: dict[int, float]
-    events: list[dict[str, Any]]
-    timeline: Timeline
-    nodes: dict[str, Spans]
-    seconds: float
-
-
-class Conductor(Protocol):
-    """Runs minibatches its own way: `weft.adapt` watches them and changes the plan."""
-
-    def first(self, plan: Plan) -> Plan:
-        """The plan to begin with."""
-        ...
-
-    def also(self, plan: Plan) -> tuple[str, ...]:
-        """Devices beside the plan's that may get a part in it."""
-        ...
-
-    def conduct(
-        self,
-        run: Coordinator,
-        first: int,
-        last: int,
-        optimizer_state: Mapping[str, Tensor],
-        on_progress: Callable[[Outcome], None],
-    ) -> Conducted: ...
-
-
-@dataclass(frozen=True)
-class Trainee:
-    """A network ready to be planned: captured with its loss, and measured where it is emulated."""
-
-    graph: Graph
-    state: dict[str, Tensor]
-    emulation: Emulation | None
-
-    @property
-    def paced(self) -> frozenset[str]:
-        return self.emulation.paced if self.emulation else frozenset()
 
 
 def train(
@@ -201,39 +103,8 @@ def train(
         optimizer=rule, seed=seed, deadline_s=deadline, paced=trainee.paced, data=source.name,
         trace=trace,
     )  # fmt: skip
-    run = _Run(trainee, decided, place, settings, source, steps, folder, on_progress, conductor)
+    run = Training(trainee, decided, place, settings, source, steps, folder, on_progress, conductor)
     return run.go(model, resume, save_every or steps)
-
-
-def prepare(
-    model: nn.Module,
-    source: Source,
-    loss: Loss,
-    fleet: Fleet,
-    *,
-    batch: int,
-    rule: Optimizer,
-    emulated: bool,
-    profile: Profile | None = None,
-    name: str = "",
-) -> Trainee:
-    """Captures the network and its loss; measures it where the fleet is emulated here."""
-    graph = capture(model, source.example, name=name)
-    graph = capture_loss(graph, loss, source.target)
-    state = state_of(model, loss if isinstance(loss, nn.Module) else None)
-    measured = None
-    if emulated:
-        measured = emulation(
-            graph, state, fleet, batch=batch, training=True, optimizer=rule, given=profile
-        )
-    return Trainee(graph, state, measured)
-
-
-def profile_for(trainee: Trainee, fleet: Fleet, given: Profile | None) -> Profile:
-    """What a plan of this run is made for: the emulated times, else the given or derived ones."""
-    if trainee.emulation is not None:
-        return trainee.emulation.profile
-    return given if given is not None else derive_profile(trainee.graph, fleet)
 
 
 def _decide(
@@ -273,139 +144,3 @@ def _optimizer(given: Optimizer | str, lr: float | None) -> Optimizer:
         raise InputError(
             f"optimizer {given!r}: {error}; there are sgd, momentum, adam, adamw"
         ) from None
-
-
-class _Run:
-    """One training run, from open fleet to closed folder."""
-
-    def __init__(
-        self,
-        trainee: Trainee,
-        plan: Plan,
-        place: Place,
-        settings: Settings,
-        source: Source,
-        steps: int,
-        folder: Folder | None,
-        on_progress: Callable[[Step], None] | None,
-        conductor: Conductor | None,
-    ) -> None:
-        self.conductor = conductor
-        self.events: list[dict[str, Any]] = []
-        self.trainee, self.plan, self.place, self.settings = trainee, plan, place, settings
-        self.source, self.steps, self.folder = source, steps, folder
-        self.on_progress = on_progress
-        self.losses: dict[int, float] = {}
-        self.training_s = 0.0
-        self.first = 0
-
-    def go(self, model: nn.Module, resume: bool, leg: int) -> TrainResult:
-        self.first, optimizer_state = self._resume() if resume else (0, {})
-        if self.folder:
-            self.folder.save_plan(self.plan)
-            if not resume:
-                self.folder.forget_metrics()
-        feed = self.source.feed(self.trainee.graph.inputs[0])
-        also = self.conductor.also(self.plan) if self.conductor else ()
-        with (
-            open_crew(self.plan, self.place, self.settings, also) as (crew, settings),
-            run_class(self.plan)(
-                crew, self.plan, self.trainee.graph, self.trainee.state, settings, feed, also
-            ) as run,
-        ):
-            run.prepare(optimizer_state)
-            if settings.trace is not None:
-                run.start_trace()
-            for start in range(self.first, self.steps, leg):
-                end = min(start + leg, self.steps)
-                if self.conductor is None:
-                    outcome, pieces = self._leg(run, start, end), None
-                else:
-                    outcome, pieces = self._conducted(run, start, end, optimizer_state)
-                state, optimizer_state = self._save(run, outcome, end)
-            timeline, nodes = pieces if pieces is not None else run.timeline()
-            self.plan = run.plan
-        if self.folder and self.plan.version:  # it has changed on the way
-            self.folder.save_plan(self.plan)
-        result = TrainResult(
-            model=_with_state(model, state), plan=self.plan, steps=self.steps,
-            losses=[self.losses[s] for s in sorted(self.losses)], seconds=self.training_s,
-            first=self.first, timeline=timeline, nodes=nodes, out=self.folder.path if self.folder else None,
-            too_fast=self.trainee.emulation.too_fast if self.trainee.emulation else (),
-            events=[*self.events, *run.events],
-            radio=total_counts(run, nodes) if self.plan.swarm else Counter(),
-        )  # fmt: skip
-        if self.folder:
-            self.folder.save_timeline(timeline)
-        if self.source.test is not None and self.source.classes is not None:
-            result.test_accuracy = accuracy(result.model, self.source.test)
-        return result
-
-    def _leg(self, run: Coordinator, first: int, last: int) -> dict[int, float]:
-        begin = time.monotonic()
-        outcome = run.steps(first, last, self._progress(begin))
-        self.training_s += time.monotonic() - begin
-        return outcome.losses
-
-    def _conducted(
-        self, run: Coordinator, first: int, last: int, optimizer_state: Mapping[str, Tensor]
-    ) -> tuple[dict[int, float], tuple[Timeline, dict[str, Spans]]]:
-        assert self.conductor is not None
-        done = self.conductor.conduct(
-            run, first, last, optimizer_state, self._progress(time.monotonic())
-        )
-        self.plan, self.training_s = done.plan, self.training_s + done.seconds
-        self.events += done.events
-        return done.losses, (done.timeline, done.nodes)
-
-    def _progress(self, begin: float) -> Callable[[Outcome], None]:
-        def progress(outcome: Outcome) -> None:
-            if self.on_progress and outcome.losses:
-                newest = max(outcome.losses)
-                seconds = self.training_s + time.monotonic() - begin
-                predicted = self.plan.predicted.step_s if self.plan.predicted else None
-                self.on_progress(Step(newest + 1, self.steps, outcome.losses[newest], seconds,
-                                      predicted, self.plan.batch, self.first))  # fmt: skip
-
-        return progress
-
-    def _save(
-        self, run: Coordinator, losses: dict[int, float], last: int
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Brings the weights home and, where there is a folder, puts them there."""
-        self.losses |= losses
-        found, optimizer_state = run.collect()
-        # what no layer reads stays as it was
-        state = {n: found.get(n, self.trainee.state[n]) for n in self.trainee.graph.state}
-        if self.folder:
-            plan = self.plan
-            record = RunFile(plan.model, plan.strategy, last, plan.batch, self.settings.seed)
-            self.folder.save_state(record, state, optimizer_state)
-            self.folder.add_metrics([{"step": s, "loss": losses[s]} for s in sorted(losses)])
-        return state, optimizer_state
-
-    def _resume(self) -> tuple[int, dict[str, Tensor]]:
-        if self.folder is None:
-            raise InputError("--resume needs --out DIR, the folder of the run to go on with")
-        saved = self.folder.load()
-        if saved.run.steps >= self.steps:
-            raise InputError(
-                f"the run in {self.folder.path} has done {saved.run.steps} steps; "
-                f"--steps {self.steps} leaves nothing to do"
-            )
-        mine, theirs = set(self.trainee.graph.state), set(saved.weights)
-        if mine != theirs:
-            odd = sorted(mine ^ theirs)[:3]
-            raise InputError(f"{self.folder.path} holds another network: {', '.join(odd)} differ")
-        self.trainee.state.update(saved.weights)
-        return saved.run.steps, saved.optimizer
-
-
-def _with_state(model: nn.Module, state: dict[str, Tensor]) -> nn.Module:
-    """The user's own module with the trained weights in place."""
-    own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    with torch.no_grad():
-        for name, tensor in state.items():
-            if name in own:
-                own[name].copy_(tensor)
-    return model

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 from torch import Tensor, nn
@@ -50,10 +49,8 @@ from weft.runtime.peer_networks import (
 )
 from weft.runtime.peers import PeerRun
 from weft.runtime.record import Folder, RunFile
+from weft.runtime.results import Step, TrainResult
 from weft.simulate.price import priced
-
-if TYPE_CHECKING:
-    from weft.runtime.train import Step, TrainResult
 
 
 def wanted(strategy: str, plan: Plan | None) -> bool:
@@ -104,8 +101,6 @@ class PeerTraining:
         self.rows = dict(zip(self.sets, self._rows(), strict=True))
 
     def go(self) -> TrainResult:
-        from weft.runtime.train import TrainResult
-
         net, own, plan = self.ready()
         folder = Folder(self.asked.out) if self.asked.out else None
         with (
@@ -265,8 +260,6 @@ class PeerTraining:
         return whole
 
     def _progress(self, plan: Plan, run: PeerRun) -> Callable[[dict[str, int]], None]:
-        from weft.runtime.train import Step
-
         begin = time.monotonic()
 
         def told(done: dict[str, int]) -> None:
@@ -308,8 +301,14 @@ def pretrain(net: nn.Module, x: Tensor, y: Tensor, steps: int, asked: Asked) -> 
     """A trained network to begin with, from the public samples alone."""
     net.train()
     rule = asked.rule.build(list(net.parameters()))
+    begin = time.monotonic()
     for step in range(steps):
         rows = batch_indices(len(x), min(asked.batch, len(x)), step, asked.seed)
         rule.zero_grad(set_to_none=True)
-        functional.cross_entropy(net(x[rows]), y[rows]).backward()  # type: ignore[no-untyped-call]
+        loss = functional.cross_entropy(net(x[rows]), y[rows])
+        loss.backward()  # type: ignore[no-untyped-call]
         rule.step()
+        if asked.on_progress and step % 10 == 9:
+            seconds = time.monotonic() - begin
+            asked.on_progress(Step(step + 1, steps, loss.item(), seconds, None, asked.batch,
+                                   what="pre-training"))  # fmt: skip
