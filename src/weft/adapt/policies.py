@@ -31,9 +31,15 @@ def has_policy(strategy: str) -> bool:
 
 
 def policy_steering(
-    strategy: str, plan: Plan, options: Mapping[str, object], every: int | None, seed: int
+    strategy: str,
+    plan: Plan,
+    options: Mapping[str, object],
+    every: int | None,
+    seed: int,
+    at_most: int | None = None,
 ) -> PolicySteering:
-    """Who steers a live run of one of the strategies above."""
+    """Who steers a live run of one of the strategies above. Without `every` it looks as often as the
+    policy would, and at least every `at_most` minibatches."""
     tier = "cloud" if strategy == "device-cloud" else "edge"
     servers = [d.name for d in plan.fleet.devices if d.tier == tier and d.name != plan.source]
     if not servers:
@@ -41,6 +47,9 @@ def policy_steering(
     reference = servers[0]
     costs = split_costs(plan.profile, plan.source, reference, plan.batch).coded(plan.codec)
     policy = _policy(strategy, costs, options, every, seed)
+    if every is None and at_most is not None and at_most < policy.every:
+        every = at_most
+        policy = _policy(strategy, costs, options, every, seed)
     labels = str(options.get("labels", "worker"))
     if labels not in get_args(Labels):
         raise InputError(f"--set labels={labels} is not allowed; it must be worker or home")

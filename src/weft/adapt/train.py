@@ -27,6 +27,9 @@ from weft.runtime.results import TrainResult
 from weft.runtime.train import train as run
 from weft.runtime.trainee import Loss
 
+LOOKS = 30  # of a short run; a long one looks as often as its policy's paper says
+LEAST_LOOKED = 10  # minibatches: fewer are measured badly
+
 
 def train(
     model: nn.Module,
@@ -42,8 +45,9 @@ def train(
     **given: Any,
 ) -> TrainResult:
     """`look_every` minibatches lie between two looks: small values follow a changing fleet faster and
-    measure less well. `keep_every` is how often weights are collected where only one device has
-    them: what a loss throws the run back to."""
+    measure less well. By default a short run looks more often than the papers' cycles say: about
+    thirty times. `keep_every` is how often weights are collected where only one device has them:
+    what a loss throws the run back to."""
     if look_every is not None and look_every < 2:
         raise InputError(f"look_every {look_every} is not allowed; it must be at least 2")
     if keep_every < 1:
@@ -52,9 +56,10 @@ def train(
     if adapt or (adapt is None and has_policy(strategy)):
 
         def steering(plan: Plan) -> Steering:
+            often = max(LEAST_LOOKED, given.get("steps", 0) // LOOKS)
             if has_policy(strategy):
-                return policy_steering(strategy, plan, options or {}, look_every, seed)
-            return Replanning(strategy, plan, options=options, every=look_every or 50)
+                return policy_steering(strategy, plan, options or {}, look_every, seed, often)
+            return Replanning(strategy, plan, options=options, every=look_every or min(50, often))
 
         conductor = Adaptive(steering, keep_every=keep_every)
     return run(
