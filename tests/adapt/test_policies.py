@@ -111,15 +111,16 @@ def test_device_cloud_keeps_its_machine_in_a_live_run_and_cuts_again_when_the_li
     assert setting_of(ran.live.run.plan) == Setting("e3", 3, 2)
 
 
-def test_a_short_run_looks_more_often_than_the_papers_cycles_unless_told_otherwise(
+def test_a_short_run_shortens_the_papers_cycles_unless_told_otherwise(
     subject: Subject, fleet: Fleet
 ) -> None:
     plan = subject.plan("e1", 2, fleet)
 
-    def every(strategy: str, given: int | None, at_most: int | None) -> int:
-        return policy_steering(strategy, plan, {}, given, 0, at_most).every
+    def every(strategy: str, given: int | None, scale: float) -> int:
+        return policy_steering(strategy, plan, {}, given, 0, scale).every
 
-    assert every("edgemove", None, None) == 500
-    assert every("edgemove", None, 10) == 10
-    assert every("edgemove+", None, 100) == 50
-    assert every("edgemove", 30, 10) == 30
+    assert every("edgemove", None, 1.0) == 500
+    assert every("edgemove", None, 0.1) == 50
+    assert every("edgemove+", None, 0.1) == 10
+    assert every("edgemove+", None, 0.5) == 25
+    assert every("edgemove", 30, 0.1) == 30

@@ -71,9 +71,7 @@ def train(
     ] = None,
     look_every: Annotated[
         int | None,
-        typer.Option(
-            help="Minibatches between two looks of an adaptive run; else some thirty looks in all."
-        ),
+        typer.Option(help="Minibatches between two looks of an adaptive run; else by its length."),
     ] = None,
     trace: Annotated[
         Path | None,
