@@ -38,7 +38,7 @@ MOST_IN_FLIGHT = 4  # plain SGD takes no more iterations up to here
 MEMORY = {"slowdown": 20, "up_bytes_per_s": 4, "down_bytes_per_s": 4, "rtt_s": 10}
 GAIN = 0.05
 CURIOUS = 0.02  # a server that promises so much is probed
-HOLDS_S = 90.0  # a choice is not expected to last longer: loads and links change
+HOLDS_S = 150.0  # a choice is not expected to last longer: loads and links change
 EVEN = Spread()  # every minibatch like the others
 
 
