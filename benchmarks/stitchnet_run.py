@@ -53,7 +53,7 @@ class Subject:
 
     def __init__(self, dtype: torch.dtype) -> None:
         torch.manual_seed(0)
-        self.dtype = dtype
+        self.dtype, self.samples = dtype, BATCH
         self.module = zoo.build("mlp").to(dtype)
         self.x = DATA.train_x.to(dtype)
         graph = capture(self.module, self.x[:2], name="mlp")
@@ -69,7 +69,7 @@ class Subject:
 
     def plan(self, strategy: str, **options: Any) -> Plan:
         task = make_task(
-            derive_profile(self.graph, FLEET), FLEET, batch=BATCH, graph=self.graph,
+            derive_profile(self.graph, FLEET), FLEET, batch=self.samples, graph=self.graph,
             options={"probes": 50, **options}, optimizer="adam",
         )  # fmt: skip
         return decide(strategy, task)

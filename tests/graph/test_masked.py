@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from weft.graph.masked import Masks, Perceptron
-from weft.graph.masked_conv import ConvNet, MaskedConv, MaskedLinear
+from weft.graph.masked_conv import ConvNet, MaskedConv, MaskedLinear, heard_weights
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +61,11 @@ def test_with_nothing_lost_it_is_plain_training_with_adam() -> None:
         torch.testing.assert_close(layer.bias.data, bias)
 
 
+def one_boundary(forth: torch.Tensor, back: torch.Tensor) -> Masks:
+    none = torch.ones(0)
+    return Masks(none, (forth,), none, none, (back,), torch.tensor(True))
+
+
 def test_masked_layers_follow_the_three_rules() -> None:
     random = torch.Generator().manual_seed(1)
     x = torch.rand(4, 3, 5, 5, generator=random, dtype=torch.float64, requires_grad=True)
@@ -68,7 +73,7 @@ def test_masked_layers_follow_the_three_rules() -> None:
     forth = torch.tensor([[1.0, 0, 1], [0, 1, 1]], dtype=torch.float64)
     back = torch.tensor([[0.0, 1, 1], [1, 1, 0]], dtype=torch.float64)
     g = torch.rand(4, 2, 5, 5, generator=random, dtype=torch.float64)
-    y = MaskedConv.apply(x, w, forth, back, 1)
+    y = MaskedConv.apply(x, *heard_weights(w, 0, one_boundary(forth, back)), 1)
     y.backward(g)
     torch.testing.assert_close(y, F.conv2d(x, w * forth[:, :, None, None], padding=1))
     a, b = x.detach().requires_grad_(), w.detach().requires_grad_()
@@ -83,10 +88,12 @@ def test_a_convolution_of_one_place_is_a_dense_layer() -> None:
     x = torch.rand(4, 3, generator=random, requires_grad=True)
     w = torch.rand(2, 3, generator=random, requires_grad=True)
     forth, back = torch.tensor([[1.0, 0, 1], [0, 1, 1]]), torch.tensor([[0.0, 1, 1], [1, 1, 0]])
-    MaskedLinear.apply(x, w, forth, back).sum().backward()
+    masks = one_boundary(forth, back)
+    MaskedLinear.apply(x, *heard_weights(w, 0, masks)).sum().backward()
     dense = (x.grad, w.grad)
     x2, w2 = x.detach().requires_grad_(), w.detach().requires_grad_()
-    MaskedConv.apply(x2[:, :, None, None], w2[:, :, None, None], forth, back, 0).sum().backward()
+    used, back_again = heard_weights(w2[:, :, None, None], 0, masks)
+    MaskedConv.apply(x2[:, :, None, None], used, back_again, 0).sum().backward()
     torch.testing.assert_close(x2.grad, dense[0])
     torch.testing.assert_close(w2.grad, dense[1])
 

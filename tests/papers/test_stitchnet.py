@@ -61,7 +61,7 @@ def test_every_claim_that_does_not_hold_says_why(found: Reproduction) -> None:
     assert len(set(ids)) == len(ids)
     assert [c.id for c in found.claims if not (c.reproduced or c.note)] == []
     for figure in ("prr", "fig7", "fig8", "fig9", "fig10", "fig11", "fig12", "fig14", "fig15", "fig16",
-                   "fig17"):  # fmt: skip
+                   "fig17", "plus"):  # fmt: skip
         assert any(id.startswith(figure) for id in ids)
 
 
@@ -87,6 +87,30 @@ def test_mix_mapped_is_called_faster_only_where_it_is(study: Study) -> None:
     equal = with_first_epoch(0.80, 0.80)
     assert not equal.reproduced
     assert "40% of the packets" in equal.note
+
+
+def test_a_gain_that_no_network_could_make_is_called_impossible(study: Study) -> None:
+    """With half of the workers lost, the worst first, Mix-Mapped keeps too much for 20 points."""
+
+    def with_half_lost(mix: float, plus: float) -> Claim:
+        def changed(job: Job, outcome: Outcome) -> Outcome:
+            if job.devices == 1:
+                return replace(outcome, accuracies=[0.884])
+            if not job.failures or job.mapper not in ("mix-mapped", PLUS):
+                return outcome
+            kept = plus if job.mapper == PLUS else mix
+            return replace(outcome, failed={rule: [kept] * 8 for rule in outcome.failed})
+
+        outcomes = {job: changed(job, outcome) for job, outcome in study.outcomes.items()}
+        return claims_of(Study(study.setting, outcomes))["plus-half-worst"]
+
+    near = with_half_lost(0.837, 0.884)
+    assert not near.reproduced
+    assert near.ours == pytest.approx(4.7)
+    assert "Mix-Mapped still has 83.7% and one device that loses nothing 88.4%" in near.note
+    assert "no more than about 4.7 points" in near.note
+    assert with_half_lost(0.50, 0.88).reproduced
+    assert "Cannot be" not in with_half_lost(0.50, 0.60).note
 
 
 def test_accuracies_are_set_beside_the_paper_s_on_its_own_data_only(study: Study) -> None:

@@ -14,9 +14,10 @@ from weft.fleet.radio import radio_fleet
 from weft.graph.capture import capture
 from weft.plan.derive import derive_profile
 from weft.plan.plan import Plan
+from weft.plan.stitchnet_budget import value
 from weft.plan.stitchnet_topology import find_topology
-from weft.plan.swarm_plan import spread_of
-from weft.plan.swarm_recovery import after_loss
+from weft.plan.swarm_plan import known_links, routes_of, spread_of
+from weft.plan.swarm_recovery import after_loss, moved_units
 from weft.program.lower import lower
 from weft.program.validate import validate
 
@@ -77,9 +78,66 @@ def test_a_lost_relay_is_replaced_by_the_direct_way(plan: Plan) -> None:
     validate(lower(after))
 
 
-def test_without_the_coordinator_or_a_whole_layer_nobody_goes_on(plan: Plan) -> None:
-    with pytest.raises(WeftError, match=f"{plan.source} is lost: it has the samples"):
-        after_loss(plan, [plan.source], NORMS)
+def test_the_next_by_score_takes_over_from_a_lost_coordinator_and_keeps_its_units(
+    plan: Plan,
+) -> None:
+    assert plan.swarm is not None
+    names, dead = FLEET.names, plan.source
+    prr = np.array(plan.swarm.prr)
+    left = [n for n, name in enumerate(names) if name != dead]
+    both = {n: np.mean([prr[n, m] * prr[m, n] for m in left if m != n]) for n in left}
+    heir = names[max(left, key=lambda n: both[n])]
+    after = after_loss(plan, [dead], NORMS)
+    assert after.swarm is not None
+    assert after.source == after.swarm.coordinator == after.decisions["coordinator"] == heir
+    before, now = spread_of(plan), spread_of(after)
+    assert all(np.array_equal(o, n) for o, n in zip(before.owners, now.owners, strict=True))
+    assert moved_units(plan, after, [dead]) == (0, 0)
+    for m in after.swarm.messages:
+        assert dead not in (m.source, m.dest, m.via)
+        assert m.via in ("", heir), "relays are the coordinator's"
+    assert {m.source for m in after.swarm.messages if m.slot == 0} == {heir}
+    assert {m.dest for m in after.swarm.messages if m.slot == after.swarm.depth} == {heir}
+    validate(lower(after))
+    again = after_loss(after, [dead, heir], NORMS)
+    units, cloned = moved_units(after, again, [dead, heir])
+    assert (units, cloned) == (32, 32 if heir in plan.decisions["horizontal"] else 8)
+    validate(lower(again))
+
+
+@pytest.fixture(scope="module")
+def plus() -> Plan:
+    graph = capture(zoo.build("mlp"), torch.zeros(2, 1, 28, 28), name="mlp")
+    task = make_task(derive_profile(graph, FLEET), FLEET, batch=10, graph=graph)
+    return decide("stitchnet+", task)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_stitchnet_plus_spreads_what_is_left_anew_with_no_more_packets(
+    plus: Plan, count: int
+) -> None:
+    assert plus.swarm is not None
+    dead = [plus.source, *(d for d in plus.devices if d != plus.source)][:count]
+    after = after_loss(plus, dead, NORMS)
+    assert after.swarm is not None
+    sent = sum(m.direct + 2 * m.relayed for m in after.swarm.messages)
+    assert sent == after.decisions["packets"] <= plus.swarm.budget
+    assert all(not {m.source, m.dest, m.via} & set(dead) for m in after.swarm.messages)
+    units, placed = moved_units(plus, after, dead)
+    assert 0 < units == placed or count == 1, "what fits is cloned"
+    clones = msgspec.structs.replace(plus, swarm=msgspec.structs.replace(plus.swarm, budget=0))
+    by_paper = after_loss(clones, dead, NORMS)
+    assert expected_weight(after) > expected_weight(by_paper)
+    validate(lower(after))
+
+
+def expected_weight(plan: Plan) -> float:
+    return value(spread_of(plan), routes_of(plan), known_links(plan))
+
+
+def test_with_a_whole_layer_or_all_others_lost_nobody_goes_on(plan: Plan) -> None:
     workers = [d for d in plan.devices if d != plan.source]
     with pytest.raises(WeftError, match="the last unit of a layer"):
         after_loss(plan, workers, NORMS)
+    with pytest.raises(WeftError, match=f"a coordinator and a worker, and {workers[-1]} is left"):
+        after_loss(plan, [plan.source, *workers[:-1]], NORMS)

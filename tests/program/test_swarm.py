@@ -16,12 +16,13 @@ from weft.fleet.fleet import Fleet, Link
 from weft.fleet.radio import radio_fleet
 from weft.graph.capture import capture
 from weft.plan.derive import derive_profile
-from weft.plan.plan import Plan
+from weft.plan.plan import Mode, Plan
 from weft.plan.stitchnet import stitchnet
 from weft.plan.stitchnet_paths import messages, packets, wanted
 from weft.plan.stitchnet_topology import find_topology
+from weft.plan.swarm_copies import copied
 from weft.plan.swarm_plan import routes_of, spread_of
-from weft.program.instructions import Miss, Recv, Send, Stitch
+from weft.program.instructions import Forward, Miss, Recv, Send, Stitch
 from weft.program.lower import lower
 from weft.program.validate import validate
 
@@ -30,10 +31,12 @@ FLEET = radio_fleet(find_topology(), 3.9, mbps=100.0)
 COUNTS = {"vertical": 30, "stitchnet": 141, "average-layers": 147, "horizontal": 360}
 
 
-def plan_of(strategy: str = "stitchnet", fleet: Fleet = FLEET, **options: Any) -> Plan:
+def plan_of(
+    strategy: str = "stitchnet", fleet: Fleet = FLEET, mode: Mode = "train", **options: Any
+) -> Plan:
     task = make_task(
         derive_profile(GRAPH, fleet), fleet, batch=100, options=options, graph=GRAPH,
-        optimizer="adam",
+        optimizer="adam", mode=mode,
     )  # fmt: skip
     return decide(strategy, task)
 
@@ -143,7 +146,59 @@ def test_a_message_that_the_plan_leaves_out_is_missed_by_its_reader() -> None:
     assert isinstance(program.code[first][0], Miss)
 
 
+def test_what_came_is_rescaled_in_testing_alone() -> None:
+    def levels(plan: Plan) -> list[Stitch]:
+        joins = [i for code in lower(plan).code.values() for i in code if isinstance(i, Stitch)]
+        return [i for i in joins if i.shares]
+
+    assert not levels(plan_of("stitchnet+", rescale="yes"))
+    assert not levels(plan_of("stitchnet+", mode="infer"))
+    plan = plan_of("stitchnet+", mode="infer", rescale="yes", packets=60)
+    found = levels(plan)
+    assert len(found) == len(plan.shards)
+    for i in found:
+        assert sum(i.shares) == pytest.approx(1.0)
+        assert 0 < i.expected < 1
+
+
+def test_copies_take_computing_but_no_message() -> None:
+    plan = plan_of("stitchnet+", mode="infer", copies=50)
+    assert plan.swarm is not None
+    norms = [np.arange(64.0) for _ in range(4)]
+    more = copied(plan, norms)
+    assert more.swarm is not None
+    spread = spread_of(plan)
+    sharing = [np.unique(owners) for owners in spread.owners]
+    for copy in more.swarm.copies:
+        device = FLEET.names.index(copy.device)
+        owners = spread.owners[copy.layer][list(copy.units)]
+        assert device in sharing[copy.layer]
+        assert device not in owners
+        for owner in np.unique(owners):
+            units = spread.units(owner, copy.layer)
+            best = [u for u in copy.units if spread.owners[copy.layer][u] == owner]
+            assert best == units[len(units) - round(len(units) / 2) :].tolist()
+    program, before = lower(more), lower(plan)
+    validate(program)
+    sends = [
+        sum(isinstance(i, Send) for code in p.code.values() for i in code)
+        for p in (program, before)
+    ]
+    assert sends[0] == sends[1]
+    work = [
+        sum(i.work[0] for code in p.code.values() for i in code if isinstance(i, Forward))
+        for p in (program, before)
+    ]
+    assert work[0] > 1.2 * work[1]
+    assert copied(plan_of("stitchnet+", copies=50), norms).swarm.copies == ()  # type: ignore[union-attr]
+
+
 def test_contradictions_are_refused() -> None:
+    with pytest.raises(InputError, match="rescale needs late = zero, not own"):
+        plan_of("stitchnet+", rescale="yes", update="own")
+    both = plan_of("stitchnet+", mode="infer", rescale="yes", copies=50)
+    with pytest.raises(InputError, match="copies are for answering, with late = zero and without"):
+        lower(copied(both, [np.arange(64.0) for _ in range(4)]))
     with pytest.raises(InputError, match="late = none needs slot_ms = 0"):
         plan_of(update="none", slot_ms=50)
     apart = Fleet(FLEET.devices, FLEET.link[1:])

@@ -170,10 +170,10 @@ def test_who_was_away_leaves_out_what_is_over() -> None:
 @pytest.mark.filterwarnings("ignore:The given buffer is not writable")
 def test_zeros_or_ones_own_units_over_and_over_stand_in() -> None:
     clock, _, counts = slots()
-    assert clock.values(None, recv(), None)["h"].tolist() == [[0.0] * 5] * 2
+    assert clock.values(None, recv(), None, 0)["h"].tolist() == [[0.0] * 5] * 2
     own = {"h": torch.tensor([[1.0, 2.0], [3.0, 4.0]])}
-    found = clock.values(None, recv(late="own"), own)["h"]
+    found = clock.values(None, recv(late="own"), own, 0)["h"]
     assert found.tolist() == [[1, 2, 1, 2, 1], [3, 4, 3, 4, 3]]
-    assert clock.values(letter(0), recv(), None)["h"].tolist() == [[1.0] * 5] * 2
-    assert clock.values(letter(0, width=4), recv(), None)["h"].tolist() == [[0.0] * 5] * 2
+    assert clock.values(letter(0), recv(), None, 0)["h"].tolist() == [[1.0] * 5] * 2
+    assert clock.values(letter(0, width=4), recv(), None, 0)["h"].tolist() == [[0.0] * 5] * 2
     assert counts["bad"] == 1

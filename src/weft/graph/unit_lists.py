@@ -1,9 +1,10 @@
-"""Segments that compute listed units of a fully connected layer, for networks spread neuron by neuron.
+"""Segments that compute listed units of a layer, for networks spread neuron by neuron, channel by channel.
 
     listed_segment(graph, 2, part=4, units=(5, 9, 12), columns=(0, 1, 40, 41))
 
 The weight's rows are the units, in their order; its columns are the units of the layer before in the order
-in which their owners' messages are joined. So the input is a plain concatenation of messages.
+in which their owners' messages are joined. So the input is a plain concatenation of messages. Which layers
+can be listed is in `unit_parts`.
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ from collections.abc import Sequence
 from math import prod
 
 from weft.errors import InputError
-from weft.graph.divide import divide, reads
 from weft.graph.network import Graph, Node, Pick, Segment, State, Value, refs
+from weft.graph.unit_parts import places_of, unit_parts
 
 _RESHAPES = ("aten.view.default", "aten.reshape.default")
 
 
 def unit_widths(graph: Graph) -> tuple[int, ...]:
-    """The hidden layers' numbers of units; InputError where a network is not a chain of dense layers."""
+    """The hidden layers' numbers of units; InputError where a layer cannot be spread."""
     last = len(graph.layers) - 1
     if last < 1:
         raise InputError(f"{graph.name} has one layer; a network that is spread by units needs two")
     for layer in range(last + 1):
-        _parts(graph, layer)
+        unit_parts(graph, layer)
     return tuple(graph.values[output_of(graph, layer)].shape[1] for layer in range(last))
 
 
@@ -48,12 +49,12 @@ def listed_segment(
     with_loss: bool = False,
 ) -> Segment:
     """Some units of a layer (none given: all) on some of its inputs (none given: all, in order)."""
-    before, rest = _parts(graph, layer)
+    before, rest = unit_parts(graph, layer)
     if units:
         rest = tuple(_reshaped(node) for node in rest)
     nodes = (*before, *rest)
     source, result = input_of(graph, layer), output_of(graph, layer)
-    picks = _picks(graph, nodes, tuple(units), tuple(columns))
+    picks = _picks(graph, layer, nodes, tuple(units), tuple(columns))
     state = {name: _state(graph.state[name], picks.get(name)) for name in _read(graph, nodes)}
     if with_loss and graph.loss:
         state |= {name: graph.state[name] for name in graph.loss.state}
@@ -70,43 +71,27 @@ def listed_segment(
     )
 
 
-def _parts(graph: Graph, layer: int) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-    """A dense layer's nodes (what makes a vector of the input, the rest); InputError where units of it
-    do not stand alone."""
-    division = divide(graph, (layer, layer), "model")
-    last = layer == len(graph.layers) - 1
-    crossing = [*graph.cuts[layer], *graph.cuts[layer + 1]]
-    odd = ""
-    if layer and division.before:
-        odd = f"{division.before[0].name} needs the whole vector before it"
-    elif division.after and not last:
-        odd = f"{division.after[0].name} needs the whole vector after it"
-    elif len(crossing) != 2:
-        odd = f"{', '.join(crossing)} cross its ends where one value each is allowed"
-    elif reads(graph, (*division.before, *division.own, *division.after)) != [crossing[0]]:
-        odd = "it reads more than the layer before"
-    if odd:
-        raise InputError(
-            f"layer {layer + 1} ({graph.layers[layer].name}) cannot be spread by units: {odd}. Use a "
-            "network of fully connected layers in a row, such as mlp"
-        )
-    return division.before, (*division.own, *division.after)
-
-
 def _read(graph: Graph, nodes: Sequence[Node]) -> list[str]:
     every = (name for node in nodes for name in refs(node) if name in graph.state)
     return list(dict.fromkeys(every))
 
 
 def _picks(
-    graph: Graph, nodes: Sequence[Node], units: tuple[int, ...], columns: tuple[int, ...]
+    graph: Graph,
+    layer: int,
+    nodes: Sequence[Node],
+    units: tuple[int, ...],
+    columns: tuple[int, ...],
 ) -> dict[str, Pick]:
     if not units and not columns:
         return {}
     picks: dict[str, Pick] = {}
     for name in _read(graph, nodes):
         shape = graph.state[name].shape
-        across = columns if len(shape) > 1 else ()
+        across: tuple[int, ...] = ()
+        if len(shape) > 1 and columns:
+            places = range(places_of(graph, layer, shape[1]))
+            across = tuple(unit * len(places) + place for unit in columns for place in places)
         if prod(shape) > 1 and (units or across):
             count = len(units) if units else shape[0]
             picks[name] = Pick(shape, 0, 0, count, rows=units, columns=across)

@@ -17,6 +17,7 @@ from typing import Any, cast, get_args
 import numpy as np
 
 from weft.errors import InputError
+from weft.fleet.fleet import Fleet
 from weft.fleet.radio import Matrix, fleet_delivery, probed
 from weft.graph.partial import Update
 from weft.plan import options
@@ -46,6 +47,8 @@ PLUS_OPTIONS = {
     "update": OPTIONS["update"],
     "probes": OPTIONS["probes"],
     "seed": OPTIONS["seed"],
+    "copies": "percent of each device's units that others of their layer compute too, in answering",
+    "rescale": "no | yes: in testing, multiply what came by the weight expected over the weight that came",
 }
 
 
@@ -78,12 +81,22 @@ def stitchnet_plus(task: Task) -> Plan:
     usual = mix_mapped(prr, widths)
     own = packets(plan_routes("subpath", prr, usual))
     budget = options.integer(task, "packets", own)
-    speeds = [device.gflops for device in task.fleet.devices]
-    known = [speed for speed in speeds if speed is not None]
-    unequal = len(known) == len(speeds) and len(set(known)) > 1
-    found = best_spread(prr, widths, budget, capacity=known if unequal else None)
-    more = {"budget": budget, "delivered_weight": found.value}
+    found = best_spread(prr, widths, budget, capacity=capacities(task.fleet))
+    rescale = options.choice(task, "rescale", ("no", "yes"), "no") == "yes"
+    more = {
+        "budget": budget,
+        "delivered_weight": found.value,
+        "rescale": rescale,
+        "copied": options.integer(task, "copies", 0, high=100),
+    }
     return as_plan(task, "stitchnet+", prr, found.spread, found.routes, more)
+
+
+def capacities(fleet: Fleet) -> list[float] | None:
+    """What each device can carry beside the others; None where all are alike, or one is not known."""
+    known = [device.gflops for device in fleet.devices if device.gflops is not None]
+    unequal = len(known) == len(fleet.devices) and len(set(known)) > 1
+    return known if unequal else None
 
 
 def mapped(task: Task, name: str, mapper: str) -> Plan:

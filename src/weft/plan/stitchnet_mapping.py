@@ -75,9 +75,10 @@ def scores(prr: Matrix) -> Matrix:
     return found
 
 
-def elect(prr: Matrix) -> int:
-    """The coordinator: the device with the best score."""
-    return int(scores(prr).argmax())
+def elect(prr: Matrix, among: Sequence[int] | None = None) -> int:
+    """The coordinator: the device with the best score, by its links with the others `among` whom it is."""
+    here = list(range(len(prr))) if among is None else sorted(among)
+    return here[int(scores(prr[np.ix_(here, here)]).argmax())]
 
 
 def ranked(prr: Matrix, coordinator: int) -> list[int]:

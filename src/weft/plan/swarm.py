@@ -37,6 +37,14 @@ class Message(Struct, frozen=True, array_like=True):
     via: str = ""
 
 
+class Copy(Struct, frozen=True, array_like=True):
+    """Units of a layer that a device computes as well, for readers that do not hear their owner."""
+
+    device: str
+    layer: int
+    units: tuple[int, ...]
+
+
 class Swarm(Struct, frozen=True, omit_defaults=True):
     coordinator: str
     messages: tuple[Message, ...]
@@ -49,6 +57,16 @@ class Swarm(Struct, frozen=True, omit_defaults=True):
     every: int = 20  # minibatches between two records of all weights, from which units are cloned
     horizontal: tuple[str, ...] = ()  # devices with a share of every layer: cloned whole
     prr: tuple[tuple[float, ...], ...] = ()  # measured, by the fleet's devices; row sends
+    # Packets that a minibatch may take; where above 0, what is left after a loss is spread anew with as
+    # many (`stitchnet+`), else the lost units are cloned as the paper does.
+    budget: int = 0
+    # In testing, whoever adds up messages multiplies what came by the weight that it expected over the
+    # weight that came. For networks that learned with less loss than they are tested with.
+    rescale: bool = False
+    # In answering: so many percent of each device's units of a layer, the most important, are computed by
+    # the layer's other devices too. `copies` says which; they are chosen when the weights are known.
+    copied: int = 0
+    copies: tuple[Copy, ...] = ()
 
     @property
     def depth(self) -> int:

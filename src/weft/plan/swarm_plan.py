@@ -9,20 +9,21 @@ Devices have the numbers that they have in the fleet.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
-from weft.fleet.radio import Matrix
+from weft.fleet.radio import Matrix, fleet_delivery
 from weft.graph.network import Graph
 from weft.graph.unit_lists import input_of, output_of, unit_widths
 from weft.plan import options
 from weft.plan.plan import Part, Plan, Shard
 from weft.plan.profile import Profile
 from weft.plan.stitchnet_mapping import NOBODY, Spread
-from weft.plan.stitchnet_paths import Routes
+from weft.plan.stitchnet_paths import Routes, chance
 from weft.plan.swarm import Blank, Message, Swarm
 from weft.plan.task import Task
 
@@ -34,7 +35,7 @@ def crossings(profile: Profile, graph: Graph | None) -> tuple[Blank, ...]:
     if graph is None:
         sizes = [profile.cut_bytes(m) // FLOAT for m in range(len(profile.layers) + 1)]
         return tuple(Blank(f"cut{m}", (1, size)) for m, size in enumerate(sizes))
-    unit_widths(graph)  # an error of its own where a layer is not fully connected
+    unit_widths(graph)  # an error of its own where a layer cannot be spread
     names = [input_of(graph, 0), *(output_of(graph, m) for m in range(len(graph.layers)))]
     values = [graph.values[name] for name in names]
     return tuple(Blank(n, v.shape, v.dtype) for n, v in zip(names, values, strict=True))
@@ -62,10 +63,7 @@ def with_swarm(
     check_links(plan.fleet)
     swarm = Swarm(
         coordinator=plan.source,
-        messages=tuple(
-            Message(slot, source, dest, direct, relayed, via or "")
-            for slot, source, dest, direct, relayed, via in plan.decisions["ways"]
-        ),
+        messages=as_messages(plan.decisions["ways"]),
         values=crossings(plan.profile, graph),
         late=plan.decisions["update"],
         slot_ms=slot_ms,
@@ -73,10 +71,21 @@ def with_swarm(
         every=every,
         horizontal=tuple(plan.decisions["horizontal"]),
         prr=() if prr is None else tuple(tuple(float(p) for p in row) for row in prr),
+        budget=plan.decisions.get("budget", 0),
+        rescale=plan.decisions.get("rescale", False),
+        copied=plan.decisions.get("copied", 0),
     )
     # What is in `swarm` need not be said twice: a plan is read by people too.
     short = {key: value for key, value in plan.decisions.items() if key != "ways"}
     return msgspec.structs.replace(plan, swarm=swarm, decisions=short)
+
+
+def as_messages(ways: Sequence[Sequence[Any]]) -> tuple[Message, ...]:
+    """From what the mappings say of each: slot, sender, receiver, packets direct and relayed, relay."""
+    return tuple(
+        Message(slot, source, dest, direct, relayed, via or "")
+        for slot, source, dest, direct, relayed, via in ways
+    )
 
 
 def unit_shards(spread: Spread, names: Sequence[str]) -> tuple[Shard, ...]:
@@ -118,6 +127,17 @@ def routes_of(plan: Plan) -> Routes:
         if m.relayed:
             via[place[1:]] = number[m.via]
     return Routes(direct, relayed, via)
+
+
+def known_links(plan: Plan) -> Matrix:
+    """What the plan was made by: the measured packet reception ratios, else the fleet's own."""
+    measured = plan.swarm.prr if plan.swarm else ()
+    return np.array(measured) if measured else fleet_delivery(plan.fleet)
+
+
+def believed(plan: Plan) -> Matrix:
+    """How likely each message is to arrive, by what is known of the links: slots x n x n, row sends."""
+    return chance(routes_of(plan), known_links(plan))
 
 
 def check_links(fleet: Fleet) -> None:

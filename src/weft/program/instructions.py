@@ -181,18 +181,40 @@ class Piece(Struct, frozen=True, array_like=True):
     last: int
 
 
+class Spare(Struct, frozen=True, array_like=True):
+    """Where `missing` was not heard but `tensor` was: places of it that go into places of the result."""
+
+    missing: Tensor
+    tensor: Tensor
+    value: str
+    dim: int
+    places: tuple[int, ...]
+    into: tuple[int, ...]
+
+
 class Stitch(Struct, frozen=True, tag="stitch", omit_defaults=True):
-    """Make one tensor of pieces of others: of each value its pieces one after the other, or added."""
+    """Make one tensor of pieces of others: of each value its pieces one after the other, or added.
+
+    With `shares`, what each piece carries, all is multiplied by `expected` over the shares of the pieces
+    that were heard: so that sums of it keep their size whatever got lost.
+    """
 
     into: Tensor
     pieces: tuple[Piece, ...]
     add: bool = False
+    shares: tuple[float, ...] = ()
+    expected: float = 0.0
+    spares: tuple[Spare, ...] = ()
     lag: int = 0
     every: int = 1
 
     @property
     def micro(self) -> int:
         return self.into.micro
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        return (*(piece.tensor for piece in self.pieces), *(spare.tensor for spare in self.spares))
 
 
 class Share(Struct, frozen=True, tag="share", omit_defaults=True):

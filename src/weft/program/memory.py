@@ -97,6 +97,10 @@ def _in_a_swarm(plan: Plan) -> dict[str, int]:
             share * (copies * cost.param_bytes + plan.batch * cost.saved_bytes)
         )
         need[shard.device] += plan.batch * plan.profile.cut_bytes(layer)
+    for copy in plan.swarm.copies if plan.swarm else ():
+        assert plan.swarm is not None
+        share = len(copy.units) / plan.swarm.values[copy.layer + 1].shape[1]
+        need[copy.device] += round(share * plan.profile.layers[copy.layer].param_bytes)
     return need
 
 

@@ -16,14 +16,13 @@ A device's number is its place in the fleet plus one: it names its turns, and wh
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 
 import msgspec
 
-from weft.errors import InputError
-from weft.graph.network import Graph, Segment
-from weft.graph.unit_lists import listed_segment
 from weft.plan.plan import Plan
 from weft.plan.swarm import Blank, Swarm
+from weft.plan.swarm_plan import believed
 from weft.plan.wire import coded_bytes
 from weft.program.instructions import (
     Backward,
@@ -39,10 +38,12 @@ from weft.program.instructions import (
     Radio,
     Recv,
     Send,
+    Spare,
     Stitch,
     Tensor,
     Update,
 )
+from weft.program.swarm_units import check_swarm, held_of, holders_of, read_by
 
 DTYPE_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 UNIT_DIM = 1
@@ -61,83 +62,18 @@ def lower_swarm(plan: Plan) -> Program:
     return Program(plan=plan, code={d: tuple(writer.code[d]) for d in plan.devices})
 
 
-def check_swarm(plan: Plan) -> Swarm:
-    """InputError where a swarm plan's fields contradict each other."""
-    swarm = plan.swarm
-    assert swarm is not None
-    if plan.micro_batches != 1 or plan.in_flight != 1:
-        raise InputError(
-            "plan: a swarm's minibatch is one piece; micro_batches and in_flight are 1"
-        )
-    if swarm.depth + 1 != len(plan.profile.layers):
-        raise InputError(
-            f"plan: swarm has {swarm.depth} hidden layers and an output; the profile of "
-            f"{plan.model} has {len(plan.profile.layers)} layers"
-        )
-    if swarm.late == "none" and (swarm.slot_ms or plan.mode == "infer"):
-        raise InputError(
-            "plan: swarm: late = none needs slot_ms = 0 and training: to give a minibatch up "
-            "together, devices must wait for each other"
-        )
-    if swarm.slot_ms < 0 or swarm.every < 1:
-        raise InputError(f"plan: swarm: slot_ms = {swarm.slot_ms}, every = {swarm.every}")
-    for shard in plan.shards:
-        layer, units = shard.layers[0], shard.part.units
-        width = swarm.values[layer + 1].shape[1]
-        right = shard.layers == (layer, layer) and layer <= swarm.depth
-        if not right or (units is None) != (layer == swarm.depth):
-            raise InputError(
-                f"plan: swarm: shard {shard.device} of layers {list(shard.layers)}; every hidden layer "
-                "has shards of units, the output layer is whole"
-            )
-        if units is not None and not (units and 0 <= min(units) <= max(units) < width):
-            raise InputError(
-                f"plan: swarm: {shard.device} has units {units} of layer {layer}, which has {width}"
-            )
-    return swarm
-
-
-def holders_of(plan: Plan) -> list[dict[str, tuple[int, ...]]]:
-    """By layer: the units of each device that has some, in the fleet's order; the output's are all."""
-    swarm = plan.swarm
-    assert swarm is not None
-    found: list[dict[str, tuple[int, ...]]] = [{} for _ in range(swarm.depth + 1)]
-    order = {name: n for n, name in enumerate(plan.fleet.names)}
-    for shard in sorted(plan.shards, key=lambda s: order[s.device]):
-        layer = shard.layers[0]
-        units = shard.part.units or tuple(range(swarm.values[layer + 1].shape[1]))
-        found[layer][shard.device] = units
-    return found
-
-
-def read_by(plan: Plan, layer: int) -> dict[str, tuple[int, ...]]:
-    """Whose units of the layer before a layer's turns read, in the order in which they are joined."""
-    assert plan.swarm is not None
-    return {plan.swarm.coordinator: ()} if layer == 0 else holders_of(plan)[layer - 1]
-
-
-def swarm_segment(graph: Graph, plan: Plan, device: str, layer: int) -> Segment:
-    """What a device computes of a layer: its units, on inputs in the order in which they are joined."""
-    swarm = plan.swarm
-    assert swarm is not None
-    number = plan.fleet.names.index(device) + 1
-    columns = [u for units in read_by(plan, layer).values() for u in units]
-    if layer == swarm.depth:
-        loss = plan.mode == "train"
-        return listed_segment(graph, layer, number, (), columns, with_loss=loss)
-    return listed_segment(graph, layer, number, holders_of(plan)[layer][device], columns)
-
-
 class _Writer:
     def __init__(self, swarm: Swarm, plan: Plan) -> None:
         self.plan, self.swarm = plan, swarm
         self.depth = swarm.depth
         self.code: dict[str, list[Instruction]] = defaultdict(list)
         self.number = {name: n for n, name in enumerate(plan.fleet.names, start=1)}
-        self.holders = holders_of(plan)
+        self.holders, self.held = holders_of(plan), held_of(plan)
         self.sent = {(m.slot, m.source, m.dest): m for m in swarm.messages}
         self.read = [list(read_by(plan, layer)) for layer in range(self.depth + 1)]
         self.computed: list[tuple[str, int]] = []  # turns that were given a gradient
+        rescaled = swarm.rescale and plan.mode == "infer"
+        self.expected = believed(plan) if rescaled else None
 
     def add(self, device: str, *instructions: Instruction) -> None:
         self.code[device].extend(instructions)
@@ -153,7 +89,7 @@ class _Writer:
         for word in (self.send, self.recv):
             for source, dest in pairs:
                 word(layer, source, dest, self.made(layer, source), self.blank(layer, source))
-        for device, units in self.holders[layer].items():
+        for device, units in self.held[layer].items():
             self.turn(layer, device, units)
 
     def made(self, cut: int, device: str) -> Tensor:
@@ -164,7 +100,7 @@ class _Writer:
         whole = self.swarm.values[cut]
         if cut == 0:
             return whole
-        return self.strip(cut, len(self.holders[cut - 1][owner]))
+        return self.strip(cut, len(self.held[cut - 1][owner]))
 
     def strip(self, cut: int, units: int) -> Blank:
         whole = self.swarm.values[cut]
@@ -204,13 +140,53 @@ class _Writer:
         number = self.number[device]
         pieces = []
         for source in self.read[layer]:
-            blank = self.blank(layer, source)
-            pieces.append(Piece(self.made(layer, source), blank.value, UNIT_DIM, 0, blank.shape[1]))
+            last = len(self.holders[layer - 1][source]) if layer else self.blank(0, source).shape[1]
+            value = self.swarm.values[layer].value
+            pieces.append(Piece(self.made(layer, source), value, UNIT_DIM, 0, last))
+        shares, expected = self.levels(layer, device)
+        joined = Tensor("in", layer, part=number)
         self.add(
             device,
-            Stitch(Tensor("in", layer, part=number), tuple(pieces)),
+            Stitch(
+                joined,
+                tuple(pieces),
+                shares=shares,
+                expected=expected,
+                spares=tuple(self.spares(layer, device)) if layer else (),
+            ),
             Forward((layer, layer), 0, self.plan.batch, part=number, work=self.work(layer, units)),
         )
+
+    def spares(self, layer: int, device: str) -> Iterator[Spare]:
+        """For each owner that may not be heard, who else has units of it, in the fleet's order."""
+        value, begin = self.swarm.values[layer].value, 0
+        for owner in self.read[layer]:
+            units = self.holders[layer - 1][owner]
+            for other, held in self.held[layer - 1].items():
+                own = len(self.holders[layer - 1][other])
+                place = {unit: own + k for k, unit in enumerate(held[own:])}
+                common = [unit for unit in units if unit in place]
+                if common and owner != device:
+                    yield Spare(
+                        self.made(layer, owner), self.made(layer, other), value, UNIT_DIM,
+                        tuple(place[unit] for unit in common),
+                        tuple(begin + units.index(unit) for unit in common),
+                    )  # fmt: skip
+            begin += len(units)
+
+    def levels(self, layer: int, device: str) -> tuple[tuple[float, ...], float]:
+        """Of each message a turn reads the share of the layer before that it carries; and how much of
+        it all is expected to arrive."""
+        if self.expected is None:
+            return (), 0.0
+        width = self.swarm.values[layer].shape[1]
+        units = [len(self.holders[layer - 1][s]) if layer else width for s in self.read[layer]]
+        shares = tuple(count / width for count in units)
+        chances = [
+            self.expected[layer, self.number[source] - 1, self.number[device] - 1]
+            for source in self.read[layer]
+        ]
+        return shares, float(sum(s * c for s, c in zip(shares, chances, strict=True)))
 
     def work(self, layer: int, units: tuple[int, ...]) -> tuple[float, ...]:
         return (len(units) / self.swarm.values[layer + 1].shape[1],)

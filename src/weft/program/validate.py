@@ -203,7 +203,7 @@ class _Run:
                 self.make(device, step, Tensor("act", last + 1, i.micro, part=i.part))
                 self.passes[device, Forward, first, last, i.micro, step] += 1
             case Stitch():
-                self.need(device, step, i, *(piece.tensor for piece in i.pieces))
+                self.need(device, step, i, *i.reads)
                 self.make(device, step, i.into)
             case Forward(layers=(first, last)):
                 self.need(device, step, i, Tensor("act", first, i.micro))

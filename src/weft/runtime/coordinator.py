@@ -69,6 +69,7 @@ class Coordinator:
         self.events: list[dict[str, Any]] = []  # what happened to the fleet on the way
         self._segments: dict[str, tuple[Segment, ...]] = {}
         self.initial = state  # the weights that the run begins with
+        self._feed = feed
         self._feeder: Feeder | None = None  # where devices open the data themselves
         if feed is not None and settings.data is None:
             self._feeder = Feeder(crew.session, crew.group, self.run, feed)
@@ -83,6 +84,12 @@ class Coordinator:
         self.devices = involved(plan.fleet, plan.devices)
         self.working = tuple(d for d in self.devices if program.code.get(d))
         self._end = plan.shards[-1].device
+
+    def feed_from_here(self) -> None:
+        """From now on samples come from here, if they are here: the source need not have the data."""
+        if self._feed is not None and self._feeder is None:
+            self._feeder = Feeder(self.crew.session, self.crew.group, self.run, self._feed)
+            self.settings = replace(self.settings, data=None)
 
     @property
     def everyone(self) -> tuple[str, ...]:

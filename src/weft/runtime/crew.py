@@ -20,6 +20,9 @@ from weft.runtime.session import Endpoints, open_session
 from weft.runtime.wire import BadMessage, Header, unpack_header
 
 Event = msg.Report | LostDevice | tuple[Header, bytes]
+# Replies, in the end None; or the word that nobody is there any more to reply.
+Answers = queue.SimpleQueue[Any]
+GRACE_S = 5.0  # Zenoh itself ends a question whose time is over
 
 
 class Crew(Closing):
@@ -31,6 +34,7 @@ class Crew(Closing):
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._present: dict[str, int] = {}
         self._changed = threading.Condition()
+        self._asked: dict[str, set[Answers]] = {}  # who is waited for, and where their answers go
         self._run = ""  # whose reports are wanted
         self._heard = threading.Lock()
         self._run_subscriptions: list[Any] = []
@@ -51,9 +55,10 @@ class Crew(Closing):
                 self._present[name] = self._present.get(name, 0) + 1
             else:
                 self._present.pop(name, None)
-                self.events.put(
-                    LostDevice(name, f"{name} is gone: its node ended or its link broke")
-                )
+                lost = LostDevice(name, f"{name} is gone: its node ended or its link broke")
+                self.events.put(lost)
+                for answers in self._asked.get(name, ()):  # it will not answer any more
+                    answers.put(lost)
             self._changed.notify_all()
 
     @property
@@ -122,27 +127,41 @@ class Crew(Closing):
     ) -> dict[str, list[msg.Reply]]:
         """Asks all at once and waits for every answer; an error names the device and the time."""
         under_way = {
-            device: self.session.get(
-                keys.control(self.group, device),
-                payload=msg.pack(command),
-                timeout=seconds,
-                # a state comes in several pieces under one key: keep them all
-                consolidation=zenoh.QueryConsolidation(zenoh.ConsolidationMode.NONE),
-            )
-            for device, command in commands.items()
+            device: self._ask(device, command, seconds) for device, command in commands.items()
         }
-        return {
-            device: self._replies(device, replies, commands[device], seconds)
-            for device, replies in under_way.items()
-        }
+        try:
+            return {
+                device: self._replies(device, answers, commands[device], seconds)
+                for device, answers in under_way.items()
+            }
+        finally:
+            with self._changed:
+                for device, answers in under_way.items():
+                    self._asked[device].discard(answers)
+
+    def _ask(self, device: str, command: msg.Command, seconds: float) -> Answers:
+        answers: Answers = queue.SimpleQueue()
+        with self._changed:
+            self._asked.setdefault(device, set()).add(answers)
+        self.session.get(
+            keys.control(self.group, device),
+            zenoh.handlers.Callback(answers.put, lambda: answers.put(None)),
+            payload=msg.pack(command),
+            timeout=seconds,
+            # a state comes in several pieces under one key: keep them all
+            consolidation=zenoh.QueryConsolidation(zenoh.ConsolidationMode.NONE),
+        )
+        return answers
 
     def _replies(
-        self, device: str, replies: Any, command: msg.Command, seconds: float
+        self, device: str, answers: Answers, command: msg.Command, seconds: float
     ) -> list[msg.Reply]:
         found: list[msg.Reply] = []
         what = type(command).__name__.lower()
         silent = LostDevice(device, f"{device} did not answer `{what}` within {seconds:g} s")
-        for reply in replies:
+        while (reply := _next(answers, seconds, silent)) is not None:
+            if isinstance(reply, LostDevice):
+                raise reply
             if reply.ok is None:
                 text = reply.err.payload.to_bytes()
                 raise silent if text == b"Timeout" else _error(device, text)  # Zenoh's own word
@@ -164,6 +183,13 @@ class Crew(Closing):
             assert isinstance(welcome, msg.Welcome)
             best = min(best, (after - before, (before + after) / 2 - welcome.clock))
         return best[1]
+
+
+def _next(answers: Answers, seconds: float, silent: LostDevice) -> Any:
+    try:
+        return answers.get(timeout=seconds + GRACE_S)
+    except queue.Empty:
+        raise silent from None
 
 
 def _error(device: str, payload: bytes) -> WeftError:

@@ -68,8 +68,7 @@ def _count_reads(job: Job) -> Counter[tuple[str, int, int, int]]:
                 if also is not None:
                     reads[also.kind, also.at, also.micro, also.part] += 1
             case ins.Stitch():
-                for piece in i.pieces:
-                    t = piece.tensor
+                for t in i.reads:
                     reads[t.kind, t.at, t.micro, t.part] += 1
             case ins.Blend():
                 for part in i.parts:

@@ -25,6 +25,7 @@ from weft.runtime.messages import Job
 from weft.runtime.samples import Samples
 from weft.runtime.slots import Slots
 from weft.runtime.stash import stashes
+from weft.runtime.stitching import stitched
 from weft.runtime.wire import BadMessage, Header, pack_tensors, unpack_tensors
 
 RIDING = "@also"  # the name of what rides in another tensor's message; no value can be called so
@@ -130,7 +131,7 @@ class Interpreter:
         letter = self.slots.take(key, i, step)
         if letter is None and i.late == "skip":
             self.void.add(step)
-        values = self.slots.values(letter, i, mine)
+        values = self.slots.values(letter, i, mine, step)
         self.holding.hold(step, t.kind, t.at, t.micro, values, t.part)
         self.span("wait", start, step, t.micro, str(t))
 
@@ -139,7 +140,8 @@ class Interpreter:
         mine = self.holding.use(step, own.kind, own.at, own.micro, own.part) if own else None
         if i.late == "skip":
             self.void.add(step)
-        self.holding.hold(step, t.kind, t.at, t.micro, self.slots.values(None, i, mine), t.part)
+        values = self.slots.values(None, i, mine, step)
+        self.holding.hold(step, t.kind, t.at, t.micro, values, t.part)
 
     def _send(self, i: ins.Send, step: int) -> None:
         t = i.tensor
@@ -197,26 +199,11 @@ class Interpreter:
         self.holding.hold(step, "act", i.layers[1] + 1, i.micro, outputs, i.part)
 
     def _stitch(self, i: ins.Stitch, step: int) -> None:
-        found: dict[str, list[Tensor]] = {}
-        dims: dict[str, int] = {}
-        for piece in i.pieces:
-            t = piece.tensor
-            held = self.holding.use(step, t.kind, t.at, t.micro, t.part).get(piece.value)
-            if held is None or held.dim() <= piece.dim or held.shape[piece.dim] < piece.last:
-                has = "nothing" if held is None else f"shape {tuple(held.shape)}"
-                raise WeftError(
-                    f"{t} of minibatch {step} has {has} of {piece.value}; places {piece.first} to "
-                    f"{piece.last} of dimension {piece.dim} are needed"
-                )
-            strip = held.narrow(piece.dim, piece.first, piece.last - piece.first)
-            found.setdefault(piece.value, []).append(strip)
-            dims[piece.value] = piece.dim
-        self.holding.hold(step, i.into.kind, i.into.at, i.into.micro, {
-            value: strips[0] if len(strips) == 1
-            else torch.stack(strips).sum(0) if i.add
-            else torch.cat(strips, dims[value])
-            for value, strips in found.items()
-        }, i.into.part)  # fmt: skip
+        def use(t: ins.Tensor) -> Values:
+            return self.holding.use(step, t.kind, t.at, t.micro, t.part)
+
+        made = stitched(i, step, use, lambda t: self.slots.heard(step, t))
+        self.holding.hold(step, i.into.kind, i.into.at, i.into.micro, made, i.into.part)
 
     def _loss(self, i: ins.Loss, step: int) -> None:
         runner = next(r for r in self.trained.values() if r.segment.loss is not None)

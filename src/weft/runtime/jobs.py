@@ -12,7 +12,7 @@ from weft.graph.optimizer import Optimizer
 from weft.plan.slicing import turn_segment
 from weft.program.cost import compute_seconds
 from weft.program.instructions import Forward, Program, Update
-from weft.program.swarm import swarm_segment
+from weft.program.swarm_units import swarm_segment
 from weft.runtime import messages as msg
 from weft.runtime.changes import changes_of
 from weft.runtime.own import Own

@@ -21,6 +21,7 @@ from weft.graph.sequence import in_sequence
 from weft.plan.derive import derive_profile
 from weft.plan.plan import Plan
 from weft.plan.profile import Profile
+from weft.plan.swarm_copies import copied
 from weft.program.timeline import Timeline
 from weft.runtime.closing import Closing
 from weft.runtime.coordinator import Coordinator
@@ -28,6 +29,8 @@ from weft.runtime.emulate import emulation
 from weft.runtime.jobs import Settings
 from weft.runtime.launch import Place, open_crew
 from weft.runtime.messages import Spans
+from weft.runtime.swarm import run_class, units_weigh
+from weft.simulate.price import priced
 
 
 class Served(Closing):
@@ -114,6 +117,8 @@ def serve(
         plan = api.decide(strategy, task)
     if plan.mode != "infer":
         raise InputError(f"this plan of {plan.strategy} is for training, not for inference")
+    if plan.swarm is not None and plan.swarm.copied:
+        plan = priced(copied(plan, units_weigh(graph, state)))
     if plan.layering == "sequence":
         graph = in_sequence(graph)
     inputs: dict[int, Tensor] = {}
@@ -121,7 +126,7 @@ def serve(
     with contextlib.ExitStack() as opening:
         crew, fitted = opening.enter_context(open_crew(plan, place, settings))
         run = opening.enter_context(
-            Coordinator(
+            run_class(plan)(
                 crew,
                 plan,
                 graph,

@@ -15,10 +15,9 @@ import time
 from collections import Counter
 
 import torch
-from torch import Tensor
 
 from weft.graph.operators import DTYPES
-from weft.program.instructions import Miss, Recv
+from weft.program.instructions import Miss, Recv, Tensor
 from weft.runtime.holding import Values
 from weft.runtime.mailbox import Letter, Mailbox
 from weft.runtime.radio import RadioRules
@@ -37,6 +36,9 @@ class Slots:
         self._deadline_s = deadline_s
         self._start, self._first = 0.0, 0
         self._missed: set[int] = set()
+        self._unheard: dict[
+            int, set[Tensor]
+        ] = {}  # by minibatch: messages that something stands in for
 
     @property
     def clocked(self) -> bool:
@@ -59,8 +61,13 @@ class Slots:
             self._missed.add(step)
         return step in self._missed
 
+    def heard(self, step: int, tensor: Tensor) -> bool:
+        """Whether a tensor that is there is what was meant, not what stands in for it."""
+        return tensor not in self._unheard.get(step, ())
+
     def forget(self, step: int) -> None:
         """A minibatch is over: what still comes for it is late."""
+        self._unheard.pop(step, None)
         if self._rules is not None:
             self._missed.discard(step)
             self._counts["late"] += self._mailbox.forget(step)
@@ -80,7 +87,9 @@ class Slots:
         self._counts["heard" if heard else "unheard"] += 1
         return letter if heard else None
 
-    def values(self, letter: Letter | None, recv: Recv | Miss, own: Values | None) -> Values:
+    def values(
+        self, letter: Letter | None, recv: Recv | Miss, own: Values | None, step: int
+    ) -> Values:
         """What a message brought, or what stands in for it: zeros, or one's own units over and over."""
         if letter is not None:
             try:
@@ -90,6 +99,7 @@ class Slots:
             if all(_fits(found.get(b.value), (recv.samples, *b.shape[1:])) for b in recv.blanks):
                 return found
             self._counts["bad"] += 1
+        self._unheard.setdefault(step, set()).add(recv.tensor)
         return {
             blank.value: _repeated(own[blank.value], blank.shape[1])
             if own
@@ -103,10 +113,10 @@ class Slots:
         return self._rules.slots
 
 
-def _fits(tensor: Tensor | None, shape: tuple[int, ...]) -> bool:
+def _fits(tensor: torch.Tensor | None, shape: tuple[int, ...]) -> bool:
     return tensor is not None and tuple(tensor.shape) == shape
 
 
-def _repeated(own: Tensor, count: int) -> Tensor:
+def _repeated(own: torch.Tensor, count: int) -> torch.Tensor:
     places = torch.arange(count) % own.shape[1]
     return own.detach().index_select(1, places)

@@ -7,8 +7,10 @@
 
 Devices report all that they know every few minibatches (`Swarm.every`). When one is lost, the others stop,
 the units that are worth it are cloned from the last record, and training goes on with the next minibatch
-under a new version of the plan. Nothing is repeated: a swarm loses more than that to its radio. A device
-that falls silent while the others go on is only noted: it takes up again when it is back.
+under a new version of the plan. Nothing is repeated: a swarm loses more than that to its radio. Should it be
+the device with the samples and the output layer, another is elected: it gets that layer from the record
+and the samples from here. A device that falls silent while the others go on is only noted: it takes up
+again when it is back.
 """
 
 from __future__ import annotations
@@ -18,22 +20,21 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
 from torch import Tensor
 
 from weft.errors import LostDevice, WeftError
+from weft.graph.network import Graph
 from weft.graph.sliced_state import place_state
 from weft.plan.plan import Plan
-from weft.plan.stitchnet_recovery import importance
-from weft.plan.swarm_plan import spread_of
-from weft.plan.swarm_recovery import after_loss
+from weft.plan.stitchnet_recovery import Importance, importance
+from weft.plan.swarm_recovery import after_loss, moved_units
 from weft.program.timeline import Span, Timeline
 from weft.runtime import messages as msg
 from weft.runtime.coordinator import Coordinator
 from weft.runtime.outcome import Outcome
+from weft.runtime.roads import involved
 from weft.simulate.price import priced
 
 LEAD_S = 0.3  # from the word to begin until the first slot: every device must have heard it
@@ -61,6 +62,13 @@ class SwarmCoordinator(Coordinator):
         self._silent: set[str] = set()
         self._gathered: tuple[dict[str, Tensor], dict[str, Tensor]] | None = None
         self._past: list[Span] = []  # of devices' earlier plans
+        self._members = set(self.devices)  # who may ever have a part in this run
+
+    def adopt(self, plan: Plan) -> None:
+        super().adopt(plan)
+        # A device that is heard well may relay without having any units.
+        relays = {m.via for m in plan.swarm.messages if m.relayed} if plan.swarm else set()
+        self.devices = involved(plan.fleet, (*plan.devices, *sorted(relays - {*plan.devices})))
 
     def prepare(self, optimizer_state: Mapping[str, Tensor] | None = None) -> None:
         self._kept_memory = dict(optimizer_state or {})
@@ -70,29 +78,41 @@ class SwarmCoordinator(Coordinator):
         self, first: int, last: int, on_progress: Callable[[Outcome], None] | None = None
     ) -> Outcome:
         """Minibatches first..last-1 by whoever is there; fewer devices where some are lost."""
+        begin = first
         losses: dict[int, float] = {}
+        answers: dict[tuple[int, int], dict[str, Tensor]] = {}
         while True:
             self._heard = dict.fromkeys(self.devices, time.monotonic() + LEAD_S)
             self._silent = set()
             try:
                 outcome = super().steps(first, last, on_progress)
-                return Outcome(losses | outcome.losses, outcome.answers, outcome.done)
+                return Outcome(losses | outcome.losses, answers | outcome.answers, outcome.done)
             except _Fewer as fewer:
                 losses |= fewer.outcome.losses
+                answers |= fewer.outcome.answers
                 first = min(max(fewer.outcome.done.values()) + 1, last)
+                if self.plan.mode == "infer":  # what nobody has answered is asked again
+                    asked = {step for step, _ in answers}
+                    first = min((s for s in range(begin, last) if s not in asked), default=last)
             while self._gone:
                 self._recover(first)
             if first == last:
-                return Outcome(losses, {}, dict.fromkeys(self.devices, last - 1))
+                return Outcome(losses, answers, dict.fromkeys(self.devices, last - 1))
+
+    def _ask_to_run(self, first: int, last: int) -> None:
+        try:
+            super()._ask_to_run(first, last)
+        except LostDevice as error:  # before it has begun: no other case than in the middle
+            self.crew.events.put(error)
 
     def _run_commands(self, first: int, last: int) -> dict[str, msg.Command]:
         assert self.plan.swarm is not None
         clocked = self.plan.swarm.slot_ms > 0
-        apart = dict.fromkeys(self.devices, 0.0)
+        apart = dict.fromkeys(self.working, 0.0)
         if clocked and not self.settings.same_clock:
-            apart = {d: self.crew.clock_offset(d) for d in self.devices}
+            apart = {d: self.crew.clock_offset(d) for d in self.working}
         start = time.monotonic() + LEAD_S if clocked else 0.0
-        return {d: msg.Run(self.run, first, last, start - apart[d]) for d in self.devices}
+        return {d: msg.Run(self.run, first, last, start - apart[d]) for d in self.working}
 
     # --- what devices tell ----------------------------------------------------------------------
 
@@ -150,41 +170,45 @@ class SwarmCoordinator(Coordinator):
     def _recover(self, step: int) -> None:
         """The survivors stop; the lost units are cloned; everybody gets a new job."""
         begin = time.monotonic()
-        there = self.crew.present
-        lost = [d for d in self.devices if d in self._gone or d not in there]
-        for device in lost:
-            if device not in self._gone:
+        left = [d for d in self.devices if d not in self._gone]
+        self._tell({d: msg.Cancel(self.run, "a device is lost") for d in left}, 2.0)
+        there = self.crew.present  # only now: whoever died together with it has not answered
+        for device in left:
+            if device not in there:
                 self._gone[device] = begin
                 self._event(step, "device_lost", device=device)
-        survivors = [d for d in self.devices if d not in lost]
-        self._tell({d: msg.Cancel(self.run, "a device is lost") for d in survivors}, 2.0)
+        able = [d for d in self._members if d in there and d not in self._gone]
+        lost = [d for d in self.plan.fleet.names if d not in able]
+        survivors = [d for d in left if d in able]
+        before = self.plan
         try:
             state, memory = self._gathered = self._gathered or self._gather(survivors)
-            plan = after_loss(self.plan, lost, importance(self._incoming(state)))
-            before, owned = spread_of(self.plan), spread_of(plan)
-            self.adopt(priced(plan))
+            self._go_over_to(after_loss(before, lost, units_weigh(self.graph, state)), step)
             idle = [d for d in survivors if d not in self.devices]
             self._tell({d: msg.End(self.run) for d in idle}, 2.0)
             self.initial = state
             self.prepare(memory)
             self._gathered = None
         except LostDevice as error:  # one more, just now
-            if error.device == self.plan.source:
-                raise
             self._gone[error.device] = time.monotonic()
             self._event(step, "device_lost", device=error.device)
             return
-        numbers = [plan.fleet.names.index(d) for d in lost]
-        units = sum(int(np.isin(o, numbers).sum()) for o in before.owners)
-        cloned = sum(
-            int((np.isin(o, numbers) & (new >= 0)).sum())
-            for o, new in zip(before.owners, owned.owners, strict=True)
-        )
-        self._event(step, "recovered", lost=lost, units=units, cloned=cloned,
-                    messages=len(plan.swarm.messages) if plan.swarm else 0,
+        units, cloned = moved_units(before, self.plan, lost)
+        self._event(step, "recovered", lost=[d for d in before.devices if d in lost], units=units,
+                    cloned=cloned, messages=len(self.plan.swarm.messages) if self.plan.swarm else 0,
                     seconds=round(time.monotonic() - begin, 3))  # fmt: skip
+        self._members -= self._gone.keys()
         present = self.crew.present
         self._gone = {d: begin for d in self.devices if d not in present}
+
+    def _go_over_to(self, plan: Plan, step: int) -> None:
+        """Another plan; where it has another coordinator, the samples go there from now on."""
+        before = self.plan.source
+        self.adopt(priced(plan))
+        if plan.source == before:
+            return
+        self.feed_from_here()
+        self._event(step, "coordinator_elected", device=plan.source, before=before)
 
     def _gather(self, survivors: list[str]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """What everybody knows now; of the lost, what was last recorded."""
@@ -200,19 +224,21 @@ class SwarmCoordinator(Coordinator):
         self._kept, self._kept_memory = dict(state), dict(memory)
         return state, memory
 
-    def _incoming(self, state: Mapping[str, Tensor]) -> list[NDArray[np.floating]]:
-        """The hidden layers' weights: a unit's row is what comes into it."""
-        return [
-            next(state[n].numpy() for n in layer.state if state[n].dim() > 1)
-            for layer in self.graph.layers[:-1]
-        ]
-
     # --- what it was all like -------------------------------------------------------------------
 
     def timeline(self, since: int | None = None) -> tuple[Timeline, dict[str, msg.Spans]]:
         """All plans' spans, on this machine's clock, from the first instruction on."""
         found, counts = self.spans(self.devices, since)
         return self.as_timeline([*self._past, *found]), counts
+
+
+def units_weigh(graph: Graph, state: Mapping[str, Tensor]) -> Importance:
+    """How important each unit of each hidden layer is: its row of the weights is what comes into it."""
+    rows = [
+        next(state[n].detach().flatten(1).numpy() for n in layer.state if state[n].dim() > 1)
+        for layer in graph.layers[:-1]
+    ]
+    return importance(rows)
 
 
 def run_class(plan: Plan) -> type[Coordinator]:

@@ -36,13 +36,15 @@ def accuracy_with_copies(
     heard = channel.heard(TESTING, test * batches, batches)
     heard[:, :, lost] = heard[:, :, :, lost] = False
     x = net.prepared(data.test_x[:count]).view(batches, count // batches, -1)
-    answers = _output(net, channel, x, without(holders, lost), heard).argmax(2)
+    answers = output_with_copies(net, channel, x, without(holders, lost), heard).argmax(2)
     return float((answers.flatten() == data.test_y[:count]).double().mean())
 
 
-def _output(
+@torch.no_grad()
+def output_with_copies(
     net: Perceptron, channel: Channel, x: Tensor, holders: Holders, heard: NDArray[np.bool_]
 ) -> Tensor:
+    """Answers to batches x samples x features, each batch with the messages that were heard."""
     spread, c = channel.spread, channel.spread.coordinator
     values: dict[int, Tensor] = {}  # by device: its values of the layer, zeros where it holds none
     for device in np.flatnonzero(holders[0].any(axis=1)):
