@@ -23,6 +23,7 @@ from weft.data import load
 from weft.fleet.fleet import Device, Fleet, Medium
 from weft.graph.classes import DecoupledNet
 from weft.graph.optimizer import Optimizer
+from weft.papers.decoupled_methods import eight_bits
 from weft.plan.peers import topology
 from weft.plan.plan import Plan
 from weft.program.lower import lower
@@ -90,9 +91,11 @@ def simulated_accuracy(what: PeerTraining, net: Any, rounds: int) -> float:
     samples = Samples(
         data.train_x, data.train_y, data.test_x, data.test_y, public=what.plan.decisions["public"]
     )
+    plus = what.asked.strategy == "decoupled+"
     recipe = replace(
-        RECIPE, rounds=rounds, seed=what.asked.seed, shared=what.plan.decisions["shared"]
-    )
+        RECIPE, rounds=rounds, seed=what.asked.seed, shared=what.plan.decisions["shared"],
+        weighted=plus, code=eight_bits if plus else None,
+    )  # fmt: skip
     sets = list(what.sets.values())
     if not isinstance(net, DecoupledNet):
         return train_fedavg(net, samples, sets, recipe).accuracy[-1]
@@ -105,13 +108,20 @@ def accuracies(counts: list[int], rounds: int, seeds: int) -> None:
     print(
         "peers  strategy    shared  seed  before  node processes  one process  step s (predicted)"
     )
-    cases = [("decoupled", "ring", ""), ("decoupled", "gossip", ""), ("fedavg", "ring", "")]
+    cases = [
+        ("decoupled", "ring"),
+        ("decoupled", "gossip"),
+        ("fedavg", "ring"),
+        ("decoupled+", "gossip"),
+    ]
     for count in counts:
         with nodes(count) as local:
-            for strategy, shared, _ in cases:
+            for strategy, shared in cases:
                 for seed in range(seeds):
                     options: dict[str, object] = {"shared": shared}
-                    if count == 10:
+                    if strategy == "decoupled+":
+                        options["filters"] = "20,38"
+                    elif count == 10:
                         options["overlap"] = 1
                     what = training(fleet_of(count), strategy, rounds, seed, **options)
                     net, own, plan = what.ready()

@@ -1,18 +1,21 @@
-"""EdgeMove for real: a phone and four edge servers, emulated here, whose loads and links follow a trace.
+"""EdgeMove for real: a phone, four edge servers and a cloud machine, emulated here, on recorded walks.
 
     python benchmarks/edgemove_run.py [steps] [rounds]
 
-LeNet-5 on MNIST images with the trace of examples/traces/moving.json, beside training in one process. The
-strategies take turns, round by round; told are the medians of their seconds. Cycles are shortened
-(10 minibatches in place of the paper's 500 and 50), since the walk is short. Every round has its
-own seed: of weights, samples and random servers.
+LeNet-5 on MNIST images, each strategy with its default settings on each of examples/traces/city-*.json
+(walks through the simulated city, whose seeds are 1, 2, 3), beside training in one process. The
+strategies take turns, trace by trace and round by round; every round has its own seed: of weights,
+samples and random servers. Told are median and range, and in how many of the walks the expected order
+holds: edgemove+ before edgemove before pipedream-e.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -27,7 +30,9 @@ from weft.runtime.feeds import accuracy
 from weft.runtime.results import TrainResult
 
 HERE = Path(__file__).resolve().parent.parent / "examples"
-LOOKS = {"pipedream-e": 10, "edgemove": 10, "edgemove+": 10}
+TRACES = ("city-1", "city-2", "city-3")
+STRATEGIES = ("all-device", "device-cloud", "pipedream-e", "edgemove", "edgemove+")
+ORDER = ("edgemove+", "edgemove", "pipedream-e")
 BATCH, LR = 32, 0.05
 
 
@@ -50,29 +55,57 @@ def run(strategy: str, steps: int, seed: int, fleet: Fleet, trace: Trace) -> Tra
     return train(
         zoo.build("lenet5"), "mnist5k", nn.CrossEntropyLoss(), fleet=fleet, strategy=strategy,
         steps=steps, batch=BATCH, optimizer="sgd", lr=LR, local=True, trace=trace, name="lenet5",
-        look_every=LOOKS.get(strategy), seed=seed,
+        seed=seed,
     )  # fmt: skip
 
 
-def main(steps: int = 400, rounds: int = 1) -> None:
+def main(steps: int = 300, rounds: int = 2) -> None:
     torch.set_num_threads(1)
-    fleet = Fleet.load(HERE / "fleets" / "moving.toml")
-    trace = Trace.load(HERE / "traces" / "moving.json", fleet)
-    seconds: dict[str, list[float]] = {}
-    print(f"{'strategy':<12} {'seconds':>8} {'step':>9} {'accuracy':>9}  events")
+    fleet = Fleet.load(HERE / "fleets" / "city.toml")
+    traces = {name: Trace.load(HERE / "traces" / f"{name}.json", fleet) for name in TRACES}
+    seconds: dict[tuple[str, str], list[float]] = {}
+    print(f"{'trace':<8} {'strategy':<12} {'seconds':>8} {'accuracy':>9} {'load':>5}  events")
     for seed in range(rounds):
-        for strategy in ("all-device", *LOOKS):
-            result = run(strategy, steps, seed, fleet, trace)
-            seconds.setdefault(strategy, []).append(result.seconds)
-            counts = Counter(event["kind"] for event in result.events)
-            told = ", ".join(f"{n} {kind}" for kind, n in counts.items()) or "-"
-            print(f"{strategy:<12} {result.seconds:>8.1f} {result.seconds / steps * 1e3:>6.1f} ms "
-                  f"{result.test_accuracy:>9.1%}  {told}", flush=True)  # fmt: skip
-        print(f"one process  {one_process(steps, seed):>28.1%}  (seed {seed})", flush=True)
-    base = statistics.median(seconds["all-device"])
-    for strategy, found in seconds.items():
-        median = statistics.median(found)
-        print(f"{strategy:<12} median {median:.1f} s, {base / median:.2f}x all-device")
+        for name, trace in traces.items():
+            for strategy in STRATEGIES:
+                if strategy == "all-device" and seed:
+                    continue  # it meets neither servers nor chance
+                result = run(strategy, steps, seed, fleet, trace)
+                seconds.setdefault((name, strategy), []).append(result.seconds)
+                counts = Counter(event["kind"] for event in result.events)
+                told = ", ".join(f"{n} {kind}" for kind, n in counts.items()) or "-"
+                print(f"{name:<8} {strategy:<12} {result.seconds:>8.1f} {result.test_accuracy:>9.1%} "
+                      f"{os.getloadavg()[0]:>5.1f}  {told}", flush=True)  # fmt: skip
+        print(f"one process {one_process(steps, seed):>27.1%}        (seed {seed})", flush=True)
+    summary(seconds)
+
+
+def summary(seconds: dict[tuple[str, str], list[float]]) -> None:
+    """Median, range and speedup of every strategy, by trace; then how often the order holds."""
+    print(f"\n{'strategy':<12} " + " ".join(f"{name:>26}" for name in TRACES))
+    for strategy in STRATEGIES:
+        cells = []
+        for name in TRACES:
+            found = seconds[name, strategy]
+            middle = statistics.median(found)
+            speedup = statistics.median(seconds[name, "all-device"]) / middle
+            cells.append(f"{middle:5.1f} ({min(found):.1f}-{max(found):.1f}) s {speedup:4.2f}x")
+        print(f"{strategy:<12} " + " ".join(f"{cell:>26}" for cell in cells))
+    for first, second in pairwise(ORDER):
+        pairs = [
+            (name, number, mine, other)
+            for name in TRACES
+            for number, (mine, other) in enumerate(
+                zip(seconds[name, first], seconds[name, second], strict=True)
+            )
+        ]
+        failed = [
+            f"{name} seed {number} ({mine:.1f} and {other:.1f} s)"
+            for name, number, mine, other in pairs
+            if mine >= other
+        ]
+        print(f"{first} before {second}: {len(pairs) - len(failed)} of {len(pairs)}"
+              + (f"; not on {', '.join(failed)}" if failed else ""))  # fmt: skip
 
 
 if __name__ == "__main__":

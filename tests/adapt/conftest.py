@@ -158,15 +158,15 @@ def go(subject: Subject, fleet: Fleet) -> Callable[..., Ran]:
     def run(
         local: LocalFleet, policy: Any, steps: int, *, rule: Optimizer = MOMENTUM,
         start: tuple[str | None, int] = ("e1", 2), standby: str = "none",
-        labels: Any = "worker",
+        labels: Any = "worker", on: Fleet = fleet, reference: str = "e1",
         on_step: Callable[[int], None] = lambda _: None, keep_every: int = 1000, **changes: Any,
     ) -> Ran:  # fmt: skip
         settings = replace(
             Settings(optimizer=rule, shaping="fabric", scratch=local.scratch, same_clock=True),
             **changes,
         )
-        steering = PolicySteering(policy, "e1", standby=standby, labels=labels)
-        plan = steering.first(subject.plan(*start, fleet))
+        steering = PolicySteering(policy, reference, standby=standby, labels=labels)
+        plan = steering.first(subject.plan(*start, on))
         state = subject.state()
         with Coordinator(
             local.crew, plan, subject.graph, state, settings, subject.feed, steering.also(plan)

@@ -156,6 +156,18 @@ def test_pipedream_e_stays_whatever_happens_and_pays_a_profile(
     )
 
 
+def test_pipedream_e_takes_any_of_the_half_that_answers_soonest(
+    costs: SplitCosts, server: MakeServer, look: MakeLook
+) -> None:
+    servers = [server(name, rtt_s=rtt) for name, rtt in zip("abcde", (4, 1, 5, 2, 3), strict=True)]
+    chosen = set()
+    for seed in range(30):
+        decision = PipeDreamE(costs, seed=seed).decide(look(ALONE, *servers, step=0))
+        assert decision is not None
+        chosen.add(decision.setting.worker)
+    assert chosen == {"b", "d", "e"}
+
+
 def test_device_cloud_cuts_again_when_the_data_rate_falls(
     costs: SplitCosts, server: MakeServer, look: MakeLook
 ) -> None:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from weft.adapt.baselines import ways_of
-from weft.adapt.edgemove_plus import MOST_IN_FLIGHT, TRIED, EdgeMovePlus
+from weft.adapt.edgemove_plus import MOST_IN_FLIGHT, EdgeMovePlus, mean_of
 from weft.adapt.policy import Seen, Server, Setting
 from weft.plan.edgemove_model import SplitCosts, period, stage_seconds
 
@@ -38,18 +38,51 @@ def test_it_starts_with_the_best_server_cut_and_count(
     )
 
 
-def test_it_changes_for_a_better_server_but_only_after_some_measurements(
+def test_it_changes_for_a_better_server_but_only_after_a_probe(
     costs: SplitCosts, server: MakeServer, look: MakeLook
 ) -> None:
     policy = EdgeMovePlus(costs, in_flight=2)
     a, better = server("a", 6.0, 30, 0.05), server("b", 1.0, 200, 0.005)
     now = start(policy, look, a)
-    decisions = [policy.decide(look(now, a, better)) for _ in range(TRIED)]
-    assert decisions[: TRIED - 1] == [None] * (TRIED - 1)
-    last = decisions[-1]
-    assert last is not None
-    assert last.setting.worker == "b"
-    assert "another server" in last.why
+    asked = policy.decide(look(now, a, better))
+    assert asked is not None
+    assert asked.probe
+    assert asked.setting == now
+    answered = policy.decide(look(now, a, better, probed=(a, better)))
+    assert answered is not None
+    assert answered.setting.worker == "b"
+    assert "another server" in answered.why
+
+
+def test_a_server_that_was_only_lucky_in_passing_fails_the_probe(
+    costs: SplitCosts, server: MakeServer, look: MakeLook
+) -> None:
+    policy = EdgeMovePlus(costs, in_flight=1)
+    a = server("a", 3.0)
+    now = start(policy, look, a)
+    lucky = policy.decide(look(now, a, server("b", 1.0)))
+    assert lucky is not None
+    assert lucky.probe
+    truth = msgspec.structs.replace(server("b", 3.5), over=50)
+    assert policy.decide(look(now, a, server("b", 3.5), probed=(truth,))) is None
+
+
+def test_a_measurement_counts_by_the_minibatches_behind_it(server: MakeServer) -> None:
+    """Twenty minibatches are remembered of a slowdown, four of a rate."""
+    long = msgspec.structs.replace(server("a", 1.0, 100), over=1000)
+    new = msgspec.structs.replace(server("a", 2.0, 200), over=20)
+    found = mean_of(long, new)
+    assert found.slowdown == pytest.approx(1.5)
+    assert found.up_bytes_per_s == pytest.approx(1e8 + 1e8 * 20 / 24)
+    assert mean_of(None, new) == new
+
+
+def test_nobody_is_taken_to_be_faster_than_an_idle_server(
+    costs: SplitCosts, server: MakeServer, look: MakeLook
+) -> None:
+    servers = server("chance", 0.5, rtt_s=0.012), server("near", 1.0, rtt_s=0.010)
+    assert start(EdgeMovePlus(costs, in_flight=1), look, *servers).worker == "chance"
+    assert start(EdgeMovePlus(costs, in_flight=1, idle=1.0), look, *servers).worker == "near"
 
 
 def test_it_stays_where_less_than_five_percent_would_be_gained(
@@ -58,7 +91,9 @@ def test_it_stays_where_less_than_five_percent_would_be_gained(
     policy = EdgeMovePlus(costs, in_flight=2)
     a, hardly = server("a", rtt_s=0.012), server("b", rtt_s=0.010)
     now = start(policy, look, a)
-    assert all(policy.decide(look(now, a, hardly)) is None for _ in range(2 * TRIED))
+    asked = policy.decide(look(now, a, hardly))
+    assert asked is None or asked.setting == now
+    assert policy.decide(look(now, a, hardly, probed=(a, hardly))) is None
 
 
 def test_a_server_that_is_soon_out_of_reach_is_not_worth_the_move(
@@ -68,7 +103,8 @@ def test_a_server_that_is_soon_out_of_reach_is_not_worth_the_move(
     leaving = msgspec.structs.replace(better, stays_s=0.05)
     policy = EdgeMovePlus(costs, in_flight=2)
     now = start(policy, look, a)
-    assert all(policy.decide(look(now, a, leaving)) is None for _ in range(2 * TRIED))
+    assert policy.decide(look(now, a, leaving)) is None
+    assert policy.decide(look(now, a, leaving, probed=(a, leaving))) is None
 
 
 def test_one_bad_measurement_does_not_move_it(

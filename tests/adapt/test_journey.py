@@ -7,14 +7,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from weft.adapt.baselines import DeviceCloud, OnDevice, PipeDreamE
+from weft.adapt.baselines import PROFILED, DeviceCloud, OnDevice, PipeDreamE
 from weft.adapt.clairvoyant import clairvoyant_s
 from weft.adapt.edgemove import EdgeMove
 from weft.adapt.edgemove_plus import EdgeMovePlus
-from weft.adapt.journey import PROFILED, travel
+from weft.adapt.journey import travel
 from weft.adapt.policy import Decision, Seen, Setting
 from weft.fleet.city import Day
-from weft.plan.edgemove_model import SplitCosts
+from weft.plan.edgemove_model import SplitCosts, Ways, period, stage_seconds
 
 STEPS = 4000
 
@@ -137,3 +137,31 @@ def test_the_clairvoyant_needs_less_with_more_in_flight(
     times = [clairvoyant_s(costs, a_day(), k, STEPS) for k in (1, 2, 4)]
     assert times == sorted(times, reverse=True)
     assert times[0] < STEPS * costs.alone_s
+
+
+def test_a_clairvoyant_that_pays_for_its_moves_is_between_the_free_one_and_every_policy(
+    costs: SplitCosts, a_day: Callable[..., Day]
+) -> None:
+    for seed in (1, 2, 3):
+        free, paid = (
+            clairvoyant_s(costs, a_day(seed=seed), 2, STEPS, paid) for paid in (False, True)
+        )
+        found = travel(EdgeMovePlus(costs, in_flight=2), costs, a_day(seed=seed), STEPS, seed)
+        assert free < paid < found.seconds
+
+
+def test_the_free_clairvoyant_takes_the_best_of_every_second(
+    costs: SplitCosts, a_day: Callable[..., Day]
+) -> None:
+    """The naive count: in every second as many minibatches as the best server and cut make."""
+    day, done, second = a_day(), 0.0, 0
+    while done < STEPS:
+        moment = day.at(second)
+        near = np.flatnonzero(moment.reach[:-1])
+        ways = Ways(*(part[near] for part in moment[1:]))
+        rate = 1 / costs.alone_s
+        if len(near):
+            rate = max(rate, 1 / float(period(stage_seconds(costs, ways), 2).min()))
+        done, second = done + rate, second + 1
+    naive = second - (done - STEPS) / rate
+    assert clairvoyant_s(costs, a_day(), 2, STEPS) == pytest.approx(naive)

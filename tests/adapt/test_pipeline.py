@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.adapt.pipeline import MARGIN_S, Noise, Pipeline, Road, draw_noise
-from weft.plan.edgemove_model import Stages, period
+from weft.adapt.pipeline import MARGIN_S, SPREAD, Noise, Pipeline, Road, draw_noise
+from weft.plan.edgemove_model import Spread, Stages, noisy_period, period
 
 SECONDS = st.floats(0.001, 1.0)
 TIMES = st.tuples(*[SECONDS] * 5, st.floats(0, 1.0))  # F, B, U, W, D, RTT
@@ -144,3 +144,35 @@ def test_what_is_in_flight_when_the_worker_leaves_is_not_done() -> None:
     gone = (whole[20] + whole[21]) / 2
     assert pipeline((0.1, 0.1, 0.1, 0.1, 0.1, 0.1), 2, steady(50), gone).run(50, ends)
     assert ends == whole[:21]
+
+
+def stages_of(times: tuple[float, ...]) -> Stages:
+    f, b, u, w, d, rtt = times
+    return Stages(*(np.array([value]) for value in (f + b, w, u, d, rtt)))
+
+
+@pytest.mark.parametrize("in_flight", [2, 3, 4])
+def test_the_period_that_allows_for_noise_is_the_simulated_one(in_flight: int) -> None:
+    """Where the formula without noise is up to 9% short."""
+    random = np.random.default_rng(in_flight)
+    short = []
+    for trial in range(25):
+        low, high = (2, 3, 2, 10, 1, 5), (10, 20, 20, 45, 10, 40)
+        times = tuple(random.uniform(low, high) * 1e-3)
+        pipe = pipeline(times, in_flight, draw_noise(np.random.default_rng(trial), 4000))
+        ends: list[float] = []
+        pipe.run(4000, ends)
+        found = (ends[-1] - ends[499]) / 3500
+        expected = float(noisy_period(stages_of(times), in_flight, SPREAD)[0])
+        assert expected == pytest.approx(found, rel=0.035)
+        short.append(found / float(period(stages_of(times), in_flight)[0]) - 1)
+    assert max(short) > 0.04
+
+
+@given(TIMES, st.integers(1, 8))
+@settings(deadline=None)
+def test_without_noise_it_is_the_period(times: tuple[float, ...], in_flight: int) -> None:
+    stages = stages_of(times)
+    assert noisy_period(stages, in_flight, Spread()) == pytest.approx(
+        period(stages, in_flight), rel=1e-4
+    )

@@ -12,7 +12,7 @@ from weft.adapt.policy import Setting
 from weft.adapt.steer import PolicySteering, View, plan_for, setting_of
 from weft.adapt.watch import Watch
 from weft.errors import InputError
-from weft.fleet.fleet import Fleet
+from weft.fleet.fleet import Device, Fleet
 from weft.fleet.trace import Moment, Trace
 from weft.runtime.local import LocalFleet
 
@@ -87,3 +87,40 @@ def test_options_that_cannot_be_right_are_refused(subject: Subject, fleet: Fleet
         policy_steering("edgemove", plan, {"standby": "e9"}, None, 0)
     with pytest.raises(InputError, match="tier 'cloud'"):
         policy_steering("device-cloud", plan, {}, None, 0)
+
+
+def test_device_cloud_keeps_its_machine_in_a_live_run_and_cuts_again_when_the_link_gets_slow(
+    go: Callable[..., Any], shared: LocalFleet, subject: Subject, fleet: Fleet
+) -> None:
+    """e3 is the cloud. From 1 s on its link is so slow that a smaller tensor is worth computing for."""
+    devices = tuple(
+        Device(d.name, "cloud" if d.name == "e3" else d.tier, d.gflops / 100, data=d.data)
+        for d in fleet.devices
+    )
+    slower = Fleet(devices, fleet.link)
+    steering = policy_steering("device-cloud", subject.plan("e3", 2, slower), {}, 20, seed=0)
+    trace = Trace((Moment(1.0, link=("phone", "e3"), up_mbps=0.25, down_mbps=0.25),))
+    ran = go(shared, steering.policy, 300, start=("e3", 2), trace=trace, on=slower,
+             reference="e3", paced=frozenset(fleet.names))  # fmt: skip
+    assert sorted(ran.live.losses) == list(range(300))
+    assert set(ran.kinds) == {"replanned"}
+    first, *_, last = ran.live.events
+    assert first["why"] == "the best cut for the cloud"
+    assert last["why"] == "the data rates changed"
+    assert last["cut"][0] < last["cut"][1] == 3
+    assert setting_of(ran.live.run.plan) == Setting("e3", 3, 2)
+
+
+def test_a_short_run_shortens_the_papers_cycles_unless_told_otherwise(
+    subject: Subject, fleet: Fleet
+) -> None:
+    plan = subject.plan("e1", 2, fleet)
+
+    def every(strategy: str, given: int | None, scale: float) -> int:
+        return policy_steering(strategy, plan, {}, given, 0, scale).every
+
+    assert every("edgemove", None, 1.0) == 500
+    assert every("edgemove", None, 0.1) == 50
+    assert every("edgemove+", None, 0.1) == 10
+    assert every("edgemove+", None, 0.5) == 25
+    assert every("edgemove", 30, 0.1) == 30

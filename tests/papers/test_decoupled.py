@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from weft.papers.claims import Claim, Reproduction
-from weft.papers.decoupled_claims import compute_claims, overlap_claims
+from weft.papers.decoupled_claims import compute_claims, overlap_claims, plus_claims
 from weft.papers.decoupled_compute import loads
-from weft.papers.decoupled_methods import METHODS, eight_bits
+from weft.papers.decoupled_methods import METHODS, closing_macs, eight_bits
 from weft.papers.decoupled_runs import DIGITS, Job, Outcome, Summary, load_results, summarise
 from weft.papers.registry import reproduce
 
@@ -93,6 +93,35 @@ def test_claims_follow_the_numbers() -> None:
     assert [claim.reproduced for claim in rising] == [True, True]
     assert [claim.reproduced for claim in falling] == [False, False]
     assert all(isinstance(claim, Claim) and claim.note for claim in falling)
+
+
+def test_the_target_of_decoupled_plus_comes_with_its_standard_error() -> None:
+    near, _ = plus_claims(DIGITS, row("dense", 60), row("plus", 59.2), None, 10.0)
+    far, less = plus_claims(DIGITS, row("dense", 60), row("plus", 58.9), None, 10.0)
+    assert [near.reproduced, far.reproduced, less.reproduced] == [True, False, False]
+    assert "standard error of 0.4" in near.note  # 0.5 * sqrt(2 / 3)
+
+
+def test_putting_the_network_together_counts_as_computation() -> None:
+    import torch
+
+    from weft.graph.classes_decouple import decouple, score_filters
+    from weft.plan.class_costs import Convolution, class_costs
+    from weft.simulate.peers import Recipe, Samples
+    from weft.zoo.chains import cnn5
+
+    dense = cnn5((1, 8, 8), 2, width=4)
+    net = decouple(
+        dense, score_filters(dense, torch.zeros(2, 1, 8, 8), torch.tensor([0, 1]), last=2),
+        last=2, keep=0.25,
+    )  # fmt: skip
+    costs = class_costs([Convolution(1, 4, 9, 64)] * 3 + [Convolution(16, 16, 9, 1)] * 2, 2, 2)
+    x, y = torch.zeros(6, 1, 8, 8), torch.zeros(6, dtype=torch.long)
+    data = Samples(x, y, x, y, public=6)
+    whole = costs.peer_macs([4, 4], 2)
+    # statistics and calibration: two forward passes, each a third of a training step
+    assert closing_macs(costs, net, data, Recipe()) == pytest.approx(2 * 6 * whole / 3)
+    assert closing_macs(costs, net, data, Recipe(calibrated=False)) == 0
 
 
 def test_a_summary_is_the_mean_over_seeds() -> None:

@@ -52,6 +52,18 @@ def test_a_peer_computes_its_share_of_the_decoupled_layers() -> None:
     assert fedavg(task(1, 1, 1, 1)).decisions["step_s"]["p0"] == pytest.approx(24 * 6)
 
 
+def test_layers_may_keep_different_shares_of_their_filters() -> None:
+    plan = decoupled(task(1, 1, 1, 1, filters="20,50,10"))
+    expected = 24 * (2 + 5 * 0.2 + 5 * 0.2 * 0.5 + 5 * 0.5 * 0.1 + 5 * 0.1 / 10)
+    assert plan.decisions["step_s"]["p0"] == pytest.approx(expected)
+    assert plan.decisions["filters_percent"] == [20, 50, 10]
+    assert decoupled(task(1, 1, 1, 1)).decisions["filters_percent"] == [10, 10, 10]
+    # late layers read only a class's own filters: they cost little, and decoupled+ has more there
+    plus = decoupled_plus(task(1, 1, 1, 1))
+    assert plus.decisions["filters_percent"] == [10, 19, 19]
+    assert [len(held) for held in plus.decisions["sets"].values()] == [8, 8, 8, 8]
+
+
 def test_options_choose_classes_topology_and_exchange() -> None:
     plan = decoupled(
         task(
@@ -111,6 +123,8 @@ def test_decoupled_plus_respects_memory() -> None:
         ({"topology": "star"}, "ring, mesh"),
         ({"data": "some"}, "replicate, split"),
         ({"filters": "0"}, "filters=0"),
+        ({"filters": "10,19"}, "filters=10,19 is not allowed; .* or 3 with commas"),
+        ({"filters": "10,x,19"}, "filters=10,x,19"),
         ({"last": "9"}, "last=9"),
     ],
 )

@@ -51,6 +51,25 @@ def test_two_processes_train_different_classes_and_the_whole_network_knows_all(
     }  # fmt: skip
 
 
+def test_decoupled_plus_exchanges_in_8_bits_and_learns() -> None:
+    torch.manual_seed(0)
+    result = weft.train(
+        zoo.build("cnn5", (1, 8, 8), 10), "digits", nn.CrossEntropyLoss(), fleet=FLEET,
+        strategy="decoupled+", steps=40, batch=8, optimizer="momentum", lr=0.03, local=True,
+        options={**OPTIONS, "filters": "20,40"}, deadline=60.0,
+    )  # fmt: skip
+    assert result.plan.codec == "int8"
+    assert result.plan.decisions["filters_percent"] == [20, 40]
+    assert isinstance(result.model, DecoupledNet)
+    first, later = (
+        result.model.structure(3)[f"{stage.name}.weight"].shape[0]
+        for stage in result.model.blueprint.stages
+    )
+    assert later == pytest.approx(2 * first, abs=1)
+    assert result.test_accuracy is not None
+    assert result.test_accuracy > 0.6
+
+
 def test_what_peers_cannot_do_is_refused_before_anything_starts() -> None:
     model, loss = zoo.build("cnn5", (1, 8, 8), 10), nn.CrossEntropyLoss()
     pair = torch.zeros(4, 1, 8, 8), torch.zeros(4, dtype=torch.long)

@@ -13,6 +13,7 @@ from weft.graph.classes import DecoupledNet
 from weft.graph.classes_calibrate import reestimate_norms
 from weft.graph.classes_decouple import decouple, score_filters
 from weft.graph.classes_exchange import harvest, mean, sync_structures
+from weft.papers.decoupled_methods import eight_bits
 from weft.plan.peers import FOUR_OF_FIVE, mesh, ring
 from weft.simulate.peers import (
     Peer,
@@ -20,7 +21,6 @@ from weft.simulate.peers import (
     Run,
     Samples,
     accuracy,
-    changed,
     exchange,
     gather,
     train_peers,
@@ -147,19 +147,40 @@ def test_distillation_keeps_logits_nearer_to_the_teacher(
     assert apart(1.0) < apart(0.0)
 
 
-def test_coded_changes_arrive_in_the_end_and_unchanged_tensors_are_not_sent() -> None:
+def test_neighbours_mix_in_what_arrived_and_a_peer_s_own_stays_exact(
+    net: DecoupledNet, digits: Samples
+) -> None:
     def coarse(tensor: Tensor) -> tuple[Tensor, int]:
         return tensor.sign() * tensor.abs().mean(), tensor.numel()
 
-    goal = {"a": torch.randn(50), "b": torch.ones(3)}
-    known = {"a": torch.zeros(50), "b": torch.ones(3)}
-    gaps = []
-    for _ in range(40):
-        known, sent = changed(known, goal, coarse)
-        assert sent in (0, 50)
-        gaps.append(float((known["a"] - goal["a"]).abs().max()))
-    assert gaps[-1] < 0.3 * gaps[0]
-    assert changed(goal, goal, coarse) == (goal, 0)
+    recipe = replace(RECIPE, shared="gossip", code=coarse)
+    peers = some_peers(net, digits, recipe)
+    held = [peer.net.structures() for peer in peers]
+    layers = [peer.net.shared_state() for peer in peers]
+    run = Run(net, sent=[0] * 4)
+    exchange(peers, ring(4), recipe, run)
+    for key, tensor in peers[0].net.shared_state().items():
+        parts = [layers[0][key], *(coarse(layers[q][key])[0] for q in (1, 3))]
+        assert torch.allclose(tensor, torch.stack(parts).mean(0), atol=1e-6)
+    for key, tensor in peers[1].net.structure(4).items():  # nobody else has it: nothing is lost
+        assert torch.equal(tensor, held[1][4][key])
+    for key, tensor in peers[1].net.structure(3).items():
+        middle = (held[1][3][key] + coarse(held[0][3][key])[0]) / 2
+        assert torch.allclose(tensor, middle, atol=1e-6)
+    exact = Run(net, sent=[0] * 4)
+    exchange(some_peers(net, digits, RECIPE), ring(4), replace(recipe, code=None), exact)
+    assert sum(run.sent) * 4 == sum(exact.sent)
+
+
+def test_a_ring_s_sums_are_never_coded(net: DecoupledNet, digits: Samples) -> None:
+    def nothing(tensor: Tensor) -> tuple[Tensor, int]:
+        return torch.zeros_like(tensor), 0
+
+    peers = some_peers(net, digits, RECIPE)
+    middle = mean([peer.net.shared_state() for peer in peers])
+    exchange(peers, ring(4), replace(RECIPE, code=nothing), Run(net, sent=[0] * 4))
+    for key, tensor in peers[2].net.shared_state().items():
+        assert torch.allclose(tensor, middle[key], atol=1e-6)
 
 
 def test_fedavg_averages_by_samples(dense: torch.nn.Module, digits: Samples) -> None:
@@ -173,11 +194,14 @@ def test_fedavg_averages_by_samples(dense: torch.nn.Module, digits: Samples) -> 
     )
 
 
+@pytest.mark.parametrize("plus", [False, True])
 def test_a_peer_ten_times_slower_does_not_hold_the_others_up(
-    net: DecoupledNet, digits: Samples
+    net: DecoupledNet, digits: Samples, plus: bool
 ) -> None:
     step_s = [1.0, 1.0, 1.0, 10.0]
     recipe = replace(RECIPE, rounds=4, watch=False)
+    if plus:
+        recipe = replace(recipe, tail=2, weighted=True, code=eight_bits)
     run, clock = train_async(net, digits, FOUR_OF_FIVE, ring(4), recipe, step_s)
     alone = 10.0  # ten minibatches of a second
     assert barrier_seconds(step_s, [10] * 4) == 100.0

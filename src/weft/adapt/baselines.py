@@ -6,6 +6,7 @@ decision = policy.decide(seen)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -14,6 +15,8 @@ from weft.adapt.policy import Decision, Seen, Server, Setting
 from weft.plan.edgemove_model import SplitCosts, Ways, period, stage_seconds
 
 IN_FLIGHT = 2  # PipeDream's count for two stages; all get the same
+PROFILED = 140  # minibatches that every layer runs on both sides in a layer-by-layer profile
+NEARBY = 0.5  # of the servers in reach, by round trip
 
 
 def ways_of(servers: Iterable[Server]) -> Ways:
@@ -64,8 +67,9 @@ class DeviceCloud:
 
 
 class PipeDreamE:
-    """A random server in reach, kept as long as it is; the cut balances computing and ignores links.
-    Every choice is preceded by a layer-by-layer profile, for which training stops."""
+    """A random server nearby, kept as long as it is in reach; the cut balances computing and ignores
+    links. Nearby are those that answer a ping sooner than half of the others do. Every choice is
+    preceded by a layer-by-layer profile, for which training stops."""
 
     def __init__(
         self, costs: SplitCosts, every: int = 500, seed: int = 0, in_flight: int = IN_FLIGHT
@@ -79,6 +83,7 @@ class PipeDreamE:
         near = [server for server in seen.probed or seen.servers if server.tier == "edge"]
         if not near:
             return alone(seen, self.costs, "no server is in reach")
+        near = sorted(near, key=lambda server: server.rtt_s)[: math.ceil(len(near) * NEARBY)]
         chosen = near[int(self._random.integers(len(near)))]
         inner = slice(1, self.costs.layers)
         worker = self.costs.worker_s[inner] * chosen.slowdown

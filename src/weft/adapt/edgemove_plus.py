@@ -4,7 +4,7 @@
 
 Every 50 minibatches it computes the exact period P of every choice. A change that holds for H seconds
 and costs c of them (the pipeline runs empty, weights move) makes (H - c) / (P H) minibatches per
-second; the best is taken where it makes 5% more than what runs now.
+second; the best is taken where it makes 5% more than what runs now. Another server is probed before.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.adapt.baselines import alone, ways_of
 from weft.adapt.policy import Decision, Seen, Server, Setting
 from weft.plan.edgemove_model import (
     Floats,
     SplitCosts,
+    Spread,
+    Stages,
+    noisy_period,
     period,
     stage_seconds,
     useful_in_flight,
@@ -28,12 +32,14 @@ from weft.plan.edgemove_model import (
 from weft.plan.plan import Codec
 
 MOST_IN_FLIGHT = 4  # plain SGD takes no more iterations up to here
-# The share of a new measurement in the mean: links change with every street corner and are measured
-# well, a server's load changes over minutes and single minibatches say little of it.
-SMOOTH = {"slowdown": 0.15, "up_bytes_per_s": 0.5, "down_bytes_per_s": 0.5, "rtt_s": 0.3}
-TRIED = 4  # measurements before a server may replace one that works
+# Minibatches that are remembered; a new measurement counts by how many are behind it. Links change
+# with every street corner and are measured well, a server's load changes over minutes and single
+# minibatches say little of it.
+MEMORY = {"slowdown": 20, "up_bytes_per_s": 4, "down_bytes_per_s": 4, "rtt_s": 10}
 GAIN = 0.05
-HOLDS_S = 60.0  # a choice is not expected to last longer: loads and links change
+CURIOUS = 0.02  # a server that promises so much is probed
+HOLDS_S = 150.0  # a choice is not expected to last longer: loads and links change
+EVEN = Spread()  # every minibatch like the others
 
 
 class Choice(NamedTuple):
@@ -43,37 +49,44 @@ class Choice(NamedTuple):
 
 
 class EdgeMovePlus:
+    """`spread` is how much single minibatches scatter, where that is known; `idle` is the slowdown
+    that no server is below, so that smaller measurements are taken for the chance they are."""
+
     def __init__(
         self,
         costs: SplitCosts,
         every: int = 50,
         in_flight: int | None = None,
         codecs: Sequence[Codec] = ("none",),
+        spread: Spread = EVEN,
+        idle: float = 0.0,
     ) -> None:
         self.costs, self.every, self.in_flight = costs, every, in_flight
+        self.spread, self.idle = spread, idle
         self._coded = {codec: costs.coded(codec) for codec in codecs}
-        self._smooth: dict[str, tuple[int, Server]] = {}
+        self._known: dict[str, Server] = {}  # means; `over` says how many minibatches are in them
 
     def decide(self, seen: Seen) -> Decision | None:
-        near = self._smoothed([server for server in seen.servers if server.tier == "edge"])
+        near = self._means(seen)
         if not near:
             return alone(seen, self.costs, "no server is in reach")
         now = seen.setting
-        if now.worker is not None and not seen.lost:
-            tried = [s for s in near if self._smooth[s.name][0] >= TRIED or s.name == now.worker]
-        else:
-            tried = near
         best = max(
-            (self._best(tried, codec, now) for codec in self._coded), key=lambda choice: choice.rate
+            (self._best(near, codec, now) for codec in self._coded), key=lambda choice: choice.rate
         )
         if best.rate * self.costs.alone_s <= 1:
             return alone(seen, self.costs, "no server is faster than the client alone")
         if now.worker is None or seen.lost:
             why = "the worker is lost" if seen.lost else "the best choice at the start"
             return Decision(best.setting, why)
-        if best.setting == now or best.rate <= (1 + GAIN) / self._period(near, now):
+        gain = best.rate * self._period(near, now) - 1
+        other = best.setting.worker != now.worker
+        # Of many servers that are measured in passing, the luckiest seems the best: it is probed first.
+        if other and not seen.probed:
+            return Decision(now, "is it better?", probe=True) if gain > CURIOUS else None
+        if best.setting == now or gain <= GAIN:
             return None
-        moved = "server" if best.setting.worker != now.worker else "cut or pipeline"
+        moved = "server" if other else "cut or pipeline"
         return Decision(best.setting, f"another {moved}: {best.period_s * 1e3:.1f} ms expected")
 
     def _best(self, near: Sequence[Server], codec: Codec, now: Setting) -> Choice:
@@ -84,7 +97,7 @@ class EdgeMovePlus:
             counts = np.clip(useful_in_flight(stages), 1, MOST_IN_FLIGHT)
         else:
             counts = np.full(stages.client_s.shape, self.in_flight)
-        periods = period(stages, counts)
+        periods = self._periods(stages, counts)
         empty_s = np.sum(stages, axis=0)  # the pipeline runs empty and fills again: one whole way
         holds_s = np.minimum([server.stays_s for server in near], HOLDS_S)[:, None]
         spent_s = empty_s + self._moving_s(near, now)
@@ -113,18 +126,37 @@ class EdgeMovePlus:
         if server is None:
             return math.inf
         stages = stage_seconds(self._coded[now.codec], ways_of([server]))
-        return float(period(stages, now.in_flight)[0, now.cut - 1])
+        return float(self._periods(stages, now.in_flight)[0, now.cut - 1])
 
-    def _smoothed(self, measured: Sequence[Server]) -> list[Server]:
-        """A running mean of each server in reach; one that was away starts anew."""
-        found: dict[str, tuple[int, Server]] = {}
-        for server in measured:
-            count, known = self._smooth.get(server.name, (0, server))
-            count += 1
-            means = {}
-            for name, gain in SMOOTH.items():
-                old, new = getattr(known, name), getattr(server, name)
-                means[name] = old + max(gain, 1 / count) * (new - old)
-            found[server.name] = count, msgspec.structs.replace(server, **means)
-        self._smooth = found
-        return [server for _, server in found.values()]
+    def _periods(self, stages: Stages, in_flight: int | NDArray[np.int64]) -> Floats:
+        if not any(self.spread):
+            return period(stages, in_flight)
+        return noisy_period(stages, in_flight, self.spread)
+
+    def _means(self, seen: Seen) -> list[Server]:
+        """Every edge server in reach, as its latest measurements have it; one that was away starts
+        anew."""
+        probed = {server.name: server for server in seen.probed}
+        found: dict[str, Server] = {}
+        for server in seen.servers:
+            if server.tier != "edge":
+                continue
+            known = mean_of(self._known.get(server.name), server)
+            probe = probed.get(server.name, server)
+            found[server.name] = known if probe == server else mean_of(known, probe)
+        self._known = found
+        return [
+            msgspec.structs.replace(server, slowdown=max(server.slowdown, self.idle))
+            for server in found.values()
+        ]
+
+
+def mean_of(known: Server | None, new: Server) -> Server:
+    """The mean of what is known of a server and a new measurement, each by its minibatches."""
+    if known is None:
+        return new
+    means = {}
+    for name, memory in MEMORY.items():
+        old, share = getattr(known, name), new.over / (min(known.over, memory) + new.over)
+        means[name] = old + share * (getattr(new, name) - old)
+    return msgspec.structs.replace(new, over=known.over + new.over, **means)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from weft.adapt.baselines import PROFILED
 from weft.adapt.pipeline import LINK_CV, WORKER_CV, Pipeline, Road, draw_noise
 from weft.adapt.policy import Decision, Policy, Seen, Server, Setting
 from weft.fleet.city import CLOUD, Day
@@ -23,7 +24,6 @@ from weft.fleet.mobility import stays_s
 from weft.plan.edgemove_model import SplitCosts
 
 LOOKED, PROBED = 4, 50  # minibatches behind a passing measurement, and behind a probe
-PROFILED = 100  # minibatches that every layer runs on both sides in a layer-by-layer profile
 RTT_CV = 0.1  # of one measurement
 
 
@@ -189,10 +189,10 @@ class _Travel:
             self.day.walk.velocity(self.now),
         )
         stays = stays_s(where - city.places[near], velocity, city.radius[near])
-        rows = np.stack([slow, up, down, rtt, stays]).T.tolist()
+        rows = np.stack([slow, up, down, rtt, stays, counts]).T.tolist()
         return tuple(
-            Server(names[i], a, b, c, d, "cloud" if names[i] == CLOUD else "edge", stay)
-            for i, (a, b, c, d, stay) in zip(near, rows, strict=True)
+            Server(names[i], a, b, c, d, "cloud" if names[i] == CLOUD else "edge", stay, int(n))
+            for i, (a, b, c, d, stay, n) in zip(near, rows, strict=True)
         )
 
     def index(self, name: str) -> int:

@@ -19,7 +19,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from weft.plan.edgemove_model import Spread
+
 WORKER_CV, CLIENT_CV, LINK_CV = 0.3, 0.05, 0.1  # of one minibatch's seconds
+SPREAD = Spread(CLIENT_CV, WORKER_CV, LINK_CV, LINK_CV)
 MARGIN_S = 60  # what must be known of the road ahead: longer than any minibatch is under way
 
 

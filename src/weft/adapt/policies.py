@@ -3,8 +3,8 @@
     steering = policy_steering("edgemove+", plan, options={"in_flight": 2}, every=20, seed=0)
 
 The policies' costs are those of one server, the reference; what is measured of the others is told in
-multiples of it. `every` shortens the papers' cycles: a live run has hundreds of minibatches where they
-have ten thousands, and a layer-by-layer profile is shortened alike.
+multiples of it. `every` or `scale` shorten the papers' cycles: a live run has hundreds of minibatches
+where they have ten thousands, and a layer-by-layer profile is shortened alike.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from weft.adapt.baselines import DeviceCloud, PipeDreamE
+from weft.adapt.baselines import PROFILED, DeviceCloud, PipeDreamE
 from weft.adapt.edgemove import EdgeMove
 from weft.adapt.edgemove_plus import EdgeMovePlus
 from weft.adapt.policy import Policy
@@ -24,7 +24,7 @@ from weft.plan.plan import Codec, Plan
 Kind = Literal["edgemove", "edgemove+", "pipedream-e", "device-cloud"]
 NAMES: tuple[str, ...] = get_args(Kind)
 CYCLE = 500  # minibatches of the paper's training cycle
-PROFILED = 100  # minibatches that a layer-by-layer profile takes
+LEAST_LOOKED = 10  # minibatches: fewer are measured badly
 
 
 def has_policy(strategy: str) -> bool:
@@ -32,9 +32,15 @@ def has_policy(strategy: str) -> bool:
 
 
 def policy_steering(
-    strategy: str, plan: Plan, options: Mapping[str, object], every: int | None, seed: int
+    strategy: str,
+    plan: Plan,
+    options: Mapping[str, object],
+    every: int | None,
+    seed: int,
+    scale: float = 1.0,
 ) -> PolicySteering:
-    """Who steers a live run of one of the strategies above."""
+    """Who steers a live run of one of the strategies above. Without `every` a cycle is the policy's
+    own times `scale`."""
     tier = "cloud" if strategy == "device-cloud" else "edge"
     servers = [d.name for d in plan.fleet.devices if d.tier == tier and d.name != plan.source]
     if not servers:
@@ -42,13 +48,17 @@ def policy_steering(
     reference = servers[0]
     costs = split_costs(plan.profile, plan.source, reference, plan.batch).coded(plan.codec)
     policy = _policy(strategy, costs, options, every, seed)
+    if every is None:
+        policy.every = min(policy.every, max(LEAST_LOOKED, round(policy.every * scale)))
+    else:
+        scale = every / CYCLE
     labels = str(options.get("labels", "worker"))
     if labels not in get_args(Labels):
         raise InputError(f"--set labels={labels} is not allowed; it must be worker or home")
     standby = str(options.get("standby", "auto"))
     if standby not in ("auto", "none"):
         plan.fleet.device(standby)
-    profiled = PROFILED if every is None else max(1, round(PROFILED * every / CYCLE))
+    profiled = max(1, round(PROFILED * scale))
     return PolicySteering(
         policy, reference, standby=standby, labels="home" if labels == "home" else "worker",
         profiled=profiled,

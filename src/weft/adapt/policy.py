@@ -37,6 +37,7 @@ class Server(Struct, frozen=True):
     rtt_s: float  # propagation there and back, without transmission
     tier: Tier = "edge"
     stays_s: float = math.inf  # how long it will be in reach, as far as the client can tell
+    over: int = 1  # minibatches behind these numbers: how far chance is averaged out
 
 
 class Seen(Struct, frozen=True):

@@ -21,6 +21,7 @@ from weft.fleet.fleet import Fleet
 from weft.plan.plan import Plan, Shard
 
 Labels = Literal["worker", "home"]
+PROBE = 20  # minibatches that a probe counts for: made to be exact, one step of a whole network
 HELD_BACK = 0.5  # a standby may take up at most this share of the wire's time per period
 
 
@@ -227,11 +228,12 @@ class PolicySteering:
         client, watch = view.plan.source, view.watch
         fleet = self._whole_fleet(view).within(view.present)
         base = _whole(view.plan, self._reference)
+        worker = setting_of(view.plan).worker
         servers = tuple(
             Server(
                 name, watch.slowdown(name) * _whole(view.plan, name) / base,
                 watch.rate(client, name), watch.rate(name, client), watch.rtt(client, name),
-                fleet.device(name).tier,
+                fleet.device(name).tier, over=max(self.every, PROBE) if name == worker else PROBE,
             )
             for name in fleet.names
             if name != client and name in view.reach and fleet.connected(client, name)

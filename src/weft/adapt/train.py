@@ -27,6 +27,8 @@ from weft.runtime.results import TrainResult
 from weft.runtime.train import train as run
 from weft.runtime.trainee import Loss
 
+LONG = 3000  # minibatches of a run that has time for the papers' cycles
+
 
 def train(
     model: nn.Module,
@@ -42,18 +44,20 @@ def train(
     **given: Any,
 ) -> TrainResult:
     """`look_every` minibatches lie between two looks: small values follow a changing fleet faster and
-    measure less well. `keep_every` is how often weights are collected where only one device has
-    them: what a loss throws the run back to."""
+    measure less well. By default a run of fewer than 3,000 minibatches shortens its policy's cycles in
+    proportion. `keep_every` is how often weights are collected where only one device has them: what
+    a loss throws the run back to."""
     if look_every is not None and look_every < 2:
         raise InputError(f"look_every {look_every} is not allowed; it must be at least 2")
     if keep_every < 1:
         raise InputError(f"keep_every {keep_every} is not allowed; it must be at least 1")
     conductor = None
+    scale = min(1.0, given["steps"] / LONG) if "steps" in given else 1.0
     if adapt or (adapt is None and has_policy(strategy)):
 
         def steering(plan: Plan) -> Steering:
             if has_policy(strategy):
-                return policy_steering(strategy, plan, options or {}, look_every, seed)
+                return policy_steering(strategy, plan, options or {}, look_every, seed, scale)
             return Replanning(strategy, plan, options=options, every=look_every or 50)
 
         conductor = Adaptive(steering, keep_every=keep_every)

@@ -70,7 +70,8 @@ def train(
         typer.Option(help="Watch the run and re-plan; edgemove and its like do so by themselves."),
     ] = None,
     look_every: Annotated[
-        int | None, typer.Option(help="Minibatches between two looks of an adaptive run.")
+        int | None,
+        typer.Option(help="Minibatches between two looks of an adaptive run; else by its length."),
     ] = None,
     trace: Annotated[
         Path | None,

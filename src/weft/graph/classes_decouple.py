@@ -243,7 +243,12 @@ def numbers(scores: Sequence[Tensor], keep: Keep) -> list[list[int]]:
         return counts
     if not 0 < keep <= 1:
         raise InputError(f"keep = {keep} of the filters; a share above 0 and up to 1 is allowed")
-    row = [max(1, round(keep * s.shape[1])) for s in scores]
+    return by_layer(scores, [keep] * len(scores))
+
+
+def by_layer(scores: Sequence[Tensor], shares: Sequence[float]) -> list[list[int]]:
+    """Numbers of filters for `decouple`: a share of each layer's filters, the same for all classes."""
+    row = [max(1, round(share * s.shape[1])) for share, s in zip(shares, scores, strict=True)]
     return [list(row) for _ in scores[0]]
 
 

@@ -67,12 +67,17 @@ def sync_structures(
     held: Mapping[Peer, Mapping[int, State]],
     neighbours: Mapping[Peer, Collection[Peer]],
     weights: Mapping[Peer, Mapping[int, float]] | None = None,
+    arrived: Mapping[Peer, Mapping[int, State]] | None = None,
 ) -> dict[Peer, dict[int, State]]:
-    """Everybody's structures after a round, all from what was held before it."""
+    """Everybody's structures after a round, all from what was held before it.
+
+    `arrived`: what neighbours get of them, where links change it (in 8 bits, say).
+    """
+    told = held if arrived is None else arrived
     return {
         peer: neighbour_mean(
             own,
-            [held[q] for q in neighbours[peer]],
+            [told[q] for q in neighbours[peer]],
             None if weights is None else weights[peer],
             () if weights is None else [weights[q] for q in neighbours[peer]],
         )
@@ -96,18 +101,21 @@ def harvest(
 
 
 def gossip(
-    states: Mapping[Peer, State], neighbours: Mapping[Peer, Collection[Peer]]
+    states: Mapping[Peer, State],
+    neighbours: Mapping[Peer, Collection[Peer]],
+    arrived: Mapping[Peer, State] | None = None,
 ) -> dict[Peer, State]:
     """One step of mixing; it keeps the mean over all peers and, repeated, makes everybody equal.
 
     A neighbour counts 1 / (1 + the larger number of neighbours of the two): on a ring or mesh that is
-    the plain mean of a peer and its neighbours.
+    the plain mean of a peer and its neighbours. `arrived`: what neighbours get, where links change it.
     """
+    told: Mapping[Peer, State] = states if arrived is None else arrived
     mixed: dict[Peer, State] = {}
     for peer, own in states.items():
         near: list[Peer] = list(neighbours[peer])
         weights: list[float] = [1.0 / (1 + max(len(near), len(neighbours[q]))) for q in near]
-        mixed[peer] = mean([own, *(states[q] for q in near)], [1 - sum(weights), *weights])
+        mixed[peer] = mean([own, *(told[q] for q in near)], [1 - sum(weights), *weights])
     return mixed
 
 

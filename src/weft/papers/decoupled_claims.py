@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from math import sqrt
 
 from weft.papers.claims import Claim, number_claim
 from weft.papers.decoupled_compute import Load
@@ -127,6 +128,11 @@ def topology_claims(setting: Setting, ring: Summary, mesh: Summary) -> list[Clai
     ]  # fmt: skip
 
 
+def _error(one: Summary, other: Summary) -> float:
+    """The standard error of the difference of two means, as if their seeds were not the same."""
+    return sqrt(one.spread**2 / one.seeds + other.spread**2 / other.seeds)
+
+
 def plus_claims(
     setting: Setting, dense: Summary, plus: Summary, slow: Summary | None, barrier: float
 ) -> list[Claim]:
@@ -136,12 +142,14 @@ def plus_claims(
         Claim(
             "plus-accuracy", f"{setting.title}: decoupled+ near centralized dense training (our target)",
             "within 1 point", f"{plus.mean:.1f}% against {dense.mean:.1f}%", "", gap <= POINT,
-            f"Deviation over the seeds ({plus.seeds}): {plus.spread:.1f} and {dense.spread:.1f} points.",
+            f"Deviation over the seeds ({plus.seeds}): {plus.spread:.1f} and {dense.spread:.1f} points; the "
+            f"difference has a standard error of {_error(plus, dense):.1f}.",
         ),
         Claim(
             "plus-compute", f"{setting.title}: decoupled+, less computation of the busiest peer (our target)",
             "at least 3x", f"{less:.2f}x", "", less >= 3,
-            "Multiply-adds of all samples that the busiest peer computes in the whole training.",
+            "Multiply-adds of all samples that the busiest peer computes in the whole training, and of "
+            "putting the network together at its end.",
         ),
     ]  # fmt: skip
     if slow is not None:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from weft.plan.class_costs import ClassCosts, class_costs, convolutions
+from weft.plan.class_costs import TRAINING, ClassCosts, class_costs, convolutions
+from weft.plan.decoupled import PLUS_FILTERS, PLUS_OWNERS, PLUS_TAIL
 from weft.plan.peers import FOUR_OF_FIVE, ClassSets, by_speed, overlapping, topology
 
 if TYPE_CHECKING:
@@ -54,9 +55,13 @@ def _four(name: str, label: str, **fields: Any) -> Method:
 
 
 # Nearly all classes at every peer, but few passes: what a third of the computation buys is best spent so.
+# Four peers' means are less noisy than one network, so they may take longer steps.
 _PLUS = Method(
-    "plus", "decoupled+", "peers", copies=3.2, filters=(10, 19, 19), rounds=2.0, eight_bits=True,
-    recipe=(("epochs", 0.6), ("weighted", True)),
+    "plus", "decoupled+", "peers", copies=PLUS_OWNERS, filters=(PLUS_FILTERS[0], *[PLUS_FILTERS[1]] * 2),
+    rounds=2.0, eight_bits=True,
+    recipe=(
+        ("epochs", 0.575), ("lr", 0.05), ("weighted", True), ("shared", "gossip"), ("tail", PLUS_TAIL),
+    ),
 )  # fmt: skip
 _ALL = (
     Method("dense", "centralized, dense", "dense", watched=True),
@@ -81,16 +86,15 @@ METHODS = {method.name: method for method in _ALL}
 
 def eight_bits(tensor: Tensor) -> tuple[Tensor, int]:
     """A tensor as it arrives in 8 bits, and its bytes on the way."""
-    from weft.runtime.codec import decode, encode, tensor_bytes
+    from weft.runtime.codec import rounded
 
-    spec, data = encode("", tensor, "int8")
-    return decode(spec, tensor_bytes(data)), spec.wire_bytes
+    return rounded(tensor, "int8"), tensor.numel()
 
 
 @dataclass(frozen=True)
 class Result:
     run: Run
-    work: list[float]  # by peer: multiply-adds of its forward passes
+    work: list[float]  # by peer: multiply-adds of its forward passes; those alone count a third
     round_s: float = 0.0  # a usual peer's round over what its own computing takes
 
 
@@ -142,19 +146,26 @@ def run_peers(
         round_s = clock.round_s(0) * len(clock.ends[0]) * recipe.batch / alone[0]
     else:
         run = train_peers(parts, data, sets, near, recipe, net)
-    work = [m * count for m, count in zip(macs, run.samples, strict=True)]
+    end = closing_macs(costs, parts, data, recipe)
+    work = [m * count + end for m, count in zip(macs, run.samples, strict=True)]
     return Result(run, work, round_s)
+
+
+def closing_macs(costs: ClassCosts, net: DecoupledNet, data: Samples, recipe: Recipe) -> float:
+    """Putting the network together: the public samples forward for new statistics and once more for
+    calibration, in the unit of `work` (forward passes that a backward pass follows)."""
+    passes = 2 * data.public if recipe.calibrated else 0
+    return passes * peer_macs(costs, net, net.classes) / TRAINING
 
 
 def decoupled_net(method: Method, net: nn.Module, data: Samples, last: int) -> DecoupledNet:
     """The pre-trained network in parts, its statistics estimated anew."""
     from weft.graph.classes_calibrate import reestimate_norms
-    from weft.graph.classes_decouple import decouple, score_filters
+    from weft.graph.classes_decouple import by_layer, decouple, score_filters
 
     scores = score_filters(net, data.public_x, data.public_y, last=last)
     shares = [percent / 100 for percent in method.filters] or [SHARE] * last
-    row = [max(1, round(s * share.shape[1])) for s, share in zip(shares, scores, strict=True)]
-    parts = decouple(net, scores, last=last, keep=[row] * len(scores[0]))
+    parts = decouple(net, scores, last=last, keep=by_layer(scores, shares))
     reestimate_norms(parts, data.public_x)
     return parts
 

@@ -49,7 +49,7 @@ class Setting:
     batch: int = 16
 
 
-CIFAR = Setting("cifar10", "CIFAR-10 subset", 10, 2400, 800, 2000)
+CIFAR = Setting("cifar10", "CIFAR-10 subset", 10, 5000, 1000, 2000)
 SPEECH = Setting("speech-commands", "Speech Commands subset", 12, 1800, 480, None)
 DIGITS = Setting(
     "mnist5k", "MNIST, 5,000 images", 10, 600, 200, 300, rounds=3, pretraining=10, width=8, batch=32

@@ -42,7 +42,7 @@ CHOSEN = (
 SPREAD = "A random server at random moments: single trajectories spread widely around the mean."
 PROFILE_TIME = (
     "The paper counts only uploads as adaptation time. Here PipeDream-E's layer-by-layer profiles, for which "
-    "training stops, count too: 100 minibatches on both sides each."
+    "training stops, count too: 140 minibatches on both sides each."
 )
 DOUBLE = (
     "The loss grows with the time that a profile takes, which the paper does not print; a longer one "
@@ -100,7 +100,7 @@ def convergence_claims(runs: Runs) -> list[Claim]:
             "fig6-warm-up", "EdgeMove is behind PipeDream-E until", "50 to 75 s",
             "; ".join(said) or "never behind", "", all(low <= s <= high for s in behind.values()),
             "On the first trajectory. The clock runs from the first decision on, so PipeDream-E begins with "
-            "its profile, some 15 s in which EdgeMove already trains; later its random server decides.",
+            "its profile, some 20 s in which EdgeMove already trains; later its random server decides.",
         ),
         Claim(
             "fig6-first", "EdgeMove completes the training first", "always",

@@ -9,8 +9,8 @@ A shard spans all layers: the shared ones whole, of the decoupled ones the struc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from weft.errors import InputError
 from weft.plan import options
@@ -19,14 +19,22 @@ from weft.plan.plan import Part, Plan, Shard
 from weft.plan.task import Task
 
 COPIES = 3  # of every weight in memory: itself, its gradient, momentum
+FILTERS = 10  # percent: the paper's
+PLUS_FILTERS = (
+    10,
+    19,
+)  # decoupled+: in its first decoupled layer and in later ones, which are cheap
+PLUS_TAIL = 4  # last rounds
+PLUS_OWNERS = 3.2  # of a class: nearly all classes at each of four peers
 OPTIONS = {
     "classes": "sets by peer, such as 0,1,2/2,3,4 (devices in the fleet's order)",
     "overlap": "classes that a peer shares with either neighbour; it holds twice as many",
     "topology": "ring | mesh | links by number such as 0-1,1-2",
     "last": "convolutions that are decoupled, counted from the end",
-    "filters": "percent of a layer's filters that a class keeps",
+    "filters": "percent of a layer's filters that a class keeps, or one for each layer: 10,19,19",
     "rounds": "exchanges",
     "steps": "minibatches of a peer in each round",
+    "tail": "last rounds whose mean the network at the end is",
     "data": "replicate | split: whether owners of a class share its samples out",
     "shared": "ring | gossip: how the shared layers are averaged",
 }
@@ -44,16 +52,19 @@ def decoupled_plus(task: Task) -> Plan:
     if "classes" in task.options or "overlap" in task.options:
         sets = class_sets(task, len(names))
     else:
-        share = structure_share(task)
+        share = structure_share(task, plus=True)
         speeds = [1 / peer_seconds(task, name, share(1)) for name in names]
-        able = [most_classes(task, name) for name in names]
+        able = [most_classes(task, name, plus=True) for name in names]
         kept = [i for i, most in enumerate(able) if most > 0]
         if not kept:
             raise InputError(
                 f"no device has the memory for the shared layers of {task.profile.model} and one class"
             )
         names = tuple(names[i] for i in kept)
-        sets = by_speed(classes_of(task), [speeds[i] for i in kept], [able[i] for i in kept])
+        sets = by_speed(
+            classes_of(task), [speeds[i] for i in kept], [able[i] for i in kept],
+            copies=min(PLUS_OWNERS, len(kept)),
+        )  # fmt: skip
     return _plan(task, "decoupled+", names, sets, codec="int8", asynchronous=True)
 
 
@@ -90,22 +101,24 @@ def class_sets(task: Task, peers: int) -> ClassSets:
     return checked(sets, classes)
 
 
-def structure_share(task: Task) -> Any:
-    """By layer, the share of the dense layer's work that `held` classes take."""
+def filters_of(task: Task, *, plus: bool) -> list[int]:
+    """Percent of the filters that a class keeps, by decoupled layer."""
     count = len(task.profile.layers)
     # All but the head and one shared layer may be decoupled; a profile does not say which convolve.
     last = options.integer(task, "last", max(1, min(3, count - 2)), high=max(count - 2, 1))
-    kept = options.integer(task, "filters", 10, high=100) / 100
+    first, later = PLUS_FILTERS if plus else (FILTERS, FILTERS)
+    return options.integers(task, "filters", [first, *[later] * (last - 1)], high=100)
+
+
+def structure_share(task: Task, *, plus: bool = False) -> Callable[[int], list[float]]:
+    """By layer, the share of the dense layer's work that `held` classes take."""
+    count = len(task.profile.layers)
+    kept = [percent / 100 for percent in filters_of(task, plus=plus)]
 
     def shares(held: int) -> list[float]:
-        first = count - 1 - last
-        return [
-            1.0 if layer < first
-            else held * kept if layer == first
-            else held * kept / classes_of(task) if layer == count - 1
-            else held * kept * kept
-            for layer in range(count)
-        ]  # fmt: skip
+        pairs = pairwise([1.0, *kept])  # the first decoupled layer reads all shared channels
+        before = [1.0] * (count - 1 - len(kept))
+        return [*before, *(held * i * o for i, o in pairs), held * kept[-1] / classes_of(task)]
 
     return shares
 
@@ -127,10 +140,10 @@ def peer_bytes(task: Task, shares: Sequence[float]) -> float:
     )
 
 
-def most_classes(task: Task, device: str) -> int:
+def most_classes(task: Task, device: str, *, plus: bool = False) -> int:
     """How many classes fit into a device's memory; 0: not even the shared layers and one."""
     limit, classes = task.fleet.device(device).memory_mb, classes_of(task)
-    share = structure_share(task)
+    share = structure_share(task, plus=plus)
     if limit is None:
         return classes
     fitting = [k for k in range(1, classes + 1) if peer_bytes(task, share(k)) <= limit * 1e6]
@@ -142,7 +155,8 @@ def _plan(
     codec: str, whole: bool = False, asynchronous: bool = False,
 ) -> Plan:  # fmt: skip
     used = list(names[: len(sets)])
-    share = structure_share(task)
+    plus = strategy.endswith("+")
+    share = structure_share(task, plus=plus)
     layers = (0, len(task.profile.layers) - 1)
     near = topology(task.options.get("topology", "ring"), len(sets))
     seconds = {
@@ -169,10 +183,11 @@ def _plan(
             "topology": task.options.get("topology", "ring"),
             "neighbours": {used[p]: sorted(used[q] for q in around) for p, around in near.items()},
             "structures": not whole,
-            "last": options.integer(task, "last", max(1, min(3, layers[1] - 1))),
-            "filters_percent": options.integer(task, "filters", 10, high=100),
+            "last": len(filters_of(task, plus=plus)),
+            "filters_percent": filters_of(task, plus=plus),
             "rounds": options.integer(task, "rounds", 8),
             "steps": options.integer(task, "steps", 50),
+            "tail": options.integer(task, "tail", PLUS_TAIL if plus else 1),
             "data": options.choice(task, "data", ("replicate", "split"), "replicate"),
             "shared": options.choice(
                 task, "shared", ("ring", "gossip"), "gossip" if asynchronous else "ring"

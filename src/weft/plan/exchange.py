@@ -54,6 +54,8 @@ class Peers(Struct, frozen=True):
         "rounds"  # end: only the network at the end has the means
     )
 
+    tail: int = 1  # the network at the end is the mean over so many last rounds
+
     @property
     def devices(self) -> tuple[str, ...]:
         return tuple(peer.device for peer in self.peers)
@@ -99,6 +101,8 @@ class Peers(Struct, frozen=True):
             raise InputError(
                 f"plan: every = {self.every} minibatches in a round; at least 1 is allowed"
             )
+        if self.tail < 1:
+            raise InputError(f"plan: tail = {self.tail} rounds; at least 1 is allowed")
         for pair in self.edges:
             if pair[0] == pair[1] or not set(pair) <= set(names):
                 raise InputError(

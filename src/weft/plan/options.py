@@ -37,13 +37,27 @@ def choice(task: Task, key: str, allowed: Iterable[str], default: str) -> str:
 def integer(task: Task, key: str, default: int, *, high: int | None = None) -> int:
     """A whole number from 1 up to `high`."""
     text = task.options.get(key)
+    return default if text is None else _whole(key, text, text, high)
+
+
+def integers(task: Task, key: str, default: list[int], *, high: int | None = None) -> list[int]:
+    """As many whole numbers as `default` has, with commas; a single one counts for all places."""
+    text = task.options.get(key)
     if text is None:
         return default
+    parts = text.split(",")
+    if len(parts) not in (1, len(default)):
+        raise _refused(key, text, f"one whole number, or {len(default)} with commas")
+    found = [_whole(key, text, part, high) for part in parts]
+    return found * len(default) if len(found) == 1 else found
+
+
+def _whole(key: str, text: str, part: str, high: int | None) -> int:
     rule = "a whole number from 1 up" + ("" if high is None else f" to {high}")
     # int() would read "1_0" and " 7 " as well, which nobody means to write.
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
+    if not (part.isascii() and part.isdigit() and len(part) < 10):
         raise _refused(key, text, rule)
-    value = int(text)
+    value = int(part)
     if value < 1 or (high is not None and value > high):
         raise _refused(key, text, rule)
     return value

@@ -10,6 +10,7 @@ profile. A run captures and measures the peers' networks and replaces them.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import msgspec
 
@@ -68,19 +69,21 @@ def peered(task: Task, plan: Plan) -> Plan:
         task, "shared", ("gossip",) if free else ("ring", "gossip", "hub"),
         "gossip" if free else "ring",
     )  # fmt: skip
-    share = structure_share(task)
+    share = structure_share(task, plus=free)
     count = len(task.profile.layers)
     shares = {
         name: [1.0] * count if whole else share(len(held)) for name, held in told["sets"].items()
     }
     peers = Peers(
         peers=tuple(
-            _peer(task, name, tuple(told["sets"][name]), shares[name], whole) for name in names
+            _peer(task, name, tuple(told["sets"][name]), shares[name], () if whole else share(1))
+            for name in names
         ),
         edges=tuple((a, b) for a, b in sorted(pairs)),
         every=told["steps"],
         shared=shared,  # type: ignore[arg-type]
         late="newest" if free else "wait",
+        tail=told["tail"],
     )
     source = plan.source if plan.source in names else names[0]
     before = {
@@ -103,20 +106,20 @@ def peered(task: Task, plan: Plan) -> Plan:
 
 
 def exchange_codec(task: Task, free: bool) -> Codec:
-    """Half precision where nobody waits: a mean with what is rounded to 8 bits would stay there."""
+    """8 bits for decoupled+: a peer's own weights stay exact, only what comes is rounded."""
     if "codec" in task.options:
         return options.codec(task)
-    return "fp16" if free else "none"
+    return "int8" if free else "none"
 
 
 def _peer(
-    task: Task, name: str, classes: tuple[int, ...], shares: list[float], whole: bool
+    task: Task, name: str, classes: tuple[int, ...], shares: Sequence[float], one: Sequence[float]
 ) -> Peer:
+    """`one`: the share of each layer that one class takes; none where all is shared."""
     layers = task.profile.layers
-    if whole:
+    if not one:
         held = [Held(SHARED, sum(layer.param_bytes for layer in layers) // NUMBER)]
     else:
-        one = structure_share(task)(1)
         first = next(i for i, s in enumerate(one) if s != 1.0)
         structure = sum(layers[i].param_bytes * one[i] for i in range(first, len(layers)))
         held = [Held(SHARED, sum(layer.param_bytes for layer in layers[:first]) // NUMBER)]

@@ -224,6 +224,7 @@ class Share(Struct, frozen=True, tag="share", omit_defaults=True):
     group: int
     row: bool = False
     scale: float = 1.0  # of a row
+    codec: Codec = "none"  # of its sends: what rounding drops is part of the next share
     lag: int = 0
     every: int = 1
 

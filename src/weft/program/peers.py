@@ -126,7 +126,7 @@ class _Writer:
             with_it = [peer for peer in self.near if peer.has(label)]
             tell = self.near if alone else with_it
             if tell:
-                first.append(Share(self.share(label), label, every=self.every))
+                first.append(self.shared(label))
                 first += [self.send(self.share(label), peer.device, label) for peer in tell]
             if with_it:
                 then += [self.recv(self.share(label, peer), peer.device) for peer in with_it]
@@ -158,7 +158,7 @@ class _Writer:
         weights = tuple(1 / (1 + max(len(self.near), count)) for count in counts)
         parts = tuple(self.share(SHARED, peer) for peer in self.near)
         blend = Blend(SHARED, 1 - sum(weights), parts, weights, total=1.0, every=self.every)
-        return [Share(own, SHARED, every=self.every), *sends], [*recvs], [blend]
+        return [self.shared(SHARED), *sends], [*recvs], [blend]
 
     def ring(self) -> Iterator[Instruction]:
         """Piece c sets out at peer c, grows by everybody's own, and comes back as a sum to all.
@@ -222,6 +222,9 @@ class _Writer:
     @property
     def weight(self) -> float:
         return self.me.of(SHARED).weight
+
+    def shared(self, group: int) -> Share:
+        return Share(self.share(group), group, codec=self.plan.codec, every=self.every)
 
     def share(self, group: int, peer: Peer | None = None) -> Tensor:
         rank = self.rank if peer is None else self.names.index(peer.device)

@@ -94,6 +94,12 @@ def decode(spec: TensorSpec, data: memoryview) -> Tensor:
     return values.to(DTYPES[spec.dtype]).view(spec.shape)
 
 
+def rounded(tensor: Tensor, codec: Codec) -> Tensor:
+    """The tensor as it arrives."""
+    spec, data = encode("", tensor, codec)
+    return decode(spec, tensor_bytes(data))
+
+
 def tensor_bytes(tensor: Tensor) -> memoryview:
     """A contiguous CPU tensor's memory, uncopied."""
     if tensor.numel() == 0:

@@ -17,9 +17,11 @@ from msgspec import Struct
 from torch import Tensor
 
 from weft.errors import WeftError
+from weft.runtime.codec import Codec, rounded
 
 Values = Mapping[str, Tensor]
 ROW = "row"
+MEAN = "mean/"  # names of weights that are means over a device's last rounds
 KEPT = "kept/"  # names of weights that are kept for another device: kept/4/conv5.weight
 
 
@@ -40,10 +42,21 @@ class Groups:
             group: {s.label: _view(s, state) for s in sorted(slices, key=lambda s: s.label)}
             for group, slices in groups.items()
         }
+        self._dropped: dict[int, dict[str, Tensor]] = {}  # what rounding has kept from neighbours
         self.kept: dict[str, Tensor] = {n: t for n, t in state.items() if n.startswith(KEPT)}
 
-    def share(self, group: int) -> dict[str, Tensor]:
-        return {label: view.clone() for label, view in self._of(group).items()}
+    def share(self, group: int, codec: Codec = "none") -> dict[str, Tensor]:
+        """The group as it is to be sent. What `codec` will drop of it is added to the next share.
+
+        Without that, changes smaller than a step of the code would never reach anybody.
+        """
+        views = self._of(group)
+        if codec == "none":
+            return {label: view.clone() for label, view in views.items()}
+        left = self._dropped.get(group, {})
+        whole = {label: view + left.get(label, 0.0) for label, view in views.items()}
+        self._dropped[group] = {label: t - rounded(t, codec) for label, t in whole.items()}
+        return whole
 
     def share_row(self, group: int, scale: float) -> dict[str, Tensor]:
         """All of a group as one row of numbers, in the order of the names."""
@@ -60,11 +73,12 @@ class Groups:
         if not came or not divisor:
             return
         with torch.no_grad():
+            # The simulation's arithmetic to the last bit: what is rounded to 8 bits next must be the same.
             for label, view in views.items():
-                result = view * own if own else torch.zeros_like(view)
+                result = view * (own / divisor)
                 for weight, values in came:
-                    result.add_(values[label], alpha=weight)
-                view.copy_(result.div_(divisor))
+                    result = result + values[label] * (weight / divisor)
+                view.copy_(result)
 
     def keep(self, group: int, values: Values) -> None:
         for label, tensor in values.items():

@@ -293,7 +293,10 @@ class Interpreter:
 
     def _share(self, i: ins.Share, step: int) -> None:
         t = i.into
-        values = self.groups.share_row(i.group, i.scale) if i.row else self.groups.share(i.group)
+        if i.row:
+            values = self.groups.share_row(i.group, i.scale)
+        else:
+            values = self.groups.share(i.group, i.codec)
         self.holding.hold(step, t.kind, t.at, t.micro, values, t.part)
 
     def _blend(self, i: ins.Blend, step: int) -> None:

@@ -92,6 +92,7 @@ def job_of(
         deadline_s=settings.deadline_s,
         data=msg.Data(name=settings.data, seed=settings.seed) if own is None else own.data,
         groups={} if own is None else dict(own.groups),
+        tail=plan.peers.tail if plan.peers else 1,
         record=settings.record,
         radio=rules_of(plan, plan.fleet, emulated=settings.same_clock),
         keep_every=plan.swarm.every if plan.swarm and training else 0,

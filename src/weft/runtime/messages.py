@@ -60,6 +60,7 @@ class Job(Struct, frozen=True, kw_only=True):
     deadline_s: float = 30.0
     data: Data = Data()
     groups: dict[int, tuple[Slice, ...]] = {}  # what it exchanges with other peers
+    tail: int = 1  # of peers: the last rounds whose mean it reports beside its weights
     record: bool = True
     radio: RadioRules | None = None  # of a run whose messages are best effort
     keep_every: int = 0  # minibatches after which all weights are reported; 0: never

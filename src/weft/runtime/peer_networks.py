@@ -22,7 +22,7 @@ from weft.graph.network import Graph
 from weft.plan.exchange import SHARED, Held, Peer, Peers
 from weft.plan.plan import Plan
 from weft.runtime import messages as msg
-from weft.runtime.groups import KEPT, Slice
+from weft.runtime.groups import KEPT, MEAN, Slice
 from weft.runtime.own import Own
 
 States = Mapping[str, Mapping[str, Tensor]]  # by device
@@ -118,6 +118,14 @@ def _exact(peer: Peer, own: Own, weights: Mapping[int, float]) -> Peer:
         weights_bytes=sum(graph.param_bytes(i) for i in range(len(graph.layers))),
         saved_bytes=sum(layer.saved_bytes for layer in graph.layers),
     )
+
+
+def settled(states: States) -> States:
+    """Everybody's weights as they count at the end: means over the last rounds, where reported."""
+    return {
+        d: {n: state.get(MEAN + n, t) for n, t in state.items() if not n.startswith(MEAN)}
+        for d, state in states.items()
+    }
 
 
 def shared_mean(own: Mapping[str, Own], states: States) -> State:

@@ -25,7 +25,7 @@ from weft.fleet.fleet import Fleet
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.classes import DecoupledNet
 from weft.graph.classes_calibrate import calibrate, reestimate_norms
-from weft.graph.classes_decouple import averaged, decouple, read_chain, score_filters
+from weft.graph.classes_decouple import averaged, by_layer, decouple, read_chain, score_filters
 from weft.graph.measure import measure
 from weft.graph.optimizer import Optimizer
 from weft.plan.derive import derive_profile, graph_profile, measured_times
@@ -45,6 +45,7 @@ from weft.runtime.peer_networks import (
     own_networks,
     recompose,
     recompose_whole,
+    settled,
     whole_networks,
 )
 from weft.runtime.peers import PeerRun
@@ -165,7 +166,8 @@ class PeerTraining:
             return self.dense
         x, y = self.public
         scores = score_filters(self.dense, x, y, last=told["last"], classes=self.data.classes)
-        net = decouple(self.dense, scores, last=told["last"], keep=told["filters_percent"] / 100)
+        shares = [percent / 100 for percent in told["filters_percent"]]
+        net = decouple(self.dense, scores, last=told["last"], keep=by_layer(scores, shares))
         reestimate_norms(net, x)
         return net
 
@@ -254,7 +256,7 @@ class PeerTraining:
         if not isinstance(net, DecoupledNet):
             return recompose_whole(net, own, states, {d: w[SHARED] for d, w in weights.items()})
         here = {d: weights[d] for d in states} if weights else None
-        whole = recompose(net, own, states, here)
+        whole = recompose(net, own, settled(states), here)
         reestimate_norms(whole, self.public[0])
         calibrate(whole, *self.public)
         return whole

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 
+import torch
 from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
 from weft.graph.optimizer import load_state_tensors, state_tensors
 from weft.program import instructions as ins
 from weft.runtime.fabric import Fabric
+from weft.runtime.groups import MEAN
 from weft.runtime.holding import Values
 from weft.runtime.interpreter import Interpreter
 from weft.runtime.leg import Leg
@@ -53,6 +56,7 @@ class Worker(Interpreter):
         self._lasting = _last_of_step(job)
         self._reported = 0.0
         self._unreported: list[tuple[int, float]] = []
+        self._rounds: deque[dict[str, Tensor]] = deque(maxlen=job.tail)  # weights at their ends
 
     def run(self, first: int, last: int) -> None:
         """Minibatches first..last-1, with the lags of the program; then says so."""
@@ -132,6 +136,8 @@ class Worker(Interpreter):
         if self.job.keep_every and (step + 1) % self.job.keep_every == 0:
             kept = save_safetensors(self.state()), save_safetensors(self.optimizer_state())
             self.report(Kept(self.fabric.name, step, *kept))
+        if self.job.tail > 1 and (step + 1) % self.job.optimizer.round_steps == 0:
+            self._rounds.append({n: t.clone() for n, t in self._weights().items()})
         if final or time.monotonic() - self._reported > REPORT_EVERY_S:
             self.tell()
 
@@ -141,8 +147,16 @@ class Worker(Interpreter):
         self._reported, self._unreported = time.monotonic(), []
 
     def state(self) -> dict[str, Tensor]:
-        found = {n: t.detach() for r in self.trained.values() for n, t in r.state.items()}
-        return {**found, **self.groups.kept}
+        past = self._rounds
+        means = {
+            MEAN + name: torch.stack([one[name] for one in past]).mean(0)
+            for name in (past[0] if past else ())
+            if past[0][name].is_floating_point()
+        }
+        return {**self._weights(), **self.groups.kept, **means}
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {n: t.detach() for r in self.trained.values() for n, t in r.state.items()}
 
     def optimizer_state(self) -> dict[str, Tensor]:
         found: dict[str, Tensor] = {}

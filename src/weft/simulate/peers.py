@@ -22,6 +22,7 @@ from weft.data.classes import Deal, class_rows
 from weft.graph.classes import DecoupledNet, State, compose
 from weft.graph.classes_calibrate import calibrate, reestimate_norms
 from weft.graph.classes_exchange import gossip, harvest, mean, ring_all_reduce, sync_structures
+from weft.plan.exchange import SHARED
 
 Code = Callable[[Tensor], tuple[Tensor, int]]  # a tensor as it arrives, and its bytes on the way
 
@@ -164,15 +165,25 @@ class Peer:
         self.classes = tuple(classes)
         loss = _own_loss(self.net, data, rows, recipe, teacher)
         self.trainer = Trainer(self.net, len(rows), loss, recipe, seed)
-        # What the others believe this peer holds: with a code, only changes to it are sent.
-        self.told: dict[int, State] = {}
-        self.told_shared: State = {}
-        if recipe.code is not None:
-            self.told, self.told_shared = self.net.structures(), self.net.shared_state()
         self.seen = {c: float((data.y[rows] == c).sum()) for c in self.classes}
+        self.dropped: dict[int, State] = {}  # by group: what rounding has kept from neighbours
 
     def steps(self, recipe: Recipe) -> int:
         return recipe.steps or max(1, round(recipe.epochs * self.trainer.epoch_steps))
+
+    def tell(self, group: int, state: State, code: Code | None) -> tuple[State, int]:
+        """What neighbours get of a group's tensors, and the bytes on the way.
+
+        What rounding drops is part of the next message: small changes would never arrive without it.
+        """
+        if code is None:
+            return state, _bytes(state)
+        left = self.dropped.get(group, {})
+        whole = {key: tensor + left.get(key, 0.0) for key, tensor in state.items()}
+        parts = {key: code(tensor) for key, tensor in whole.items()}
+        arrived = {key: tensor for key, (tensor, _) in parts.items()}
+        self.dropped[group] = {key: tensor - arrived[key] for key, tensor in whole.items()}
+        return arrived, sum(size for _, size in parts.values())
 
     def put(self, shared: Mapping[str, Tensor], structures: Mapping[int, State]) -> None:
         self.net.put_shared(shared)
@@ -240,45 +251,25 @@ def exchange(
 ) -> None:
     """Structures between neighbours, shared layers over all; peers go on with the means."""
     held = {p: peer.net.structures() for p, peer in enumerate(peers)}
-    shared = [peer.net.shared_state() for peer in peers]
-    ratio = 1.0  # bytes on the way for each byte of a tensor
-    if recipe.code is not None:
-        for p, peer in enumerate(peers):
-            held[p] = {c: changed(peer.told[c], s, recipe.code)[0] for c, s in held[p].items()}
-            shared[p], sent_bytes = changed(peer.told_shared, shared[p], recipe.code)
-            ratio = sent_bytes / _bytes(shared[p])
-            peer.told, peer.told_shared = held[p], shared[p]
+    shared = {p: peer.net.shared_state() for p, peer in enumerate(peers)}
+    code = recipe.code
+    coded = {p: {c: peers[p].tell(c, s, code) for c, s in own.items()} for p, own in held.items()}
     weights = {p: peer.seen for p, peer in enumerate(peers)} if recipe.weighted else None
-    after = sync_structures(held, neighbours, weights)
-    if recipe.shared == "ring":
-        means, sent = ring_all_reduce(shared)
+    arrived = {p: {c: state for c, (state, _) in own.items()} for p, own in coded.items()}
+    after = sync_structures(held, neighbours, weights, arrived)
+    if (
+        recipe.shared == "ring"
+    ):  # never coded: a sum that is rounded at each hop is no longer a mean
+        means, sent = ring_all_reduce(list(shared.values()))
     else:
-        mixed = gossip(dict(enumerate(shared)), neighbours)
+        told = {p: peers[p].tell(SHARED, state, code) for p, state in shared.items()}
+        mixed = gossip(shared, neighbours, {p: state for p, (state, _) in told.items()})
         means = [mixed[p] for p in range(len(peers))]
-        sent = [_bytes(shared[p]) * len(neighbours[p]) for p in range(len(peers))]
+        sent = [told[p][1] * len(neighbours[p]) for p in range(len(peers))]
     for p, peer in enumerate(peers):
         near = [set(peers[q].classes) & set(peer.classes) for q in neighbours[p]]
-        own = sum(_bytes(held[p][c]) for common in near for c in common)
-        run.sent[p] += round(ratio * (sent[p] + own))
+        run.sent[p] += sent[p] + sum(coded[p][c][1] for common in near for c in common)
         peer.put(means[p], after[p])
-
-
-def changed(
-    known: Mapping[str, Tensor], current: Mapping[str, Tensor], code: Code
-) -> tuple[State, int]:
-    """What others know once the coded changes have reached them, and the bytes of these changes.
-
-    The rest that coding drops is part of the next change. What has not changed is not sent.
-    """
-    state, size = {}, 0
-    for key, tensor in current.items():
-        apart = tensor - known[key]
-        if bool(apart.any()):
-            arrived, count = code(apart)
-            state[key], size = known[key] + arrived, size + count
-        else:
-            state[key] = known[key]
-    return state, size
 
 
 def _bytes(state: Mapping[str, Tensor]) -> int:

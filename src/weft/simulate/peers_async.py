@@ -13,15 +13,19 @@ from __future__ import annotations
 import heapq
 import itertools
 import statistics
+from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import nn
 
 from weft.data.classes import class_rows
 from weft.graph.classes import DecoupledNet, State
 from weft.graph.classes_exchange import mean, neighbour_mean
+from weft.plan.exchange import SHARED
 from weft.simulate.peers import (
+    Code,
+    Gathered,
     Peer,
     Recipe,
     Run,
@@ -55,6 +59,12 @@ class Published:
     seen: Mapping[int, float]
     samples: float
     at: float
+
+    def told(self, peer: Peer, code: Code | None) -> Published:
+        """As neighbours get it."""
+        structures = {c: peer.tell(c, state, code)[0] for c, state in self.structures.items()}
+        shared, _ = peer.tell(SHARED, self.shared, code)
+        return replace(self, structures=structures, shared=shared)
 
 
 def barrier_seconds(step_s: Sequence[float], steps: Sequence[int]) -> float:
@@ -96,6 +106,7 @@ def train_async(
     end = statistics.median(lasts) * recipe.rounds
     clock = Clock([[] for _ in peers])
     board: dict[int, Published] = {}
+    past: list[deque[Gathered]] = [deque(maxlen=recipe.tail) for _ in peers]
     queue = [(last, p) for p, last in enumerate(lasts)]
     heapq.heapify(queue)
     while queue and queue[0][0] <= end * (1 + 1e-9):
@@ -106,30 +117,35 @@ def train_async(
         peer.trainer.train(steps[p], learning_rate(recipe, round(now / end * (recipe.rounds - 1))))
         share = steps[p] * recipe.batch / max(peer.trainer.rows, 1)
         seen = {label: count * share for label, count in peer.seen.items()}
-        board[p] = Published(
+        own = Published(
             peer.net.structures(), peer.net.shared_state(), seen, steps[p] * recipe.batch, now
         )
-        _mix(peer, p, board, neighbours, now, lasts[p])
+        _mix(peer, own, [board[q] for q in sorted(neighbours[p]) if q in board], now, lasts[p])
+        board[p] = own.told(peer, recipe.code)
+        past[p].append((peer.net.shared_state(), peer.net.structures()))
         clock.ends[p].append(now)
         if done + 1 < recipe.rounds:
             heapq.heappush(queue, (now + lasts[p], p))
+    for peer, ends in zip(peers, past, strict=True):
+        _settle(peer, ends)
     whole = recomposed(net, [gather(peers, recipe)], data, recipe)
     run = Run(whole, [accuracy(whole, data.test_x, data.test_y)])
     run.samples = [peer.trainer.samples for peer in peers]
     return run, clock
 
 
-def _mix(
-    peer: Peer,
-    number: int,
-    board: Mapping[int, Published],
-    neighbours: Mapping[int, frozenset[int]],
-    now: float,
-    round_s: float,
-) -> None:
+def _settle(peer: Peer, ends: Sequence[Gathered]) -> None:
+    """The peer's part of the network at the end: the mean over its last rounds, if it did any."""
+    if ends:
+        labels = peer.classes
+        peer.put(
+            mean([shared for shared, _ in ends]),
+            {c: mean([structures[c] for _, structures in ends]) for c in labels},
+        )
+
+
+def _mix(peer: Peer, own: Published, near: Sequence[Published], now: float, round_s: float) -> None:
     """The peer's tensors with the newest of its neighbours."""
-    own = board[number]
-    near = [board[q] for q in sorted(neighbours[number]) if q in board]
     fade = [0.5 ** ((now - other.at) / round_s) for other in near]
     structures = neighbour_mean(
         own.structures,
