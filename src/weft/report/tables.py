@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from weft.plan.peer_plan import NAMES as PEERS
 from weft.plan.plan import Plan, Shard
 from weft.plan.profile import DeviceTimes, Profile
 from weft.program.timeline import Timeline
@@ -145,6 +146,9 @@ def compare_table(rows: Sequence[Row], title: str = "") -> RenderableType:
             )
             table.add_row(*map(escape, cells))
     lines = ["speedup: over the slowest row"] if table.rows else []
+    peers = [row.strategy for row in rows if row.strategy in PEERS and row.seconds is not None]
+    if peers:
+        lines.append(f"{', '.join(peers)}: each device does a minibatch of its own in that time")
     return framed(title, table, "\n".join([*lines, *left_out(rows)]))
 
 
