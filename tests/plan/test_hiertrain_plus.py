@@ -52,7 +52,7 @@ def profile(seed: float, layers: int = 4) -> Profile:
 
 # No shrinking: each example plans nine strategies, and the first that fails says enough.
 @settings(
-    max_examples=6,
+    max_examples=4,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.generate],
@@ -96,24 +96,21 @@ def test_it_says_what_it_decided() -> None:
 
 
 def test_more_than_three_devices_share_the_samples() -> None:
-    """Two more edge servers beside the first, and links so fast that only computing counts."""
-    more = "".join(
-        f"""
+    """One more edge server beside the first, and links so fast that only computing counts."""
+    more = """
         [[device]]
-        name = "nuc{n}"
+        name = "nuc2"
         tier = "edge"
         [[link]]
-        between = ["pi", "nuc{n}"]
+        between = ["pi", "nuc2"]
         mbps = 10000
         [[link]]
-        between = ["nuc{n}", "cloud"]
+        between = ["nuc2", "cloud"]
         mbps = 10000
         """
-        for n in (2, 3)
-    )
     fleet = parse_fleet(FLEET.format(near=10_000, far=10_000) + more)
     base = profile(0.01)
-    equal = dict.fromkeys(("nuc", "nuc2", "nuc3", "cloud"), base.devices["nuc"])
+    equal = dict.fromkeys(("nuc", "nuc2", "cloud"), base.devices["nuc"])
     times = {**equal, "pi": base.devices["pi"]}
     known = msgspec.structs.replace(base, devices=times)
     plan = make_plan("hiertrain+", make_task(known, fleet, batch=32))
