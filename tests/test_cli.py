@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from weft import api
 from weft.cli import app
+from weft.commands.app import Terminated
 from weft.errors import LostDevice
 
 FLEET = """
@@ -311,6 +312,7 @@ def test_a_plan_that_does_not_fit_is_work_that_failed(folder: Path) -> None:
     ("raised", "code", "message"),
     [
         (KeyboardInterrupt(), 130, "interrupted\n"),
+        (Terminated(), 143, "terminated\n"),
         (LostDevice("pi", "device pi is silent"), 1, "error: device pi is silent\n"),
     ],
 )

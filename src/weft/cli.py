@@ -1,10 +1,13 @@
 """The command line: `weft plan ...`. Each group of commands is one module, imported here."""
 
+import signal
+
 from weft.commands import demo, listing, nodes, planning, reproduce, running
-from weft.commands.app import app
+from weft.commands.app import app, end_in_order
 
 __all__ = ["app", "demo", "listing", "main", "nodes", "planning", "reproduce", "running"]
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, end_in_order)
     app()

@@ -1,15 +1,17 @@
 """What all commands share: the Typer app, how errors end them, how they print.
 
-Exit codes: 0 done, 1 the work failed, 2 wrong use or bad input, 130 interrupted. With --json one
-document goes to stdout; everything else always goes to stderr.
+Exit codes: 0 done, 1 the work failed, 2 wrong use or bad input, 130 interrupted, 143 terminated.
+With --json one document goes to stdout; everything else always goes to stderr.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -19,7 +21,16 @@ from typer.core import TyperGroup
 
 from weft.errors import InputError, WeftError
 
-INTERRUPTED = 130  # as shells count: 128 + SIGINT
+INTERRUPTED = 128 + signal.SIGINT  # as shells count
+TERMINATED = 128 + signal.SIGTERM
+
+
+class Terminated(KeyboardInterrupt):
+    """`kill` ends a command as Ctrl-C does: nodes and temporary files go with it."""
+
+
+def end_in_order(number: int, frame: FrameType | None) -> None:
+    raise Terminated
 
 
 class Commands(TyperGroup):
@@ -31,6 +42,9 @@ class Commands(TyperGroup):
         except WeftError as error:
             say(f"error: {error}")
             raise typer.Exit(error.exit_code) from None
+        except Terminated:
+            say("terminated")
+            raise typer.Exit(TERMINATED) from None
         except KeyboardInterrupt:
             say("interrupted")
             raise typer.Exit(INTERRUPTED) from None
