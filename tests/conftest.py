@@ -119,9 +119,9 @@ def any_hiertrain() -> Callable[..., st.SearchStrategy[Plan]]:
     return random_hiertrain
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def one_thread() -> Iterator[None]:
-    """Small tensors: more threads would only wait for each other."""
+    """As the nodes compute: several threads add up in another order, and wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

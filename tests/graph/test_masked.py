@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import nn
@@ -12,13 +10,7 @@ from torch.nn import functional as F
 from weft.graph.masked import Masks, Perceptron
 from weft.graph.masked_conv import ConvNet, MaskedConv, MaskedLinear, heard_weights
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def masks_of(widths: tuple[int, ...], share: float, dtype: torch.dtype, seed: int = 0) -> Masks:

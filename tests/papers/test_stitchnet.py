@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from weft.errors import InputError
 from weft.papers.claims import Claim, Reproduction
@@ -23,13 +21,7 @@ from weft.plan.stitchnet_topology import figures, find_topologies
 TINY = Setting("mnist5k", ("mnist5k",), 1, 1, 1, (3.9, 4.0), (5,), 20, 1)
 SEED = find_topologies(1)[0].seed
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

@@ -44,12 +44,7 @@ ROW = Fleet(DEVICES, (link("pi", "nuc"), link("nuc", "cloud")))  # pi reaches cl
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """As the nodes compute; several threads add up in another order."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def _one_thread(one_thread: None) -> None: ...
 
 
 @pytest.fixture(scope="session")

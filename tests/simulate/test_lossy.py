@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -24,13 +23,7 @@ Array = NDArray[np.float64]
 WIDTHS, INPUTS, CLASSES, BATCH = (12, 8, 10, 8), 7, 3, 5
 PLACE = topology(53)
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Device:

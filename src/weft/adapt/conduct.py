@@ -54,11 +54,9 @@ class Adaptive:
         begin = time.monotonic()
         if self._live is None or self._live.run is not run:
             saved = Saved(first, run.initial, optimizer_state)
-            self._live = Live(
-                run, self._steering, keep_every=self._keep_every, saved=saved,
-                on_progress=on_progress,
-            )  # fmt: skip
+            self._live = Live(run, self._steering, keep_every=self._keep_every, saved=saved)
         live = self._live
+        live.on_progress = on_progress
         told, known = len(live.events), set(live.losses)
         live.go(first, last)
         seconds = time.monotonic() - begin
