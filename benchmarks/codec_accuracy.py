@@ -18,10 +18,10 @@ from weft.api import make_task
 from weft.fleet.parse import parse_fleet
 from weft.graph.capture import capture
 from weft.graph.optimizer import Optimizer
-from weft.plan.derive import derive_profile
-from weft.plan.hiertrain import role_shards
-from weft.plan.plan import Plan
-from weft.runtime.train import train
+from weft.plans.derive import derive_profile
+from weft.plans.plan import Plan
+from weft.runtime.run.train import train
+from weft.strategies.hiertrain.strategy import role_shards
 
 FLEET = """
 [[device]]

@@ -3,7 +3,7 @@
     python benchmarks/coopai.py [network ...]
 
 Each row is a fleet of real node processes, several times slower than the Raspberry Pis they stand for
-(weft.papers.coopai_measured says why); times are printed as those of the Pis. First ten equal devices, then
+(weft.papers.coopai.measured says why); times are printed as those of the Pis. First ten equal devices, then
 six unequal ones, then streams of four frames (seconds per frame).
 """
 
@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Iterable
 
-from weft.papers.coopai_measured import (
+from weft.papers.coopai.measured import (
     SCALE,
     STREAM_FRAMES,
     STREAM_ROWS,

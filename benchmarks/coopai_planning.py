@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 
-from weft.graph.rows import Rule
-from weft.papers.coopai_runs import NETWORKS, captured
-from weft.plan.coopai_geometry import Geometry, RowLayer, Step, geometry_of
-from weft.plan.coopai_model import Speeds
-from weft.plan.coopai_passthrough import as_printed
-from weft.plan.coopai_search import best_splits
+from weft.graph.split.rows import Rule
+from weft.papers.coopai.runs import NETWORKS, captured
+from weft.strategies.coopai.geometry import Geometry, RowLayer, Step, geometry_of
+from weft.strategies.coopai.model import Speeds
+from weft.strategies.coopai.passthrough import as_printed
+from weft.strategies.coopai.search import best_splits
 
 SPEEDS = Speeds(13.6e9, 100e6)
 TURNS = 9

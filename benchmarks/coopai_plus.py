@@ -20,11 +20,11 @@ from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.graph.capture import capture
 from weft.graph.network import Graph
-from weft.papers.coopai_measured import cell
-from weft.plan.derive import derive_profile
-from weft.plan.plan import Plan
-from weft.plan.registry import make_plan
-from weft.plan.task import Task
+from weft.papers.coopai.measured import cell
+from weft.plans.derive import derive_profile
+from weft.plans.plan import Plan
+from weft.plans.registry import make_plan
+from weft.plans.task import Task
 from weft.simulate.price import price
 
 FLEETS = {

@@ -22,9 +22,9 @@ from torch.nn import functional
 
 from weft import zoo
 from weft.graph.capture import capture
-from weft.graph.classes import DecoupledNet, Stage
-from weft.graph.classes_decouple import averaged, decouple, score_filters
-from weft.plan.class_costs import class_costs, convolutions
+from weft.graph.split.classes.decouple import averaged, decouple, score_filters
+from weft.graph.split.classes.network import DecoupledNet, Stage
+from weft.strategies.decoupled.costs import class_costs, convolutions
 
 FILTERS, LAST, CLASSES, HELD = 52, 6, 10, 2
 

@@ -3,7 +3,7 @@
     python benchmarks/decoupled_run.py [--rounds 8] [--peers 4,10] [--parts accuracy,return,slow]
 
 Data: mnist5k (no file needed). Peers' speeds differ (4 : 3 : 2 : 1 and so on) and are emulated. The same
-network, class sets, seeds and minibatches are trained in one process by `weft.simulate.peers`.
+network, class sets, seeds and minibatches are trained in one process by `weft.reference.peers`.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ import torch
 from weft import zoo
 from weft.data import load
 from weft.fleet.fleet import Device, Fleet, Medium
-from weft.graph.classes import DecoupledNet
 from weft.graph.optimizer import Optimizer
-from weft.papers.decoupled_methods import eight_bits
-from weft.plan.peers import topology
-from weft.plan.plan import Plan
-from weft.program.lower import lower
-from weft.runtime.feeds import accuracy
-from weft.runtime.launch import Place
-from weft.runtime.local import LocalFleet
-from weft.runtime.own import Own
-from weft.runtime.peer_timeline import round_seconds
-from weft.runtime.peers import PeerRun
-from weft.runtime.train_peers import Asked, PeerTraining
-from weft.simulate.peers import Recipe, Samples, train_peers
-from weft.simulate.peers_baselines import train_fedavg
+from weft.graph.split.classes.network import DecoupledNet
+from weft.papers.decoupled.methods import eight_bits
+from weft.plans.plan import Plan
+from weft.program.lower.lower import lower
+from weft.reference.peers import Recipe, Samples, train_peers
+from weft.reference.peers_baselines import train_fedavg
+from weft.runtime.emulate.local import LocalFleet
+from weft.runtime.run.feeds import accuracy
+from weft.runtime.run.launch import Place
+from weft.runtime.run.networks import Own
+from weft.runtime.run.peer_timeline import round_seconds
+from weft.runtime.run.peers import PeerRun
+from weft.runtime.run.train_peers import Asked, PeerTraining
 from weft.simulate.simulate import simulate
+from weft.strategies.decoupled.topology import topology
 
 BATCH, EVERY = 16, 25
 RECIPE = Recipe(batch=BATCH, steps=EVERY, watch=False)

@@ -12,10 +12,8 @@ from __future__ import annotations
 import statistics
 import time
 
-from weft.adapt.journey import travel
-from weft.adapt.policy import Decision, Policy, Seen
 from weft.fleet.city import Day
-from weft.papers.edgemove_runs import (
+from weft.papers.edgemove.runs import (
     OUR_POLICIES,
     PAPER_POLICIES,
     SPEED,
@@ -25,6 +23,8 @@ from weft.papers.edgemove_runs import (
     the_city,
     workload_costs,
 )
+from weft.strategies.edgemove.online.journey import travel
+from weft.strategies.edgemove.online.policy import Decision, Policy, Seen
 
 WALKS = 5
 

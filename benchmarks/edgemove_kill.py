@@ -26,11 +26,11 @@ from weft import zoo
 from weft.adapt.conduct import Adaptive
 from weft.adapt.policies import policy_steering
 from weft.fleet.fleet import Fleet
-from weft.plan.plan import Plan
-from weft.runtime.coordinator import Coordinator
-from weft.runtime.outcome import Outcome
-from weft.runtime.train import train
-from weft.runtime.training import Conducted
+from weft.plans.plan import Plan
+from weft.runtime.run.coordinator import Coordinator
+from weft.runtime.run.outcome import Outcome
+from weft.runtime.run.train import train
+from weft.runtime.run.training import Conducted
 
 FLEET = Path(__file__).resolve().parent.parent / "examples" / "fleets" / "moving.toml"
 APART = 30  # minibatches between two kills

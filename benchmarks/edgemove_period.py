@@ -19,13 +19,13 @@ from torch import nn
 from weft import zoo
 from weft.fleet.fleet import Device, Fleet, Link
 from weft.graph.optimizer import Optimizer
-from weft.plan.plan import Plan, Shard
+from weft.plans.plan import Plan, Shard
 from weft.program.cost import compute_seconds
 from weft.program.instructions import Send, Update
-from weft.program.lower import lower
-from weft.runtime.feeds import source_of
-from weft.runtime.train import train
-from weft.runtime.trainee import prepare
+from weft.program.lower.lower import lower
+from weft.runtime.run.feeds import source_of
+from weft.runtime.run.train import train
+from weft.runtime.run.trainee import prepare
 
 BATCH, CUT = 32, 1
 LATENCIES_MS = (5.0, 60.0, 200.0)

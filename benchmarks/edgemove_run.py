@@ -26,8 +26,8 @@ from weft.adapt.train import train
 from weft.data import batch_indices, load
 from weft.fleet.fleet import Fleet
 from weft.fleet.trace import Trace
-from weft.runtime.feeds import accuracy
-from weft.runtime.results import TrainResult
+from weft.runtime.run.feeds import accuracy
+from weft.runtime.run.results import TrainResult
 
 HERE = Path(__file__).resolve().parent.parent / "examples"
 TRACES = ("city-1", "city-2", "city-3")

@@ -11,10 +11,10 @@ import time
 
 import msgspec
 
-from weft.runtime.channel import OutLink, Roads
-from weft.runtime.fabric import Fabric
-from weft.runtime.session import Endpoints, free_endpoint, open_session
-from weft.runtime.wire import Header
+from weft.runtime.wire.channel import OutLink, Roads
+from weft.runtime.wire.fabric import Fabric
+from weft.runtime.wire.frames import Header
+from weft.runtime.wire.session import Endpoints, free_endpoint, open_session
 
 MBPS = 50.0
 

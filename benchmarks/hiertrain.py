@@ -19,11 +19,11 @@ from weft.fleet.fleet import Fleet
 from weft.fleet.parse import parse_fleet
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.optimizer import Optimizer
-from weft.plan.plan import Plan, Shard
-from weft.runtime.coordinator import Coordinator
-from weft.runtime.emulate import Emulation, emulation
-from weft.runtime.jobs import Settings
-from weft.runtime.launch import Place, open_crew
+from weft.plans.plan import Plan, Shard
+from weft.runtime.emulate.pace import Emulation, emulation
+from weft.runtime.run.coordinator import Coordinator
+from weft.runtime.run.jobs import Settings
+from weft.runtime.run.launch import Place, open_crew
 
 BATCH, STEPS = 16, 5
 PIPELINED = {"micro_batches": "best"}

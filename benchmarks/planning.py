@@ -20,11 +20,11 @@ from scipy.optimize import linprog
 
 from weft import api
 from weft.fleet.fleet import Device, Fleet, Link
-from weft.plan.hiertrain import three_workers
-from weft.plan.hiertrain_model import Cells, HierCosts, all_cells
-from weft.plan.plan import Plan
-from weft.plan.registry import make_plan
-from weft.plan.task import Task
+from weft.plans.plan import Plan
+from weft.plans.registry import make_plan
+from weft.plans.task import Task
+from weft.strategies.hiertrain.model import Cells, HierCosts, all_cells
+from weft.strategies.hiertrain.strategy import three_workers
 
 BATCH = 128
 TURNS = 10

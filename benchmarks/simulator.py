@@ -15,10 +15,10 @@ import time
 from itertools import pairwise
 
 from weft.fleet.fleet import Device, Fleet, Link, Medium
-from weft.plan.plan import Plan, Shard
-from weft.plan.profile import DeviceTimes, LayerCost, Profile
+from weft.plans.plan import Plan, Shard
+from weft.plans.profile import DeviceTimes, LayerCost, Profile
 from weft.program.instructions import Program
-from weft.program.lower import lower
+from weft.program.lower.lower import lower
 from weft.simulate.simulate import simulate
 
 REPEATS = 5

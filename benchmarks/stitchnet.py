@@ -18,11 +18,11 @@ from torch import nn
 
 from weft import data, zoo
 from weft.fleet.losses import TRAINING
-from weft.graph.masked import Masks, Perceptron
-from weft.plan.stitchnet_mapping import mix_mapped
-from weft.plan.stitchnet_paths import plan_routes
-from weft.plan.stitchnet_topology import EXPONENT, find_topology
-from weft.simulate.lossy import BATCH, CHUNK, Channel, train
+from weft.graph.split.masked import Masks, Perceptron
+from weft.reference.lossy import BATCH, CHUNK, Channel, train
+from weft.strategies.stitchnet.mapping import mix_mapped
+from weft.strategies.stitchnet.paths import plan_routes
+from weft.strategies.stitchnet.topology import EXPONENT, find_topology
 
 ROUNDS, STEPS = 15, CHUNK
 

@@ -23,13 +23,13 @@ from torch import nn
 from weft.data import batch_indices
 from weft.fleet.losses import TRAINING
 from weft.graph.capture import capture, capture_loss, state_of
-from weft.graph.masked_conv import ConvNet
-from weft.plan.plan import Plan
-from weft.plan.stitchnet_recovery import failure_order
-from weft.plan.swarm_plan import known_links, spread_of
-from weft.runtime.local import LocalFleet
-from weft.runtime.outcome import Outcome
-from weft.runtime.swarm import SwarmCoordinator
+from weft.graph.split.masked_conv import ConvNet
+from weft.plans.plan import Plan
+from weft.runtime.emulate.local import LocalFleet
+from weft.runtime.run.outcome import Outcome
+from weft.runtime.run.swarm import SwarmCoordinator
+from weft.strategies.stitchnet.importance import failure_order
+from weft.strategies.stitchnet.swarm import known_links, spread_of
 
 SMALL = 20  # samples of a minibatch of the convolutions
 

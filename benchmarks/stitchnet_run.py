@@ -30,17 +30,17 @@ from weft.data import batch_indices, load
 from weft.fleet.losses import TRAINING
 from weft.fleet.radio import fleet_delivery, radio_fleet
 from weft.graph.capture import capture, capture_loss, state_of
-from weft.graph.masked import Perceptron
 from weft.graph.optimizer import Optimizer
-from weft.plan.derive import derive_profile
-from weft.plan.plan import Plan
-from weft.plan.stitchnet_topology import EXPONENT, find_topology
-from weft.plan.swarm_plan import routes_of, spread_of
-from weft.runtime.jobs import Settings
-from weft.runtime.local import LocalFleet
-from weft.runtime.outcome import Outcome
-from weft.runtime.swarm import SwarmCoordinator, total_counts
-from weft.simulate.lossy import BATCH, Channel, evaluate
+from weft.graph.split.masked import Perceptron
+from weft.plans.derive import derive_profile
+from weft.plans.plan import Plan
+from weft.reference.lossy import BATCH, Channel, evaluate
+from weft.runtime.emulate.local import LocalFleet
+from weft.runtime.run.jobs import Settings
+from weft.runtime.run.outcome import Outcome
+from weft.runtime.run.swarm import SwarmCoordinator, total_counts
+from weft.strategies.stitchnet.swarm import routes_of, spread_of
+from weft.strategies.stitchnet.topology import EXPONENT, find_topology
 
 DATA = load("mnist5k")
 FLEET = radio_fleet(find_topology(), EXPONENT, mbps=100.0)

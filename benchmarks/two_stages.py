@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from weft.fleet.parse import parse_fleet
 from weft.graph.capture import capture, capture_loss, state_of
-from weft.plan.plan import Plan, Shard
-from weft.runtime.coordinator import Coordinator
-from weft.runtime.emulate import emulation
-from weft.runtime.jobs import Settings
-from weft.runtime.launch import Place, open_crew
+from weft.plans.plan import Plan, Shard
+from weft.runtime.emulate.pace import emulation
+from weft.runtime.run.coordinator import Coordinator
+from weft.runtime.run.jobs import Settings
+from weft.runtime.run.launch import Place, open_crew
 from weft.simulate.price import priced
 
 SAMPLES = 16  # of a micro-batch

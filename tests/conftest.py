@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from weft.fleet.fleet import Device, Fleet, Link
 from weft.graph.network import Arg, Graph, Layer, Node, Ref, State, Value
-from weft.plan.plan import Part, Plan, Shard
-from weft.plan.profile import DeviceTimes, LayerCost, Profile
+from weft.plans.plan import Part, Plan, Shard
+from weft.plans.profile import DeviceTimes, LayerCost, Profile
 
 NAMES = "abcd"
 

@@ -14,9 +14,9 @@ import weft
 from weft import api
 from weft.errors import InputError
 from weft.fleet.parse import parse_fleet
-from weft.plan import registry
-from weft.plan.derive import derive_profile
-from weft.plan.task import Task
+from weft.plans import registry
+from weft.plans.derive import derive_profile
+from weft.plans.task import Task
 
 FLEET = parse_fleet("""
 [[device]]

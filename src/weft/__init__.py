@@ -10,23 +10,21 @@ Torch is imported only when a network is touched, so that `import weft` is quick
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# The function takes the name of the package `weft.plan`, which `weft.api` has imported by now:
-# `from weft.plan import registry` works as ever, `import weft.plan.registry as x` does not.
 from weft.api import load_model, plan
 from weft.fleet.fleet import Fleet
-from weft.plan.plan import Plan
+from weft.plans.plan import Plan
 
 if TYPE_CHECKING:
     from weft.adapt.train import train
     from weft.graph.capture import capture
-    from weft.runtime.serve import serve
+    from weft.runtime.run.serve import serve
 
 __all__ = ["Fleet", "Plan", "capture", "load_model", "plan", "serve", "train"]
 
 # What is imported when it is first asked for, and from where.
 LATER = {
     "train": "weft.adapt.train",
-    "serve": "weft.runtime.serve",
+    "serve": "weft.runtime.run.serve",
     "capture": "weft.graph.capture",
 }
 

@@ -21,8 +21,8 @@ from weft.errors import InputError, WeftError
 from weft.fleet.fleet import Fleet
 from weft.fleet.parse import dump_fleet, parse_fleet
 from weft.graph.network import Graph
-from weft.plan import registry
-from weft.plan.derive import (
+from weft.plans import registry
+from weft.plans.derive import (
     check_profile,
     derive_profile,
     derive_times,
@@ -30,10 +30,10 @@ from weft.plan.derive import (
     layer_costs,
     measured_times,
 )
-from weft.plan.plan import Mode, Plan
-from weft.plan.profile import DeviceTimes, Profile
-from weft.plan.task import Task
-from weft.program.lower import lower
+from weft.plans.plan import Mode, Plan
+from weft.plans.profile import DeviceTimes, Profile
+from weft.plans.task import Task
+from weft.program.lower.lower import lower
 from weft.program.memory import check_memory, fits
 from weft.program.timeline import Timeline
 from weft.program.validate import check_flow
@@ -43,7 +43,7 @@ from weft.simulate.simulate import simulate
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from weft.models import Example
+    from weft.zoo.loading import Example
 
 BATCH: dict[Mode, int] = {"train": 32, "infer": 1}  # where the user gives none
 
@@ -74,7 +74,7 @@ def load_model(
 
     `weights=False` leaves a zoo network's weights out: enough to plan, and much faster.
     """
-    from weft.models import load
+    from weft.zoo.loading import load
 
     return load(text, input_shape, classes, weights=weights)
 
@@ -95,7 +95,7 @@ def ask(
         named = msgspec.structs.replace(profile, model=text)
         return make_task(named, fleet, batch=batch, mode=mode, options=options)
     from weft.graph.capture import capture
-    from weft.models import short_name
+    from weft.zoo.loading import short_name
 
     module, example = load_model(text, input_shape, classes, weights=False)
     graph = capture(module, example, name=short_name(text))
@@ -118,7 +118,7 @@ def profile_model(
     if gflops is not None and not (math.isfinite(gflops) and gflops > 0):
         raise InputError(f"gflops {gflops} is not allowed; it must be a number above 0")
     from weft.graph.capture import capture
-    from weft.models import short_name
+    from weft.zoo.loading import short_name
 
     module, example = load_model(text, input_shape, classes, weights=gflops is None)
     graph = capture(module, example, name=short_name(text))

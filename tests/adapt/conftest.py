@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from weft.adapt.live import Live
 from weft.adapt.migrate import Saved
-from weft.adapt.policy import Decision, Seen, Server, Setting
 from weft.adapt.steer import PolicySteering
 from weft.fleet.city import Day, generated_city
 from weft.fleet.fleet import Device, Fleet, Link
@@ -21,12 +20,13 @@ from weft.fleet.mobility import Walk
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.network import Graph
 from weft.graph.optimizer import Optimizer
-from weft.plan.derive import derive_profile
-from weft.plan.edgemove_model import SplitCosts
-from weft.plan.plan import Plan, Shard
-from weft.runtime.coordinator import Coordinator
-from weft.runtime.jobs import Settings
-from weft.runtime.local import LocalFleet
+from weft.plans.derive import derive_profile
+from weft.plans.plan import Plan, Shard
+from weft.runtime.emulate.local import LocalFleet
+from weft.runtime.run.coordinator import Coordinator
+from weft.runtime.run.jobs import Settings
+from weft.strategies.edgemove.model import SplitCosts
+from weft.strategies.edgemove.online.policy import Decision, Seen, Server, Setting
 
 SERVERS = ("e1", "e2", "e3")
 

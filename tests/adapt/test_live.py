@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from torch import Tensor, nn
 
-from weft.adapt.policy import Setting
 from weft.errors import WeftError
 from weft.graph.optimizer import Optimizer
-from weft.runtime.local import LocalFleet
+from weft.runtime.emulate.local import LocalFleet
+from weft.strategies.edgemove.online.policy import Setting
 
 Subject = Any
 MOMENTUM, ADAM = Optimizer("momentum", 0.02), Optimizer("adam", 0.005)

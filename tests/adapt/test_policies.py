@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from weft.adapt.policies import NAMES, has_policy, policy_steering
-from weft.adapt.policy import Setting
 from weft.adapt.steer import PolicySteering, View, plan_for, setting_of
 from weft.adapt.watch import Watch
 from weft.errors import InputError
 from weft.fleet.fleet import Device, Fleet
 from weft.fleet.trace import Moment, Trace
-from weft.runtime.local import LocalFleet
+from weft.runtime.emulate.local import LocalFleet
+from weft.strategies.edgemove.online.policy import Setting
 
 Subject = Any
 

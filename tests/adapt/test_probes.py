@@ -12,11 +12,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.adapt.policy import Setting
 from weft.adapt.probe_network import MOST, probe_network, profile_flops, segment_flops
 from weft.fleet.trace import Moment, Trace
 from weft.graph.execute import Runner
-from weft.runtime.local import LocalFleet
+from weft.runtime.emulate.local import LocalFleet
+from weft.strategies.edgemove.online.policy import Setting
 
 Subject = Any
 

@@ -12,9 +12,9 @@ from weft.adapt.replan import Replanning
 from weft.adapt.steer import View
 from weft.adapt.watch import Watch
 from weft.fleet.fleet import Device, Fleet, Link
-from weft.plan.derive import derive_profile
-from weft.plan.plan import Plan
-from weft.program.lower import lower
+from weft.plans.derive import derive_profile
+from weft.plans.plan import Plan
+from weft.program.lower.lower import lower
 from weft.program.timeline import Span, Timeline
 from weft.simulate.simulate import simulate
 

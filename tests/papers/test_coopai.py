@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from weft.papers.claims import Claim, Reproduction
-from weft.papers.coopai_physical import PLANS, PLUS, physical_claims, simulate_plans
-from weft.papers.coopai_runs import NETWORKS, NetworkRuns, captured, run_network
+from weft.papers.coopai.physical import PLANS, PLUS, physical_claims, simulate_plans
+from weft.papers.coopai.runs import NETWORKS, NetworkRuns, captured, run_network
 from weft.papers.registry import reproduce
 
 

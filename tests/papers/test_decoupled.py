@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from weft.papers.claims import Claim, Reproduction
-from weft.papers.decoupled_claims import compute_claims, overlap_claims, plus_claims
-from weft.papers.decoupled_compute import loads
-from weft.papers.decoupled_methods import METHODS, closing_macs, eight_bits
-from weft.papers.decoupled_runs import DIGITS, Job, Outcome, Summary, load_results, summarise
+from weft.papers.decoupled.claims import compute_claims, overlap_claims, plus_claims
+from weft.papers.decoupled.compute import loads
+from weft.papers.decoupled.methods import METHODS, closing_macs, eight_bits
+from weft.papers.decoupled.runs import DIGITS, Job, Outcome, Summary, load_results, summarise
 from weft.papers.registry import reproduce
 
 
@@ -105,9 +105,9 @@ def test_the_target_of_decoupled_plus_comes_with_its_standard_error() -> None:
 def test_putting_the_network_together_counts_as_computation() -> None:
     import torch
 
-    from weft.graph.classes_decouple import decouple, score_filters
-    from weft.plan.class_costs import Convolution, class_costs
-    from weft.simulate.peers import Recipe, Samples
+    from weft.graph.split.classes.decouple import decouple, score_filters
+    from weft.reference.peers import Recipe, Samples
+    from weft.strategies.decoupled.costs import Convolution, class_costs
     from weft.zoo.chains import cnn5
 
     dense = cnn5((1, 8, 8), 2, width=4)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from weft.data.files import data_root
-from weft.papers import edgemove as paper
 from weft.papers.claims import Reproduction
-from weft.papers.edgemove_claims import SPLIT, longer
-from weft.papers.edgemove_runs import (
+from weft.papers.edgemove import paper
+from weft.papers.edgemove.claims import SPLIT, longer
+from weft.papers.edgemove.runs import (
     DOUBLED,
     SPEED,
     WORKLOADS,

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from weft.cli import app
 from weft.papers.claims import Claim, Reproduction, joined, number_claim
-from weft.papers.hiertrain_claims import low_only, measured_claim, where
-from weft.papers.hiertrain_measured import RealRun
-from weft.papers.hiertrain_runs import ALEXNET, LENET, MBPS, Sweep, captured, run_sweep
+from weft.papers.hiertrain.claims import low_only, measured_claim, where
+from weft.papers.hiertrain.measured import RealRun
+from weft.papers.hiertrain.runs import ALEXNET, LENET, MBPS, Sweep, captured, run_sweep
 from weft.papers.registry import get, reproduce
 from weft.papers.tables import claims_markdown, reproduction_table, said
 from weft.report.tables import render

@@ -11,12 +11,12 @@ import pytest
 from weft.errors import InputError
 from weft.papers.claims import Claim, Reproduction
 from weft.papers.registry import get, silent
-from weft.papers.stitchnet import study_paper, written
-from weft.papers.stitchnet_runs import PLUS, Job, Outcome, run_job, run_jobs, scene
-from weft.papers.stitchnet_study import FULL, QUICK, Setting, Study, all_jobs, variants
-from weft.papers.stitchnet_tables import overhead
-from weft.plan.stitchnet_paths import packets, plan_routes
-from weft.plan.stitchnet_topology import figures, find_topologies
+from weft.papers.stitchnet.paper import study_paper, written
+from weft.papers.stitchnet.runs import PLUS, Job, Outcome, run_job, run_jobs, scene
+from weft.papers.stitchnet.study import FULL, QUICK, Setting, Study, all_jobs, variants
+from weft.papers.stitchnet.tables import overhead
+from weft.strategies.stitchnet.paths import packets, plan_routes
+from weft.strategies.stitchnet.topology import figures, find_topologies
 
 TINY = Setting("mnist5k", ("mnist5k",), 1, 1, 1, (3.9, 4.0), (5,), 20, 1)
 SEED = find_topologies(1)[0].seed
@@ -58,7 +58,7 @@ def test_every_claim_that_does_not_hold_says_why(found: Reproduction) -> None:
 
 
 def claims_of(study: Study) -> dict[str, Claim]:
-    from weft.papers.stitchnet_claims import all_claims
+    from weft.papers.stitchnet.claims import all_claims
 
     prr = [figures(place) for place in find_topologies(1)]
     return {claim.id: claim for claim in all_claims(study, prr, overhead(1))}

@@ -8,8 +8,8 @@ import pytest
 
 from weft.errors import InputError, WeftError
 from weft.graph.optimizer import SLOTS
-from weft.plan.plan import Plan
-from weft.program.lower import lower
+from weft.plans.plan import Plan
+from weft.program.lower.lower import lower
 from weft.program.memory import COPIES, check_memory, fits, memory_bytes
 from weft.program.validate import validate
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from weft.errors import WeftError
-from weft.plan.plan import Plan
+from weft.plans.plan import Plan
 from weft.program.instructions import (
     Backward,
     Forward,
@@ -22,7 +22,7 @@ from weft.program.instructions import (
     Tensor,
     Update,
 )
-from weft.program.lower import lower
+from weft.program.lower.lower import lower
 from weft.program.validate import validate
 
 MakePlan = Callable[..., Plan]

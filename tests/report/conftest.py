@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from weft.fleet.fleet import Device, Fleet, Link
-from weft.plan.plan import Plan, Predicted, Shard
-from weft.plan.profile import DeviceTimes, LayerCost, Profile
+from weft.plans.plan import Plan, Predicted, Shard
+from weft.plans.profile import DeviceTimes, LayerCost, Profile
 from weft.program.timeline import Span, Timeline
 
 NAMES = ("conv1", "conv2", "conv3", "fc1", "fc2")

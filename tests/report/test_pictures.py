@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from weft.errors import InputError, WeftError
-from weft.plan.plan import Plan, Shard
-from weft.plan.profile import DeviceTimes, LayerCost
+from weft.plans.plan import Plan, Shard
+from weft.plans.profile import DeviceTimes, LayerCost
 from weft.program.timeline import Timeline
 from weft.report.pictures import draw_gantt, draw_plan
 from weft.report.plan_picture import Flow, flows

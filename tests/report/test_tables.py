@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from weft.api import Row
-from weft.plan.plan import Part, Plan, Shard
-from weft.plan.profile import Profile
+from weft.plans.plan import Part, Plan, Shard
+from weft.plans.profile import Profile
 from weft.program.timeline import Timeline
 from weft.report.tables import compare_table, plan_table, profile_table, render, timeline_table
 

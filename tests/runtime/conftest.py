@@ -15,15 +15,15 @@ from torch import Tensor, nn
 from weft.fleet.fleet import Device, Fleet, Link
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.network import Graph
-from weft.plan.derive import derive_profile
-from weft.plan.plan import Plan, Shard
+from weft.plans.derive import derive_profile
+from weft.plans.plan import Plan, Shard
 from weft.program.timeline import Timeline
-from weft.runtime import messages as msg
-from weft.runtime.coordinator import Coordinator
-from weft.runtime.crew import Crew
-from weft.runtime.jobs import Settings
-from weft.runtime.local import LocalFleet
-from weft.runtime.outcome import Outcome
+from weft.runtime.emulate.local import LocalFleet
+from weft.runtime.run.coordinator import Coordinator
+from weft.runtime.run.crew import Crew
+from weft.runtime.run.jobs import Settings
+from weft.runtime.run.outcome import Outcome
+from weft.runtime.wire import messages as msg
 
 settings.register_profile("weft", deadline=None)  # the first call of many operators is slow
 settings.load_profile("weft")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from weft.fleet.fleet import Device, Fleet, Link
-from weft.plan.plan import Plan, Shard
-from weft.plan.profile import DeviceTimes, LayerCost, Profile
+from weft.plans.plan import Plan, Shard
+from weft.plans.profile import DeviceTimes, LayerCost, Profile
 
 MB = 1_000_000
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.plan.plan import Plan
-from weft.plan.profile import DeviceTimes, LayerCost
+from weft.plans.plan import Plan
+from weft.plans.profile import DeviceTimes, LayerCost
 from weft.program.instructions import Send
-from weft.program.lower import lower
+from weft.program.lower.lower import lower
 from weft.simulate.price import price
 from weft.simulate.simulate import simulate
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from weft.plan.plan import Plan
-from weft.program.lower import lower
+from weft.plans.plan import Plan
+from weft.program.lower.lower import lower
 from weft.program.memory import fits
 from weft.simulate.price import price, priced
 from weft.simulate.simulate import simulate

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.fleet.fleet import Device, Fleet, Link, Medium
-from weft.plan.plan import Plan
-from weft.plan.profile import DeviceTimes, LayerCost, Profile
+from weft.plans.plan import Plan
+from weft.plans.profile import DeviceTimes, LayerCost, Profile
 from weft.program.instructions import (
     Backward,
     Forward,

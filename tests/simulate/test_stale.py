@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.plan.plan import Plan, Shard
-from weft.program.lower import lower
+from weft.plans.plan import Plan, Shard
+from weft.program.lower.lower import lower
 from weft.program.validate import check_flow
 from weft.simulate.price import price
 from weft.simulate.simulate import simulate

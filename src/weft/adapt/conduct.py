@@ -14,10 +14,10 @@ from torch import Tensor
 from weft.adapt.live import Live
 from weft.adapt.migrate import Saved
 from weft.adapt.steer import Steering
-from weft.plan.plan import Plan
-from weft.runtime.coordinator import Coordinator
-from weft.runtime.outcome import Outcome
-from weft.runtime.training import Conducted
+from weft.plans.plan import Plan
+from weft.runtime.run.coordinator import Coordinator
+from weft.runtime.run.outcome import Outcome
+from weft.runtime.run.training import Conducted
 
 
 class Adaptive:

@@ -24,11 +24,11 @@ from weft.adapt.recover import stop_at
 from weft.adapt.steer import Change, Steering, View
 from weft.adapt.watch import Watch
 from weft.errors import LostDevice, WeftError
-from weft.plan.plan import Plan
+from weft.plans.plan import Plan
 from weft.program.timeline import Span, Timeline
-from weft.runtime import messages as msg
-from weft.runtime.coordinator import Coordinator
-from weft.runtime.outcome import Outcome, Stalled
+from weft.runtime.run.coordinator import Coordinator
+from weft.runtime.run.outcome import Outcome, Stalled
+from weft.runtime.wire import messages as msg
 
 AHEAD_S = (
     0.25  # a look comes this long before the end of its series, so that training need not wait

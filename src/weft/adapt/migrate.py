@@ -21,11 +21,11 @@ from torch import Tensor
 
 from weft.errors import LostDevice, WeftError
 from weft.graph.network import Graph
-from weft.plan.plan import Plan
+from weft.plans.plan import Plan
 from weft.program.instructions import Forward, Instruction, Update
-from weft.program.lower import lower
-from weft.runtime import messages as msg
-from weft.runtime.coordinator import Coordinator
+from weft.program.lower.lower import lower
+from weft.runtime.run.coordinator import Coordinator
+from weft.runtime.wire import messages as msg
 
 FETCH_S = 5.0  # for a holder to answer, besides the time that its bytes take
 BYTES_PER_S = 1e6  # at the very least

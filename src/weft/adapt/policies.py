@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from weft.adapt.baselines import PROFILED, DeviceCloud, PipeDreamE
-from weft.adapt.edgemove import EdgeMove
-from weft.adapt.edgemove_plus import EdgeMovePlus
-from weft.adapt.policy import Policy
 from weft.adapt.steer import Labels, PolicySteering
 from weft.errors import InputError
-from weft.plan.edgemove_model import SplitCosts, split_costs
-from weft.plan.plan import Codec, Plan
+from weft.plans.plan import Codec, Plan
+from weft.strategies.edgemove.model import SplitCosts, split_costs
+from weft.strategies.edgemove.online.baselines import PROFILED, DeviceCloud, PipeDreamE
+from weft.strategies.edgemove.online.edgemove import EdgeMove
+from weft.strategies.edgemove.online.plus import EdgeMovePlus
+from weft.strategies.edgemove.online.policy import Policy
 
 Kind = Literal["edgemove", "edgemove+", "pipedream-e", "device-cloud"]
 NAMES: tuple[str, ...] = get_args(Kind)

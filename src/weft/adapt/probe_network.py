@@ -14,7 +14,7 @@ import math
 import random
 
 from weft.graph.network import Node, Ref, Segment, State, Value
-from weft.plan.profile import Profile
+from weft.plans.profile import Profile
 
 FEWEST, MOST = 3, 9  # layers
 WIDEST = 4096

@@ -16,10 +16,10 @@ import time
 from weft.adapt.probe_network import probe_network, profile_flops
 from weft.adapt.watch import Watch
 from weft.errors import WeftError
-from weft.plan.profile import DeviceTimes
-from weft.runtime import messages as msg
-from weft.runtime.coordinator import Coordinator
-from weft.runtime.crew import Event
+from weft.plans.profile import DeviceTimes
+from weft.runtime.run.coordinator import Coordinator
+from weft.runtime.run.crew import Event
+from weft.runtime.wire import messages as msg
 
 SPENT_S = 0.02  # a probe's data shall take about this long to cross
 LEAST_BYTES, MOST_BYTES = 8_000, 1_000_000

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from weft.errors import WeftError
 from weft.program.instructions import Update
-from weft.runtime import messages as msg
-from weft.runtime.coordinator import Coordinator
+from weft.runtime.run.coordinator import Coordinator
+from weft.runtime.wire import messages as msg
 
 ANSWER_S = 6.0  # a device that is at work on one instruction finishes it first
 

@@ -17,8 +17,8 @@ import msgspec
 from weft import api
 from weft.adapt.steer import Change, View
 from weft.errors import InputError, WeftError
-from weft.plan.plan import Plan
-from weft.plan.profile import Profile
+from weft.plans.plan import Plan
+from weft.plans.profile import Profile
 from weft.simulate.price import price
 
 

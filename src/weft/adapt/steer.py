@@ -14,11 +14,11 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from weft.adapt.policy import Decision, Policy, Seen, Server, Setting
 from weft.adapt.watch import Watch
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
-from weft.plan.plan import Plan, Shard
+from weft.plans.plan import Plan, Shard
+from weft.strategies.edgemove.online.policy import Decision, Policy, Seen, Server, Setting
 
 Labels = Literal["worker", "home"]
 PROBE = 20  # minibatches that a probe counts for: made to be exact, one step of a whole network

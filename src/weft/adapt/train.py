@@ -4,7 +4,7 @@ result = weft.train(model, "mnist5k", nn.CrossEntropyLoss(), fleet=fleet, strate
                     steps=400, local=True, trace=Trace.load("moving.json", fleet))
 result.events
 
-It takes the arguments of `weft.runtime.train.train`. With `adapt` the run watches itself and asks its
+It takes the arguments of `weft.runtime.run.train.train`. With `adapt` the run watches itself and asks its
 strategy for a new plan when the step time leaves its band, or a device is lost. Strategies that are
 made of online decisions (EdgeMove and its baselines) always do; `adapt=False` keeps their first plan.
 """
@@ -21,11 +21,11 @@ from weft.adapt.policies import has_policy, policy_steering
 from weft.adapt.replan import Replanning
 from weft.adapt.steer import Steering
 from weft.errors import InputError
-from weft.plan.plan import Plan
-from weft.runtime.feeds import Data
-from weft.runtime.results import TrainResult
-from weft.runtime.train import train as run
-from weft.runtime.trainee import Loss
+from weft.plans.plan import Plan
+from weft.runtime.run.feeds import Data
+from weft.runtime.run.results import TrainResult
+from weft.runtime.run.train import train as run
+from weft.runtime.run.trainee import Loss
 
 LONG = 3000  # minibatches of a run that has time for the papers' cycles
 

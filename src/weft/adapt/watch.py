@@ -19,11 +19,11 @@ from collections import defaultdict
 import msgspec
 
 from weft.fleet.fleet import Fleet, Link
-from weft.plan.plan import Plan
-from weft.plan.profile import Profile
+from weft.plans.plan import Plan
+from weft.plans.profile import Profile
 from weft.program.cost import compute_seconds
 from weft.program.instructions import Backward, Forward, Update
-from weft.program.lower import lower
+from weft.program.lower.lower import lower
 from weft.program.timeline import Span, Timeline
 
 SHORTEST_S = 2e-5  # a crossing shorter than this says nothing of a rate

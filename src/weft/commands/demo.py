@@ -60,14 +60,14 @@ def demo(
     from weft import api, zoo
     from weft.data import load
     from weft.graph.optimizer import Optimizer
-    from weft.program.lower import lower
+    from weft.program.lower.lower import lower
     from weft.report.pictures import draw_gantt, draw_plan
     from weft.report.results import train_document, train_table
     from weft.report.tables import compare_table, plan_table
     from weft.report.trace import save_trace
-    from weft.runtime.feeds import source_of
-    from weft.runtime.train import train
-    from weft.runtime.trainee import prepare, profile_for
+    from weft.runtime.run.feeds import source_of
+    from weft.runtime.run.train import train
+    from weft.runtime.run.trainee import prepare, profile_for
     from weft.simulate.simulate import simulate
 
     fleet, batch, rule = parse_fleet(FLEET, "the demo's fleet"), 64, Optimizer("momentum", 0.02)

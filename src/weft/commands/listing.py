@@ -12,8 +12,8 @@ from weft.commands import values
 from weft.commands.app import app, say, show, show_json, writing
 from weft.commands.options import Classes, InputShape, Json, Model
 from weft.errors import InputError
-from weft.plan import registry
-from weft.plan.derive import load_profile, save_profile
+from weft.plans import registry
+from weft.plans.derive import load_profile, save_profile
 from weft.report.tables import list_table, profile_table
 
 

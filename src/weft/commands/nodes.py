@@ -50,9 +50,9 @@ def node(
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING, format="%(name)s: %(message)s"
     )
-    from weft.runtime.node import Node
-    from weft.runtime.serve_node import serve_node
-    from weft.runtime.session import Endpoints
+    from weft.runtime.node.node import Node
+    from weft.runtime.node.serve import serve_node
+    from weft.runtime.wire.session import Endpoints
 
     def ready(_: Node) -> None:
         where = ", ".join(listen or []) or "a free port"
@@ -86,7 +86,7 @@ def fleet(
     """
     if wait <= 0:
         raise InputError(f"--wait {wait} is not allowed; it must be above 0 seconds")
-    from weft.runtime.discover import discover
+    from weft.runtime.run.discover import discover
 
     found = discover(tuple(join or ()), group=group, wait=wait, probe=probe, config=config)
     if output is not None:

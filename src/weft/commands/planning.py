@@ -23,8 +23,8 @@ from weft.commands.options import (
 )
 from weft.errors import WeftError
 from weft.fleet.fleet import Fleet
-from weft.plan import registry
-from weft.plan.derive import load_profile
+from weft.plans import registry
+from weft.plans.derive import load_profile
 from weft.report.documents import compare_document, plan_document, timeline_document
 from weft.report.pictures import draw_gantt
 from weft.report.tables import compare_table, plan_table, timeline_table

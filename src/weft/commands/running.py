@@ -33,12 +33,12 @@ from weft.commands.options import (
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.fleet.trace import Trace
-from weft.plan import registry
-from weft.plan.derive import load_profile
+from weft.plans import registry
+from weft.plans.derive import load_profile
 from weft.report.words import seconds
 
 if TYPE_CHECKING:
-    from weft.runtime.results import Step
+    from weft.runtime.run.results import Step
 
 
 @app.command()
@@ -93,8 +93,8 @@ def train(
 
     from weft.adapt.train import train as run
     from weft.data import load
-    from weft.models import short_name
     from weft.report.results import train_document, train_table
+    from weft.zoo.loading import short_name
 
     changes = Trace.load(trace, found) if trace is not None else None
     dataset = load(data)
@@ -158,7 +158,7 @@ def infer(
         raise InputError(f"--repeat {repeat} is not allowed; it must be at least 1")
     found = Fleet.load(fleet)
     from weft.report.results import infer_document, infer_table
-    from weft.runtime.inference import infer as run
+    from weft.runtime.run.inference import infer as run
 
     result = run(
         model, found, strategy, repeat=repeat, batch=1 if batch is None else batch,

@@ -48,7 +48,7 @@ def get(name: str) -> Paper:
         near = difflib.get_close_matches(name, NAMES, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise InputError(f"unknown paper {name!r}{hint}; there are: {', '.join(NAMES)}, all")
-    importlib.import_module(f"weft.papers.{name}")  # registers itself
+    importlib.import_module(f"weft.papers.{name}.paper")  # registers itself
     return PAPERS[name]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.plan.profile import Profile
+from weft.plans.profile import Profile
 from weft.program.instructions import Backward, Forward, Instruction, Update
 
 

@@ -17,8 +17,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from weft.plan.plan import Codec, Plan
-from weft.plan.swarm import Blank
+from weft.plans.plan import Codec, Plan
+from weft.plans.swarm import Blank
 
 Kind = Literal[
     "act", "grad", "target", "done", "wgrad", "wsum", "follow", "in", "up", "down", "back", "share",

@@ -11,11 +11,11 @@ from __future__ import annotations
 from itertools import pairwise
 
 from weft.errors import InputError, WeftError
-from weft.plan.plan import Plan
-from weft.program.lanes import has_lanes, lanes_of
-from weft.program.lower import stages_of
-from weft.program.schedule import forwards_ahead, micro_sizes
-from weft.program.stale import Stage, versions
+from weft.plans.plan import Plan
+from weft.program.lower.lanes import has_lanes, lanes_of
+from weft.program.lower.lower import stages_of
+from weft.program.lower.schedule import forwards_ahead, micro_sizes
+from weft.program.passes.stale import Stage, versions
 
 # Tensors that training keeps per weight: itself, its gradient, the optimizer's own.
 COPIES = {"sgd": 2, "momentum": 3, "adam": 4, "adamw": 4}

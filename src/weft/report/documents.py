@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from weft.plan.plan import Mode, Plan
+from weft.plans.plan import Mode, Plan
 from weft.program.timeline import Timeline
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weft.plan.plan import Plan, Shard
+from weft.plans.plan import Plan, Shard
 from weft.program.instructions import Send
-from weft.program.lower import lower
+from weft.program.lower.lower import lower
 from weft.report.canvas import FAINT, INK, sheet
 from weft.report.words import part_words, seconds, size
 

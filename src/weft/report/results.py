@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from rich.console import Group, RenderableType
 
-from weft.program.lower import lower
+from weft.program.lower.lower import lower
 from weft.report.tables import list_table, timeline_table
 from weft.report.words import seconds
-from weft.runtime.peer_timeline import assembled
+from weft.runtime.run.peer_timeline import assembled
 from weft.simulate.simulate import simulate
 
 # Of a swarm: sent; lost on a link; heard in time or not; came too late; minibatches a device left out.
 RADIO = ("messages", "packets", "packets_lost", "heard", "unheard", "late", "left_out")
 
 if TYPE_CHECKING:
-    from weft.runtime.inference import InferResult
-    from weft.runtime.results import TrainResult
+    from weft.runtime.run.inference import InferResult
+    from weft.runtime.run.results import TrainResult
 
 
 def train_document(result: TrainResult) -> dict[str, Any]:

@@ -16,11 +16,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from weft.plan.peer_plan import NAMES as PEERS
-from weft.plan.plan import Plan, Shard
-from weft.plan.profile import DeviceTimes, Profile
+from weft.plans.plan import Plan, Shard
+from weft.plans.profile import DeviceTimes, Profile
 from weft.program.timeline import Timeline
 from weft.report.words import count, layer_range, part_words, seconds, size
+from weft.strategies.decoupled.strategy import NAMES as PEERS
 
 if TYPE_CHECKING:
     from weft.api import Row

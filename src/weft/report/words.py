@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.plan.plan import Part, Plan, Shard
+from weft.plans.plan import Part, Plan, Shard
 
 
 def seconds(value: float) -> str:

@@ -12,8 +12,8 @@ import statistics
 
 import msgspec
 
-from weft.plan.plan import Plan, Predicted
-from weft.program.lower import lower
+from weft.plans.plan import Plan, Predicted
+from weft.program.lower.lower import lower
 from weft.program.memory import memory_bytes
 from weft.program.validate import check_flow
 from weft.simulate.compiled import compile_program

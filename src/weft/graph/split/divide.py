@@ -1,0 +1,259 @@
+"""Who computes which nodes of a round: the gateway before the devices, each device, the gateway after.
+
+    divide(graph, (5, 5), "data").own       # the fully connected layer's product, without its bias
+
+The devices do what can be cut; the gateway what needs a value whole: the change of a map into a vector
+before a fully connected layer, the bias and what follows after a sum, a mean over a whole map. Nodes
+with weights of their own are never the gateway's: a block that would need it is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from types import MappingProxyType
+from typing import Literal, NamedTuple, NoReturn
+
+from weft.errors import InputError
+from weft.graph.network import Graph, Node, refs
+from weft.graph.split.rows import ELEMENTWISE, Rule, is_map, rules_of
+
+LINEAR = "aten.linear.default"
+_RESHAPES = {"aten.flatten.using_ints", "aten.view.default", "aten.reshape.default"}
+
+
+class Division(NamedTuple):
+    before: tuple[Node, ...]
+    own: tuple[Node, ...]
+    after: tuple[Node, ...]
+    model: Node | None = None  # a fully connected layer of which each device makes some outputs
+    data: Node | None = None  # one of which each device reads some inputs, and makes a summand
+    flat: Node | None = None  # makes the vector that `data` reads of a map's rows
+    rules: Mapping[str, Rule | None] = MappingProxyType({})  # of what can be cut into rows
+
+
+def divide(graph: Graph, layers: tuple[int, int], mode: str) -> Division:
+    """The division of layers first..last (0-based, both included)."""
+    if mode == "whole":
+        return Division((), tuple(_nodes(graph, *layers)), ())
+    if mode == "rows":
+        return _by_rows(graph, layers)
+    if mode == "rows+data":
+        return _rows_and_data(graph, layers)
+    if mode == "hybrid":
+        return _hybrid(graph, layers)
+    if layers[0] != layers[1]:
+        raise InputError(
+            f"a block of layers {layers[0] + 1} to {layers[1] + 1} in mode {mode}: this mode is for one "
+            "fully connected layer; give every layer a block"
+        )
+    head, linear, tail = parts_of_linear(graph, layers[0], mode)
+    if mode == "data":
+        return _closed(graph, Division(tuple(head), (linear,), tuple(tail), data=linear))
+    own, after = _unit_tail(graph, linear, tail)
+    return _closed(graph, Division(tuple(head), (linear, *own), tuple(after), model=linear))
+
+
+def kind_of(graph: Graph, layer: int) -> Literal["rows", "units", "whole"]:
+    """How a layer can be cut: rows of a map, units of a fully connected layer, not at all."""
+    for mode, kind in (("rows", "rows"), ("data", "units")):
+        try:
+            divide(graph, (layer, layer), mode)
+        except InputError:
+            continue
+        return "rows" if kind == "rows" else "units"
+    return "whole"
+
+
+def weighted(graph: Graph, node: Node) -> bool:
+    """Whether it multiplies with a matrix or kernel of its own: what costs time."""
+    if node.op in ELEMENTWISE:
+        return False
+    return any(len(graph.state[name].shape) > 1 for name in refs(node) if name in graph.state)
+
+
+def is_constant(graph: Graph, name: str) -> bool:
+    return name in graph.values and not graph.values[name].scales
+
+
+def reads(graph: Graph, nodes: Iterable[Node]) -> list[str]:
+    """What nodes read beside state and constants, and do not make themselves; in order."""
+    nodes = list(nodes)
+    made = {node.name for node in nodes}
+    return [
+        name
+        for name in dict.fromkeys(name for node in nodes for name in refs(node))
+        if name not in made and name not in graph.state
+    ]
+
+
+def parts_of_linear(graph: Graph, layer: int, mode: str) -> tuple[list[Node], Node, list[Node]]:
+    """What comes before a layer's fully connected operator, the operator, the rest."""
+    nodes = [node for node in graph.layers[layer].nodes if not is_constant(graph, node.name)]
+    heavy = [node for node in nodes if weighted(graph, node)]
+    if len(heavy) != 1 or heavy[0].op != LINEAR or len(graph.values[heavy[0].name].shape) != 2:
+        kinds = ", ".join(node.op for node in heavy) or "nothing with weights"
+        raise InputError(
+            f"layer {layer + 1} ({graph.layers[layer].name}) has {kinds}; mode {mode} needs one fully "
+            "connected operator on vectors. Use mode rows or whole for it"
+        )
+    linear = heavy[0]
+    above = _ancestors(nodes, linear)
+    head = [node for node in nodes if node.name in above]
+    tail = [node for node in nodes if node.name not in above and node is not linear]
+    return head, linear, tail
+
+
+def is_unitwise(graph: Graph, node: Node, width: int) -> bool:
+    """Whether every unit of a vector of this width depends on that unit of its operands alone."""
+    shape = (1, width)
+    same = node.op in ELEMENTWISE or (node.op in _RESHAPES and len(refs(node)) == 1)
+    if not same or node.name not in graph.values or graph.values[node.name].shape != shape:
+        return False
+    for name in refs(node):
+        if name in graph.state:
+            fits = graph.state[name].shape == (width,) or prod(graph.state[name].shape) == 1
+        else:
+            value = graph.values[name]
+            fits = value.shape == shape if value.scales else prod(value.shape) == 1
+        if not fits:
+            return False
+    return True
+
+
+def is_flatten(graph: Graph, node: Node) -> bool:
+    """Whether it makes a vector of each sample's map."""
+    if node.op not in _RESHAPES:
+        return False
+    before, after = graph.values[refs(node)[0]], graph.values[node.name]
+    return is_map(before) and after.shape == (1, prod(before.shape[1:]))
+
+
+def _nodes(graph: Graph, first: int, last: int) -> list[Node]:
+    return [node for layer in graph.layers[first : last + 1] for node in layer.nodes]
+
+
+def _ancestors(nodes: Sequence[Node], node: Node) -> set[str]:
+    found = set(refs(node))
+    for other in reversed(nodes):
+        if other.name in found:
+            found.update(refs(other))
+    return found
+
+
+def _by_rows(graph: Graph, layers: tuple[int, int]) -> Division:
+    return _closed(graph, _cut_rows(graph, _nodes(graph, *layers), layers))
+
+
+def _cut_rows(graph: Graph, nodes: list[Node], layers: tuple[int, int]) -> Division:
+    rules = rules_of(graph, nodes)
+    where: dict[str, str] = {}
+    for node in nodes:
+        if is_constant(graph, node.name):
+            continue
+        sources = {where.get(name, "before") for name in refs(node)}
+        if "after" in sources:
+            where[node.name] = "after"
+        elif rules[node.name] is not None:
+            where[node.name] = "own"
+        else:
+            where[node.name] = "after" if "own" in sources else "before"
+        if where[node.name] != "own" and weighted(graph, node):
+            raise InputError(
+                f"layers {layers[0] + 1} to {layers[1] + 1} cannot be cut into rows: {node.name} "
+                f"({node.op}) needs whole values. Begin a new block there, or use mode whole"
+            )
+    before, own, after = (
+        tuple(node for node in nodes if where.get(node.name) == part)
+        for part in ("before", "own", "after")
+    )
+    return Division(before, own, after, rules=rules)
+
+
+def _unit_tail(graph: Graph, linear: Node, tail: Iterable[Node]) -> tuple[list[Node], list[Node]]:
+    """What a device can do with its own units of a fully connected layer's result; the rest."""
+    width = graph.values[linear.name].shape[1]
+    own: list[Node] = []
+    after: list[Node] = []
+    gone: set[str] = set()
+    for node in tail:
+        if is_unitwise(graph, node, width) and gone.isdisjoint(refs(node)):
+            own.append(node)
+        else:
+            after.append(node)
+            gone.add(node.name)
+    return own, after
+
+
+def _hybrid(graph: Graph, layers: tuple[int, int]) -> Division:
+    first, last = layers
+    if last != first + 1:
+        raise InputError(
+            f"a hybrid block of layers {first + 1} to {last + 1}: it is of two fully connected layers"
+        )
+    head, model, tail = parts_of_linear(graph, first, "hybrid")
+    between, data, rest = parts_of_linear(graph, last, "hybrid")
+    own, after = _unit_tail(graph, model, [*tail, *between])
+    if after:
+        _refuse(graph, layers, "hybrid", after[0].name, "needs the whole vector")
+    whole = Division(tuple(head), (model, *own, data), tuple(rest), model=model, data=data)
+    return _only_sums(graph, layers, "hybrid", _closed(graph, whole))
+
+
+def _rows_and_data(graph: Graph, layers: tuple[int, int]) -> Division:
+    first, last = layers
+    head, linear, tail = parts_of_linear(graph, last, "rows+data")
+    flat = next((node for node in head if is_flatten(graph, node)), None)
+    if first == last or flat is None:
+        _refuse(
+            graph, layers, "rows+data", linear.name, "does not follow on a map of a convolution"
+        )
+    below = head[head.index(flat) + 1 :]
+    width = graph.values[flat.name].shape[1]
+    for node in below:
+        if not is_unitwise(graph, node, width) or any(name in graph.state for name in refs(node)):
+            _refuse(graph, layers, "rows+data", node.name, "needs the whole vector")
+    nodes = [*_nodes(graph, first, last - 1), *head[: head.index(flat)]]
+    rows = _cut_rows(graph, nodes, layers)
+    if rows.after:
+        _refuse(graph, layers, "rows+data", rows.after[0].name, "needs the whole map")
+    own = (*rows.own, flat, *below, linear)
+    whole = Division(rows.before, own, tuple(tail), data=linear, flat=flat, rules=rows.rules)
+    return _only_sums(graph, layers, "rows+data", _closed(graph, whole))
+
+
+def _only_sums(graph: Graph, layers: tuple[int, int], mode: str, made: Division) -> Division:
+    """Refuses a block whose devices would have to give something beside their summands."""
+    later = {*graph.cuts[layers[1] + 1], *reads(graph, made.after)}
+    for node in made.own:
+        if node.name in later and node is not made.data and not is_constant(graph, node.name):
+            _refuse(graph, layers, mode, node.name, "is also needed elsewhere")
+    return made
+
+
+def _refuse(graph: Graph, layers: tuple[int, int], mode: str, name: str, why: str) -> NoReturn:
+    raise InputError(
+        f"layers {layers[0] + 1} to {layers[1] + 1} cannot be one block in mode {mode}: {name} {why}. "
+        "Use a block of mode rows and one of mode data or model"
+    )
+
+
+def _closed(graph: Graph, made: Division) -> Division:
+    """Constants go to every part that reads them."""
+    layers = graph.layers
+    constants = [n for layer in layers for n in layer.nodes if is_constant(graph, n.name)]
+    if not constants:
+        return made
+    parts = [
+        (*[n for n in constants if n.name in _read_by(constants, part)], *part)
+        for part in (made.before, made.own, made.after)
+    ]
+    return made._replace(before=parts[0], own=parts[1], after=parts[2])
+
+
+def _read_by(constants: Sequence[Node], nodes: Iterable[Node]) -> set[str]:
+    found = {name for node in nodes for name in refs(node)}
+    for node in reversed(constants):
+        if node.name in found:
+            found.update(refs(node))
+    return found

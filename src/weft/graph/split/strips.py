@@ -1,0 +1,201 @@
+"""Nodes that compute some rows of their results, from some rows of their inputs.
+
+Padding belongs to the true borders of a map only. A strip in the middle gets its neighbours' rows
+instead, one at the top gets padding above but not below: so the padding of rows becomes a node of its own
+(zeros; minus infinity under a maximum), and the operator keeps that of columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from weft.graph.network import Arg, Atom, Graph, Infinite, Node, Ref
+from weft.graph.split.rows import Range, Rule, argument, both, needed_rows, places
+
+_PADDING = {"aten.conv2d.default": 4, "aten.max_pool2d.default": 3, "aten.avg_pool2d.default": 3}
+_ROWS = 2  # the dimension
+
+
+def strip_nodes(
+    graph: Graph,
+    nodes: Sequence[Node],
+    takes: Mapping[str, Range],
+    gives: Mapping[str, Range],
+    rules: Mapping[str, Rule | None],
+) -> list[Node]:
+    """`nodes` rewritten: they read rows `takes` of the inputs and make rows `gives`, by their names."""
+    writer = _Writer(graph, takes, gives)
+    rows = needed_rows(graph, nodes, gives, rules)
+    for node in nodes:
+        rule = rules[node.name]
+        if node.name in rows and rule is not None:
+            writer.write(node, rule, rows[node.name])
+    return writer.nodes
+
+
+def renamed(node: Node, names: Mapping[str, str], name: str) -> Node:
+    """The same call under another name, reading other names."""
+
+    def atom(a: Atom) -> Atom:
+        return Ref(names.get(a.name, a.name)) if isinstance(a, Ref) else a
+
+    args: list[Arg] = [[atom(a) for a in g] if isinstance(g, list) else atom(g) for g in node.args]
+    return Node(name, node.op, args, node.kwargs)
+
+
+class _Writer:
+    def __init__(
+        self, graph: Graph, takes: Mapping[str, Range], gives: Mapping[str, Range]
+    ) -> None:
+        self.graph = graph
+        self.gives = gives
+        self.nodes: list[Node] = []
+        self._have = {value: (value, rows) for value, rows in takes.items()}
+        self._cuts: dict[tuple[str, Range], str] = {}
+
+    def write(self, node: Node, rule: Rule, rows: Range) -> None:
+        made = rows
+        if rule.repeat > 1:
+            made = (rows[0] // rule.repeat * rule.repeat, -(-rows[1] // rule.repeat) * rule.repeat)
+        name = node.name
+        if self.gives.get(name, made) != made:  # more is made inside than is given
+            name = f"{name}:all"
+        if self._untouched(node, rule, made):
+            whole = {v: self._have[v][0] for v in (*rule.maps, *rule.whole)}
+            self.nodes.append(renamed(node, whole, name))
+        elif node.op in _PADDING:
+            self._windows(node, rule, made, name)
+        elif node.op == "aten.pad.default":
+            self._pad_node(node, rule, made, name)
+        else:
+            self._plain(node, rule, made, name)
+        self._have[node.name] = (name, made)
+        if name != node.name:
+            first, last = self.gives[node.name]
+            self._add(
+                node.name, "aten.narrow.default", Ref(name), _ROWS, first - made[0], last - first
+            )
+
+    def _untouched(self, node: Node, rule: Rule, rows: Range) -> bool:
+        """Whether it reads and makes whole maps; then it stays as it is."""
+        every = [(node.name, rows), *((v, self._have[v][1]) for v in rule.maps)]
+        return all(have == (0, places(self.graph.values[v])) for v, have in every)
+
+    def _plain(self, node: Node, rule: Rule, rows: Range, name: str) -> None:
+        span = rule.span(*rows)
+        names = {v: self._cut(v, span) for v in rule.maps}
+        names |= {v: self._have[v][0] for v in rule.whole}
+        if node.op == "aten.adaptive_avg_pool2d.default":  # of a map to its own size
+            node = Node(node.name, "aten.alias.default", node.args[:1])
+        elif node.op == "aten.upsample_nearest2d.vec" and isinstance(node.args[1], list):
+            size: Arg = [rows[1] - rows[0], node.args[1][1]]
+            node = Node(node.name, node.op, [node.args[0], size, *node.args[2:]], node.kwargs)
+        self.nodes.append(renamed(node, names, name))
+
+    def _windows(self, node: Node, rule: Rule, rows: Range, name: str) -> None:
+        """A convolution or pool: its padding of rows becomes a node, or another strip's rows."""
+        source = rule.maps[0]
+        span = rule.span(*rows)
+        height = self.graph.values[source].shape[2]
+        outside = span[0] < 0 or span[1] > height
+        if outside and node.op == "aten.avg_pool2d.default" and self._uneven(node, rule, span):
+            self._averages(node, rule, span, name)
+            return
+        fill: Arg = Infinite("-inf") if node.op == "aten.max_pool2d.default" else 0.0
+        padded = self._padded(source, span, f"{node.name}:pad", fill) if outside else ""
+        names = {source: padded or self._cut(source, span)}
+        self.nodes.append(renamed(_without_row_padding(node), names, name))
+
+    def _pad_node(self, node: Node, rule: Rule, rows: Range, name: str) -> None:
+        columns = argument(node, 1, "pad", [])[:2]
+        fill = argument(node, 3, "value", None)
+        self._padded(rule.maps[0], rule.span(*rows), name, 0.0 if fill is None else fill, columns)
+
+    def _uneven(self, node: Node, rule: Rule, span: Range) -> bool:
+        """Whether an average at the border is over fewer places than elsewhere."""
+        if argument(node, 6, "divisor_override", None) is not None:
+            return False
+        height = self.graph.values[rule.maps[0]].shape[2]
+        counts_padding = argument(node, 5, "count_include_pad", True)
+        return not counts_padding or span[1] > height + rule.above
+
+    def _averages(self, node: Node, rule: Rule, span: Range, name: str) -> None:
+        """An average over what is inside: that over zeros too, by the share that is inside."""
+        source = rule.maps[0]
+        _, _, height, width = self.graph.values[source].shape
+        kernel = both(node.args[1])
+        stride = both(argument(node, 2, "stride", None) or node.args[1])
+        side = both(argument(node, 3, "padding", 0))[1]
+        count = self.graph.values[node.name].shape[3]
+        right = max((count - 1) * stride[1] - side + kernel[1] - width, 0)
+        padded = self._padded(source, span, f"{node.name}:pad", 0.0, [side, right])
+        inside = (max(span[0], 0), min(span[1], height))
+        one, mask = f"{node.name}:one", f"{node.name}:mask"
+        self._add(f"{one}:row", "aten.narrow.default", Ref(self._cut(source, inside)), 1, 0, 1)
+        self._add(one, "aten.ones_like.default", Ref(f"{one}:row"))
+        if argument(
+            node, 5, "count_include_pad", True
+        ):  # padding counts, what lies beyond does not
+            counted = (span[0], min(span[1], height + rule.above))
+            around: list[Atom] = [
+                side,
+                min(right, side),
+                inside[0] - counted[0],
+                counted[1] - inside[1],
+            ]
+            self._add(f"{one}:pad", "aten.pad.default", Ref(one), around, "constant", 1.0)
+            one, right, inside = f"{one}:pad", right - min(right, side), counted
+            side = 0
+        rest: list[Atom] = [side, right, inside[0] - span[0], span[1] - inside[1]]
+        self._add(mask, "aten.pad.default", Ref(one), rest, "constant", 0.0)
+        for part in (padded, mask):
+            args: list[Arg] = [list(kernel), list(stride), [0, 0], False, True, None]
+            self._add(f"{part}:mean", node.op, Ref(part), *args)
+        self._add(name, "aten.div.Tensor", Ref(f"{padded}:mean"), Ref(f"{mask}:mean"))
+
+    def _padded(
+        self, value: str, span: Range, name: str, fill: Arg, columns: Sequence[Atom] = (0, 0)
+    ) -> str:
+        """Rows `span` of a value, those beyond its borders filled."""
+        height = self.graph.values[value].shape[2]
+        first, last = max(span[0], 0), min(span[1], height)
+        if first >= last:  # nothing but padding: fill around some row, and leave it out
+            first, last = (0, 1) if last <= 0 else (height - 1, height)
+        top, bottom = max(first - span[0], 0), max(span[1] - last, 0)
+        amounts: list[Atom] = [*columns, top, bottom]
+        source = Ref(self._cut(value, (first, last)))
+        extra = last - first + top + bottom - (span[1] - span[0])
+        padded = f"{name}:more" if extra else name
+        self._add(padded, "aten.pad.default", source, amounts, "constant", fill)
+        if extra:
+            after = 0 if span[0] < 0 else extra
+            self._add(name, "aten.narrow.default", Ref(padded), _ROWS, after, span[1] - span[0])
+        return name
+
+    def _cut(self, value: str, rows: Range) -> str:
+        """A name for these rows of a value, of which at least they are here."""
+        name, have = self._have[value]
+        if have == rows:
+            return name
+        if (value, rows) not in self._cuts:
+            cut = f"{value}:{rows[0]}-{rows[1]}"
+            length = rows[1] - rows[0]
+            self._add(cut, "aten.narrow.default", Ref(name), _ROWS, rows[0] - have[0], length)
+            self._cuts[value, rows] = cut
+        return self._cuts[value, rows]
+
+    def _add(self, name: str, op: str, *args: Arg) -> None:
+        self.nodes.append(Node(name, op, list(args)))
+
+
+def _without_row_padding(node: Node) -> Node:
+    position = _PADDING[node.op]
+    rows, columns = both(argument(node, position, "padding", 0))
+    if not rows:
+        return node
+    args, kwargs = list(node.args), dict(node.kwargs)
+    if position < len(args):
+        args[position] = [0, columns]
+    else:
+        kwargs["padding"] = [0, columns]
+    return Node(node.name, node.op, args, kwargs)

@@ -1,0 +1,105 @@
+"""Which layers of a network can be spread unit by unit: dense layers, and convolutions by channels.
+
+    before, rest = unit_parts(graph, 2)      # what makes a vector of a layer's input, and the layer itself
+
+A unit is a neuron of a dense layer or a channel of a convolution. What follows in the same layer must treat
+each unit by itself: activations, pools. Where a dense layer follows a convolution, its input is a map that it
+makes a vector of; a channel then stands for all of its places in that vector.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from weft.errors import InputError
+from weft.graph.network import Graph, Node, Ref, refs
+from weft.graph.split.divide import divide, is_constant, is_flatten, reads, weighted
+from weft.graph.split.rows import ELEMENTWISE, argument, is_map
+
+_CONVOLUTION = "aten.conv2d.default"
+_POOLS = {
+    "aten.max_pool2d.default",
+    "aten.avg_pool2d.default",
+    "aten.adaptive_avg_pool2d.default",
+}
+_GROUPS = 6  # place of the number of groups among a convolution's arguments
+
+Parts = tuple[tuple[Node, ...], tuple[Node, ...]]
+
+
+def unit_parts(graph: Graph, layer: int) -> Parts:
+    """A layer's nodes (what makes a vector of the input, the rest); InputError where units of it do not
+    stand alone."""
+    nodes = [node for node in graph.layers[layer].nodes if not is_constant(graph, node.name)]
+    heavy = [node for node in nodes if weighted(graph, node)]
+    last = layer == len(graph.layers) - 1
+    if len(heavy) == 1 and heavy[0].op == _CONVOLUTION and not last:
+        before: tuple[Node, ...] = ()
+        rest, odd = _convolution(graph, nodes, heavy[0])
+    else:
+        before, rest, odd = _dense(graph, layer, last)
+    crossing = [*graph.cuts[layer], *graph.cuts[layer + 1]]
+    if not odd and len(crossing) != 2:
+        odd = f"{', '.join(crossing)} cross its ends where one value each is allowed"
+    if not odd and reads(graph, (*before, *rest)) != [crossing[0]]:
+        odd = "it reads more than the layer before"
+    if odd:
+        raise InputError(
+            f"layer {layer + 1} ({graph.layers[layer].name}) cannot be spread by units: {odd}. Use a "
+            "network of convolutions and fully connected layers in a row, such as mlp or lenet5"
+        )
+    return before, rest
+
+
+def places_of(graph: Graph, layer: int, width: int) -> int:
+    """How many inputs of a weight that has `width` of them belong to one unit of the layer before."""
+    return width // graph.values[graph.cuts[layer][0]].shape[1]
+
+
+def _dense(graph: Graph, layer: int, last: bool) -> tuple[tuple[Node, ...], tuple[Node, ...], str]:
+    division = divide(graph, (layer, layer), "model")
+    odd = ""
+    blocking = [node for node in division.before if not _by_channels(graph, node)]
+    if layer and blocking:
+        odd = f"{blocking[0].name} needs the whole vector before it"
+    elif division.after and not last:
+        odd = f"{division.after[0].name} needs the whole vector after it"
+    # A flattening that names its size would not fit some channels of the map.
+    before = tuple(
+        Node(node.name, "aten.flatten.using_ints", [Ref(refs(node)[0]), 1])
+        if is_flatten(graph, node)
+        else node
+        for node in division.before
+    )
+    return before, (*division.own, *division.after), odd
+
+
+def _by_channels(graph: Graph, node: Node) -> bool:
+    """Whether every channel of a map is treated by itself, up to making a vector of them all."""
+    return is_flatten(graph, node) or _channelwise(graph, node)
+
+
+def _convolution(graph: Graph, nodes: list[Node], node: Node) -> tuple[tuple[Node, ...], str]:
+    if argument(node, _GROUPS, "groups", 1) != 1:
+        return tuple(nodes), f"{node.name} reads its channels in groups"
+    if nodes[0] is not node:
+        return tuple(nodes), f"{nodes[0].name} comes before {node.name}"
+    for other in nodes[1:]:
+        if not _channelwise(graph, other):
+            return tuple(nodes), f"{other.name} ({other.op}) has weights or mixes channels"
+    return tuple(nodes), ""
+
+
+def _channelwise(graph: Graph, node: Node) -> bool:
+    """Whether a channel of the result is made of that channel of one map alone, without weights."""
+    value = graph.values.get(node.name)
+    if value is None or not is_map(value) or any(name in graph.state for name in refs(node)):
+        return False
+    read = [graph.values[name] for name in refs(node)]
+    maps = [given for given in read if given.scales]
+    if node.op in _POOLS:
+        return len(read) == 1 and read[0].shape[1] == value.shape[1]
+    fits = all(given.shape == value.shape for given in maps)
+    return node.op in ELEMENTWISE and fits and all(
+        prod(given.shape) == 1 for given in read if not given.scales
+    )  # fmt: skip

@@ -1,0 +1,121 @@
+"""Segments that compute listed units of a layer, for networks spread neuron by neuron, channel by channel.
+
+    listed_segment(graph, 2, part=4, units=(5, 9, 12), columns=(0, 1, 40, 41))
+
+The weight's rows are the units, in their order; its columns are the units of the layer before in the order
+in which their owners' messages are joined. So the input is a plain concatenation of messages. Which layers
+can be listed is in `unit_parts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from weft.errors import InputError
+from weft.graph.network import Graph, Node, Pick, Segment, State, Value, refs
+from weft.graph.split.unit_parts import places_of, unit_parts
+
+_RESHAPES = ("aten.view.default", "aten.reshape.default")
+
+
+def unit_widths(graph: Graph) -> tuple[int, ...]:
+    """The hidden layers' numbers of units; InputError where a layer cannot be spread."""
+    last = len(graph.layers) - 1
+    if last < 1:
+        raise InputError(f"{graph.name} has one layer; a network that is spread by units needs two")
+    for layer in range(last + 1):
+        unit_parts(graph, layer)
+    return tuple(graph.values[output_of(graph, layer)].shape[1] for layer in range(last))
+
+
+def input_of(graph: Graph, layer: int) -> str:
+    """The one value that a layer reads."""
+    return graph.cuts[layer][0]
+
+
+def output_of(graph: Graph, layer: int) -> str:
+    """The one value that it leaves."""
+    return graph.cuts[layer + 1][0]
+
+
+def listed_segment(
+    graph: Graph,
+    layer: int,
+    part: int,
+    units: Sequence[int] = (),
+    columns: Sequence[int] = (),
+    *,
+    with_loss: bool = False,
+) -> Segment:
+    """Some units of a layer (none given: all) on some of its inputs (none given: all, in order)."""
+    before, rest = unit_parts(graph, layer)
+    if units:
+        rest = tuple(_reshaped(node) for node in rest)
+    nodes = (*before, *rest)
+    source, result = input_of(graph, layer), output_of(graph, layer)
+    picks = _picks(graph, layer, nodes, tuple(units), tuple(columns))
+    state = {name: _state(graph.state[name], picks.get(name)) for name in _read(graph, nodes)}
+    if with_loss and graph.loss:
+        state |= {name: graph.state[name] for name in graph.loss.state}
+    return Segment(
+        first=layer,
+        last=layer,
+        nodes=list(nodes),
+        inputs={source: _cut(graph.values[source], len(columns))},
+        outputs={result: _cut(graph.values[result], len(units))},
+        state=state,
+        loss=graph.loss if with_loss else None,
+        part=part,
+        picks=picks,
+    )
+
+
+def _read(graph: Graph, nodes: Sequence[Node]) -> list[str]:
+    every = (name for node in nodes for name in refs(node) if name in graph.state)
+    return list(dict.fromkeys(every))
+
+
+def _picks(
+    graph: Graph,
+    layer: int,
+    nodes: Sequence[Node],
+    units: tuple[int, ...],
+    columns: tuple[int, ...],
+) -> dict[str, Pick]:
+    if not units and not columns:
+        return {}
+    picks: dict[str, Pick] = {}
+    for name in _read(graph, nodes):
+        shape = graph.state[name].shape
+        across: tuple[int, ...] = ()
+        if len(shape) > 1 and columns:
+            places = range(places_of(graph, layer, shape[1]))
+            across = tuple(unit * len(places) + place for unit in columns for place in places)
+        if prod(shape) > 1 and (units or across):
+            count = len(units) if units else shape[0]
+            picks[name] = Pick(shape, 0, 0, count, rows=units, columns=across)
+    return picks
+
+
+def _state(state: State, pick: Pick | None) -> State:
+    if pick is None:
+        return state
+    shape = list(state.shape)
+    for dim, places in ((0, pick.rows), (1, pick.columns)):
+        if places:
+            shape[dim] = len(places)
+    return State(tuple(shape), state.dtype, state.trainable)
+
+
+def _cut(value: Value, count: int) -> Value:
+    if not count:
+        return value
+    return Value((value.shape[0], count, *value.shape[2:]), value.dtype, value.batch_dim)
+
+
+def _reshaped(node: Node) -> Node:
+    """Of a vector to a vector: the number of units in it is no longer right."""
+    if node.op in _RESHAPES:
+        return Node(node.name, "aten.alias.default", node.args[:1])
+    return node

@@ -1,0 +1,170 @@
+"""Decoupled training's evaluation beside ours: Figures 2 to 5, and every claim made of them.
+
+    weft reproduce decoupled            # CIFAR-10 and Speech Commands subsets of $WEFT_DATA, 3 seeds
+    weft reproduce decoupled --quick    # MNIST images that come with a package, one seed
+
+The accuracy runs use a small network of five convolutions and subsets: they show which method is
+better, not the paper's absolute numbers. A long run that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from weft.papers.claims import Claim, Reproduction, Table
+from weft.papers.decoupled.claims import (
+    accuracy_claims,
+    compute_claims,
+    overlap_claims,
+    plus_claims,
+    topology_claims,
+)
+from weft.papers.decoupled.compute import Load, loads
+from weft.papers.decoupled.figures import draw_bars, draw_compute, draw_convergence
+from weft.papers.decoupled.runs import (
+    CIFAR,
+    DIGITS,
+    SPEECH,
+    Setting,
+    Summary,
+    jobs,
+    run_all,
+    scoring_rows,
+    summarise,
+)
+from weft.papers.registry import Tell, paper
+from weft.papers.tables import claims_markdown, table_markdown, write_texts
+
+TITLE = "Decoupled training: unequal peers, different classes, no server"
+SEEDS = (0, 1, 2)
+MORE = (
+    3,
+    4,
+)  # for the two rows of our own target: three seeds differ by more than the target's point
+BARRIER = 10.0  # rounds of the fast peers that a barrier costs when one peer is ten times slower
+METHODS_CIFAR = (
+    "dense", "central", "equal-steps", "4N_5Cls", "split", "overlap-1", "overlap-2", "mesh", "gossip",
+    "no-sync", "fedavg", "plus", "plus-slow",
+)  # fmt: skip
+METHODS_SPEECH = ("dense", "central", "overlap-1", "overlap-3", "overlap-6", "fedavg")
+METHODS_QUICK = (
+    "dense", "central", "4N_5Cls", "split", "overlap-1", "mesh", "no-sync", "fedavg", "plus", "plus-slow",
+)  # fmt: skip
+
+
+@paper("decoupled", TITLE)
+def decoupled(out: Path, quick: bool, tell: Tell) -> Reproduction:
+    plans: list[tuple[Setting, Sequence[str], Sequence[int]]]
+    if quick:
+        plans = [(DIGITS, METHODS_QUICK, SEEDS[:1])]
+    else:
+        plans = [
+            (CIFAR, METHODS_CIFAR, SEEDS), (CIFAR, ("dense", "plus"), MORE),
+            (SPEECH, METHODS_SPEECH, SEEDS),
+        ]  # fmt: skip
+    wanted = [job for setting, names, seeds in plans for job in jobs(setting, names, seeds)]
+    outcomes = run_all(wanted, out, tell, workers=1 if quick else 2)
+    found = {setting: summarise(outcomes, setting) for setting, _, _ in plans}
+    counted = loads()
+    tell("drawing", 0.98)
+    files = draw_figures(out, found, counted)
+    claims = [*compute_claims(counted), *learning_claims(found)]
+    tables = (
+        compute_table(counted),
+        scoring_table(plans[0][0]),
+        *(accuracy_table(setting, rows) for setting, rows in found.items()),
+    )
+    files += write_tables(out, Reproduction("decoupled", tuple(claims), (), tables))
+    tell("done", 1.0)
+    return Reproduction("decoupled", tuple(claims), tuple(map(str, files)), tables)
+
+
+def learning_claims(found: Mapping[Setting, Mapping[str, Summary]]) -> list[Claim]:
+    claims: list[Claim] = []
+    for setting, rows in found.items():
+        if "4N_5Cls" in rows:
+            claims += accuracy_claims(setting, rows)
+        overlaps = overlap_rows(rows)
+        if len(overlaps) > 1:
+            claims += overlap_claims(setting, overlaps, rows["dense"])
+        if "mesh" in rows:
+            claims += topology_claims(setting, rows["4N_5Cls"], rows["mesh"])
+        if "plus" in rows:
+            claims += plus_claims(
+                setting, rows["dense"], rows["plus"], rows.get("plus-slow"), BARRIER
+            )
+    return claims
+
+
+def overlap_rows(rows: Mapping[str, Summary]) -> list[Summary]:
+    """From the smallest overlap to the largest; 4N_5Cls shares the most of the sets for ten classes."""
+    names = [name for name in ("overlap-1", "overlap-2", "overlap-3", "overlap-6") if name in rows]
+    return [rows[name] for name in [*names, *(["4N_5Cls"] if "4N_5Cls" in rows else [])]]
+
+
+def draw_figures(
+    out: Path, found: Mapping[Setting, Mapping[str, Summary]], counted: Sequence[Load]
+) -> list[Path]:
+    files = [out / name for name in ("figure3.png", "figure4.png", "topology.png", "figure5.png")]
+    first, rows = next(iter(found.items()))
+    draw_convergence(files[0], first, rows)
+    overlaps = [
+        (setting, [*overlap_rows(own), own["central"], own["dense"]])
+        for setting, own in found.items()
+    ]
+    draw_bars(files[1], "Fig. 4, overlap", overlaps)
+    kinds = [rows[name] for name in ("no-sync", "4N_5Cls", "gossip", "mesh") if name in rows]
+    draw_bars(files[2], "Topologies and exchange", [(first, kinds)])
+    draw_compute(files[3], counted)
+    return files
+
+
+def compute_table(counted: Sequence[Load]) -> Table:
+    rows = tuple(
+        (
+            load.label, f"{load.dense_macs / 1e6:.1f}", f"{load.shared_macs / 1e6:.1f}",
+            f"{load.peer_macs / 1e6:.1f}", f"{load.per_sample:.2f}x", f"{load.per_epoch:.2f}x",
+            f"{load.aggregation_share:.2e}", "-" if load.paper is None else f"{load.paper:g}x",
+        )
+        for load in counted
+    )  # fmt: skip
+    columns = (
+        "VGG-16 at 32x32", "dense, M MACs", "shared", "peer", "less per sample", "less per epoch",
+        "averaging / epoch", "paper",
+    )  # fmt: skip
+    return Table("Fig. 5: computation of one peer", columns, rows)
+
+
+def scoring_table(setting: Setting) -> Table:
+    """What choosing filters by score, and new statistics, are worth before any training."""
+    rows = tuple(
+        (name, f"{before:.1f}%", f"{after:.1f}%") for name, before, after in scoring_rows(setting)
+    )
+    columns = ("filters chosen by", "decoupled", "batch norm estimated anew")
+    return Table(f"Decoupling alone: {setting.title}, 10% of the filters a class", columns, rows)
+
+
+def accuracy_table(setting: Setting, found: Mapping[str, Summary]) -> Table:
+    dense = found["dense"]
+    rows = tuple(
+        (
+            summary.method.label,
+            f"{summary.mean:.1f} ± {summary.spread:.1f}" if summary.seeds > 1 else f"{summary.mean:.1f}",
+            str(summary.seeds),
+            f"{dense.work / summary.work:.2f}x",
+            f"{summary.sent:.2f}" if summary.sent else "-",
+        )
+        for summary in found.values()
+    )  # fmt: skip
+    title = f"{setting.title}: {setting.train} samples, {setting.rounds} rounds"
+    columns = ("method", "accuracy, %", "seeds", "less computation", "MB sent by a peer")
+    return Table(title, columns, rows)
+
+
+def write_tables(out: Path, found: Reproduction) -> list[Path]:
+    texts = {
+        out / "claims.md": claims_markdown(found),
+        out / "tables.md": "\n".join(map(table_markdown, found.tables)),
+    }
+    return write_texts(texts)

@@ -1,0 +1,280 @@
+"""The experiments of decoupled training: which data, which methods, and how they are run.
+
+    outcomes = run_all(jobs(FULL), Path("runs/reproduce/decoupled"), workers=2, tell=silent)
+
+Everybody starts from the same network, pre-trained on the public samples. An outcome is kept in
+`results.json` of the folder under its whole setting, so that a run that was stopped goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from weft.errors import InputError
+from weft.papers.decoupled.methods import METHODS, Method
+from weft.papers.registry import Tell
+
+if TYPE_CHECKING:  # imports torch
+    from weft.graph.split.classes.decouple import Score
+
+LAST = 3  # of the five convolutions are decoupled
+WORKERS = 2
+SCORES: tuple[Score, ...] = ("activation", "taylor", "random")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A data set, how much of it, and how long everybody trains."""
+
+    data: str
+    title: str
+    classes: int
+    train: int  # samples, the same number of each class
+    public: int  # of them; they also pre-train and calibrate
+    test: int | None  # None: all
+    rounds: int = 8
+    pretraining: int = 6  # epochs
+    width: int = 16
+    batch: int = 16
+
+
+CIFAR = Setting("cifar10", "CIFAR-10 subset", 10, 5000, 1000, 2000)
+SPEECH = Setting("speech-commands", "Speech Commands subset", 12, 1800, 480, None)
+DIGITS = Setting(
+    "mnist5k", "MNIST, 5,000 images", 10, 600, 200, 300, rounds=3, pretraining=10, width=8, batch=32
+)
+
+
+class Outcome(Struct, frozen=True):
+    """What one run gave."""
+
+    accuracy: list[float]  # of the whole network, by judged round
+    local: list[list[float]]  # of each peer's sub-model on its classes, by judged round
+    work: list[float]  # by peer: multiply-adds of all its forward passes
+    sent: list[int]  # by peer: bytes
+    round_s: float = 0.0  # a usual peer's round over what its own computing takes
+
+
+@dataclass(frozen=True)
+class Job:
+    setting: Setting
+    method: str
+    seed: int
+
+    @property
+    def key(self) -> str:
+        """Names everything that the outcome depends on."""
+        whole = repr((self.setting, METHODS[self.method], self.seed))
+        digest = hashlib.sha256(whole.encode()).hexdigest()[:12]
+        return f"{self.setting.data}/{self.method}/{self.seed}/{digest}"
+
+
+Weights = dict[str, np.ndarray[Any, np.dtype[Any]]]
+
+
+def pretrain(setting: Setting, seed: int) -> Weights:
+    """The network that everybody starts from, trained on the public samples alone."""
+    import torch
+
+    from weft.reference.peers import Recipe, Samples
+    from weft.reference.peers_baselines import train_whole
+    from weft.zoo.chains import cnn5
+
+    data = prepare(setting, seed)
+    torch.manual_seed(seed)
+    net = cnn5(tuple(data.x.shape[1:]), setting.classes, width=setting.width)
+    public = Samples(data.public_x, data.public_y, data.test_x[:1], data.test_y[:1])
+    recipe = Recipe(rounds=setting.pretraining, batch=setting.batch, watch=False, seed=seed)
+    trained = train_whole(net, public, recipe).net
+    return {name: tensor.numpy() for name, tensor in trained.state_dict().items()}
+
+
+@lru_cache(maxsize=2)
+def prepare(setting: Setting, seed: int) -> Any:
+    """The samples of one seed: as many of each class, standardised, classes in turn."""
+    import torch
+
+    from weft import data as sets
+    from weft.data.spectrogram import spectrograms
+    from weft.reference.peers import Samples
+
+    torch.set_num_threads(1)  # peers are processes of their own, and small
+    found = sets.load(setting.data)
+    train, test = found.train_x, found.test_x
+    if setting.data == "speech-commands":
+        train, test = spectrograms(train), spectrograms(test)
+    middle, spread = train.mean((0, 2, 3), keepdim=True), train.std((0, 2, 3), keepdim=True)
+    generator = torch.Generator().manual_seed(seed)
+
+    def rows(labels: torch.Tensor, count: int) -> torch.Tensor:
+        each = []
+        for label in range(setting.classes):
+            own = (labels == label).nonzero()[:, 0]
+            each.append(
+                own[torch.randperm(len(own), generator=generator)[: count // setting.classes]]
+            )
+        least = min(map(len, each))
+        return torch.stack([own[:least] for own in each], 1).reshape(-1)
+
+    def images(x: torch.Tensor) -> torch.Tensor:
+        return ((x - middle) / spread).contiguous(memory_format=torch.channels_last)
+
+    own = rows(found.train_y, setting.train)
+    judged = torch.arange(len(test)) if setting.test is None else rows(found.test_y, setting.test)
+    return Samples(
+        images(train[own]), found.train_y[own], images(test[judged]), found.test_y[judged],
+        setting.public,
+    )  # fmt: skip
+
+
+def run_job(job: Job, weights: Weights) -> Outcome:
+    """One method from the pre-trained network on."""
+    import torch
+
+    from weft.papers.decoupled.methods import run_method
+    from weft.reference.peers import Recipe
+    from weft.zoo.chains import cnn5
+
+    data = prepare(job.setting, job.seed)
+    net = cnn5(tuple(data.x.shape[1:]), job.setting.classes, width=job.setting.width)
+    net.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
+    torch.manual_seed(job.seed)
+    recipe = Recipe(rounds=job.setting.rounds, batch=job.setting.batch, seed=job.seed)
+    found = run_method(METHODS[job.method], net, data, recipe, LAST)
+    run = found.run
+    return Outcome(run.accuracy, run.local, found.work, run.sent, found.round_s)
+
+
+def jobs(setting: Setting, methods: Iterable[str], seeds: Sequence[int]) -> list[Job]:
+    return [Job(setting, method, seed) for seed in seeds for method in methods]
+
+
+def run_all(
+    wanted: Sequence[Job], out: Path, tell: Tell, *, workers: int = WORKERS
+) -> dict[Job, Outcome]:
+    """Every job's outcome: as kept from before, else run now."""
+    kept = load_results(out)
+    missing = [job for job in wanted if job.key not in kept]
+    if missing and workers == 1:
+        for number, job in enumerate(missing):
+            tell(f"{job.setting.data}: {METHODS[job.method].label}", number / len(missing))
+            kept[job.key] = run_job(job, _pretrained(job.setting, job.seed))
+            save_results(out, kept)
+    elif missing:
+        _run_in_processes(missing, kept, out, tell, workers)
+    return {job: kept[job.key] for job in wanted}
+
+
+@lru_cache(maxsize=4)
+def _pretrained(setting: Setting, seed: int) -> Weights:
+    return pretrain(setting, seed)
+
+
+def _run_in_processes(
+    missing: Sequence[Job], kept: dict[str, Outcome], out: Path, tell: Tell, workers: int
+) -> None:
+    # Fresh processes: a forked one would inherit threads in an unknown state.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        starts = {(job.setting, job.seed) for job in missing}
+        nets = {start: pool.submit(pretrain, *start) for start in sorted(starts, key=repr)}
+        tell("pre-training", 0.0)
+        running: dict[Future[Outcome], Job] = {}
+        for job in missing:
+            weights = nets[job.setting, job.seed].result()
+            running[pool.submit(run_job, job, weights)] = job
+        for number, done in enumerate(as_completed(running), start=1):
+            job = running[done]
+            kept[job.key] = done.result()
+            save_results(out, kept)
+            tell(f"{job.setting.data}: {METHODS[job.method].label}", number / len(missing))
+
+
+def load_results(out: Path) -> dict[str, Outcome]:
+    path = out / "results.json"
+    if not path.exists():
+        return {}
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Outcome])
+    except (OSError, msgspec.MsgspecError) as error:
+        raise InputError(f"results {path} cannot be read: {error}; remove the file") from None
+
+
+def save_results(out: Path, kept: dict[str, Outcome]) -> None:
+    try:
+        (out / "results.json").write_bytes(msgspec.json.encode(kept))
+    except OSError as error:
+        raise InputError(f"results {out / 'results.json'}: {error.strerror or error}") from None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One method over its seeds."""
+
+    method: Method
+    mean: float  # accuracy after the last round, percent
+    spread: float  # standard deviation over the seeds
+    curve: tuple[float, ...]  # means by judged round, percent
+    local: tuple[float, ...]  # the same of the peers' own sub-models
+    work: float  # of the busiest peer
+    sent: float  # megabytes, mean over peers
+    round_s: float
+    seeds: int
+
+
+def summarise(outcomes: dict[Job, Outcome], setting: Setting) -> dict[str, Summary]:
+    """By method, in the order in which the jobs name them."""
+    found = {}
+    for name in dict.fromkeys(job.method for job in outcomes if job.setting == setting):
+        own = [o for job, o in outcomes.items() if job.setting == setting and job.method == name]
+        last = np.array([o.accuracy[-1] for o in own]) * 100
+        found[name] = Summary(
+            METHODS[name],
+            float(last.mean()),
+            float(last.std(ddof=1)) if len(last) > 1 else 0.0,
+            tuple((np.array([o.accuracy for o in own]).mean(0) * 100).tolist()),
+            tuple((np.array([np.mean(o.local, 1) for o in own]).mean(0) * 100).tolist())
+            if own[0].local
+            else (),
+            float(np.mean([max(o.work) for o in own])),
+            float(np.mean([np.mean(o.sent) if o.sent else 0.0 for o in own])) / 1e6,
+            float(np.mean([o.round_s for o in own])),
+            len(own),
+        )
+    return found
+
+
+def scoring_rows(setting: Setting) -> list[tuple[str, float, float]]:
+    """(score, percent right after decoupling, and with new statistics); the first seed's network."""
+    import torch
+
+    from weft.graph.split.classes.calibrate import reestimate_norms
+    from weft.graph.split.classes.decouple import decouple, score_filters
+    from weft.papers.decoupled.methods import SHARE
+    from weft.reference.peers import accuracy
+    from weft.zoo.chains import cnn5
+
+    data = prepare(setting, 0)
+    net = cnn5(tuple(data.x.shape[1:]), setting.classes, width=setting.width)
+    weights = _pretrained(setting, 0)
+    net.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
+    dense = 100 * accuracy(net, data.test_x, data.test_y)
+    rows = [("(the dense network)", dense, dense)]
+    for how in SCORES:
+        scores = score_filters(net, data.public_x, data.public_y, last=LAST, how=how)
+        parts = decouple(net, scores, last=LAST, keep=SHARE)
+        before = accuracy(parts, data.test_x, data.test_y)
+        reestimate_norms(parts, data.public_x)
+        rows.append((how, 100 * before, 100 * accuracy(parts, data.test_x, data.test_y)))
+    return rows

@@ -1,0 +1,213 @@
+"""The settings of EdgeMove's evaluation, and what becomes of every policy in them.
+
+    runs = run_city(city, trajectories=10, tell=silent)
+    runs.speedup("vgg-cifar", "edgemove")
+
+The paper prints neither its links' rates nor its machines' times per iteration. The ones here give
+its Device-Cloud and EdgeMove rows; docs/edgemove.md says what was chosen.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.fleet.city import City, Day, generated_city, real_city
+from weft.fleet.mobility import Walk
+from weft.papers.registry import Tell
+from weft.plans.profile import DeviceTimes, LayerCost, Profile
+from weft.strategies.edgemove.model import SplitCosts, split_costs
+from weft.strategies.edgemove.online.baselines import DeviceCloud, OnDevice, PipeDreamE
+from weft.strategies.edgemove.online.clairvoyant import clairvoyant_s
+from weft.strategies.edgemove.online.edgemove import EdgeMove
+from weft.strategies.edgemove.online.journey import Journey, travel
+from weft.strategies.edgemove.online.pipeline import SPREAD
+from weft.strategies.edgemove.online.plus import EdgeMovePlus
+from weft.strategies.edgemove.online.policy import Policy
+
+BATCH = 32
+STEPS = 10_000
+SPEED, DOUBLED = 5.0, 10.0  # metres per second
+CITY = 1  # seed of the servers' cells, GPUs and distances
+EVEN = 0.3  # share of a network's time that all its layers have alike; the rest goes by operations
+IMAGE = (3, 32, 32)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A network on a data set. Texts and sounds have the images' shape: only the cycle differs."""
+
+    id: str
+    title: str
+    model: str
+    cycle: int  # iterations
+    client_s: float  # an iteration on the client
+    idle_s: float  # and on an idle 3080Ti
+
+
+VGG = ("vgg16", 0.130, 0.0154)
+RESNET = ("resnet50", 0.148, 0.030)
+WORKLOADS = (
+    Workload("vgg-cifar", "VGG-16, CIFAR-10", VGG[0], 500, *VGG[1:]),
+    Workload("resnet-cinic", "ResNet-50, CINIC-10", RESNET[0], 500, *RESNET[1:]),
+    Workload("vgg-agnews", "VGG-16, AG News", VGG[0], 1000, *VGG[1:]),
+    Workload("resnet-speech", "ResNet-50, Speech Commands", RESNET[0], 200, *RESNET[1:]),
+)
+
+Make = Callable[[SplitCosts, Workload, int], Policy]
+PAPER_POLICIES: Mapping[str, Make] = {
+    "on-device": lambda costs, load, seed: OnDevice(costs),
+    "device-cloud": lambda costs, load, seed: DeviceCloud(costs),
+    "pipedream-e": lambda costs, load, seed: PipeDreamE(costs, load.cycle, seed),
+    "edgemove": lambda costs, load, seed: EdgeMove(costs, load.cycle, seed),
+}
+OUR_POLICIES: Mapping[str, Make] = {
+    "edgemove+ (2)": lambda costs, load, seed: _plus(costs, in_flight=2),
+    "edgemove+": lambda costs, load, seed: _plus(costs),
+    "edgemove+ 8 bit": lambda costs, load, seed: _plus(costs, codecs=("none", "int8")),
+}
+BOUND = "clairvoyant (2)"
+PAID = "clairvoyant (2) that pays for its moves"
+BY_CYCLE = ("pipedream-e", "edgemove")  # the others look as often on every data set
+
+
+def _plus(costs: SplitCosts, **given: Any) -> EdgeMovePlus:
+    """It knows how its minibatches scatter, and that no server beats the idle one it was profiled on."""
+    return EdgeMovePlus(costs, spread=SPREAD, idle=1.0, **given)
+
+
+@functools.cache  # reading a network takes seconds, and it never changes
+def units(model: str) -> tuple[LayerCost, ...]:
+    """The layers between which one tensor crosses: 16 of VGG-16, 18 of ResNet-50."""
+    from weft.graph.capture import capture
+    from weft.zoo.loading import load
+
+    module, example = load(model, IMAGE, 10, weights=False)
+    graph = capture(module, example, name=model)
+    found: list[LayerCost] = []
+    params, flops = 0, 0.0
+    for m, layer in enumerate(graph.layers, start=1):
+        params, flops = params + graph.param_bytes(m - 1), flops + layer.forward_flops
+        if len(graph.cut(m)) == 1:
+            found.append(LayerCost(layer.name, params, graph.cut_bytes(m), flops))
+            params, flops = 0, 0.0
+    return tuple(found)
+
+
+def workload_profile(load: Workload) -> Profile:
+    """Client and idle worker: a third of the time is the forward pass, backward includes update."""
+    layers = units(load.model)
+    total = math.fsum(layer.forward_flops for layer in layers)
+    shares = [EVEN / len(layers) + (1 - EVEN) * x.forward_flops / total for x in layers]
+
+    def times(seconds: float) -> DeviceTimes:
+        forward = tuple(share * seconds / BATCH / 3 for share in shares)
+        return DeviceTimes(forward, tuple(2 * s for s in forward), (0.0,) * len(layers))
+
+    devices = {"client": times(load.client_s), "worker": times(load.idle_s)}
+    return Profile(load.model, 4 * math.prod(IMAGE), layers, devices)
+
+
+@functools.cache
+def workload_costs(load: Workload) -> SplitCosts:
+    return split_costs(workload_profile(load), "client", "worker", BATCH)
+
+
+def the_city() -> City:
+    """Melbourne's business district where its data is at hand, else one of the same density."""
+    from weft.data.eua import load_eua  # the data sets import torch, which takes its time
+    from weft.data.files import data_root
+
+    if data_root(None) is None:
+        return generated_city(CITY)
+    return real_city(load_eua().servers, CITY)
+
+
+@dataclass(frozen=True)
+class Trip:
+    """One trajectory under one policy, without the single minibatches."""
+
+    seconds: float
+    cut_moves: int
+    worker_changes: int
+    paused_s: float
+    probes: int
+
+    @staticmethod
+    def of(journey: Journey) -> Trip:
+        later = [change for change in journey.changes if change.step > 0]
+        workers = sum(change.new_worker for change in later)
+        return Trip(
+            journey.seconds, len(later) - workers, workers, journey.paused_s, journey.probes
+        )
+
+
+@dataclass
+class Runs:
+    """Trips by workload, policy and speed; the first trajectory's journeys in full."""
+
+    city: City
+    trajectories: int
+    trips: dict[tuple[str, str, float], list[Trip]] = field(default_factory=dict)
+    # Seconds of the clairvoyants, by workload and whether they pay for their moves.
+    bounds: dict[tuple[str, bool], list[float]] = field(default_factory=dict)
+    progress: dict[tuple[str, str], NDArray[np.float64]] = field(default_factory=dict)
+
+    def mean(self, load: str, policy: str, what: str = "seconds", speed: float = SPEED) -> float:
+        return statistics.fmean(getattr(trip, what) for trip in self.trips[load, policy, speed])
+
+    def speedup(self, load: str, policy: str, speed: float = SPEED) -> float:
+        """Over On-Device, of mean times, as the paper counts."""
+        if policy in (BOUND, PAID):
+            mine = self.bound_s(load, policy == PAID)
+        else:
+            mine = self.mean(load, policy, speed=speed)
+        return self.mean(load, "on-device") / mine
+
+    def bound_s(self, load: str, paid: bool = False) -> float:
+        return statistics.fmean(self.bounds[load, paid])
+
+    def behind_bound(self, load: str, policy: str, paid: bool = False) -> float:
+        return self.mean(load, policy) / self.bound_s(load, paid) - 1
+
+
+def day_of(city: City, trajectory: int, speed: float) -> Day:
+    return Day(city, Walk(city.box, speed, trajectory), trajectory)
+
+
+def run_city(city: City, trajectories: int, tell: Tell, end: float = 1.0) -> Runs:
+    """Every policy on every trajectory: the paper's at both speeds, ours at the first."""
+    runs = Runs(city, trajectories)
+    for trajectory in range(trajectories):
+        tell(f"trajectory {trajectory + 1} of {trajectories}", end * trajectory / trajectories)
+        for speed in (SPEED, DOUBLED):
+            run_walk(runs, trajectory, speed)
+    return runs
+
+
+def run_walk(runs: Runs, trajectory: int, speed: float) -> None:
+    """One trajectory under every policy; a journey that is the same on two data sets is made once."""
+    day = day_of(runs.city, trajectory, speed)
+    policies = {**PAPER_POLICIES, **(OUR_POLICIES if speed == SPEED else {})}
+    known: dict[tuple[str, str], Journey] = {}
+    for load in WORKLOADS:
+        costs = workload_costs(load)
+        for name, make in policies.items():
+            key = (load.id if name in BY_CYCLE else load.model, name)
+            if key not in known:
+                policy = make(costs, load, trajectory)
+                known[key] = travel(policy, costs, day, STEPS, trajectory)
+            journey = known[key]
+            runs.trips.setdefault((load.id, name, speed), []).append(Trip.of(journey))
+            if trajectory == 0 and speed == SPEED:
+                runs.progress[load.id, name] = np.array(journey.ends_s)
+        for paid in (False, True) if speed == SPEED else ():
+            bound = clairvoyant_s(costs, day, 2, STEPS, paid)
+            runs.bounds.setdefault((load.id, paid), []).append(bound)

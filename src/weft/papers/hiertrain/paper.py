@@ -1,0 +1,159 @@
+"""HierTrain's evaluation beside ours: Figures 6 to 11, Table II, and every claim made of them.
+
+    weft reproduce hiertrain
+
+Times are those of the paper's own cost model, exactly minimised; settings that the paper does not
+print are in `hiertrain_runs`. Without --quick its plans are also really run (`hiertrain_measured`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from weft.papers.claims import Reproduction, Table
+from weft.papers.hiertrain.claims import (
+    NO_LARGER_THAN_TWO,
+    PAPER_PLANNING,
+    alexnet_claims,
+    core_claims,
+    lenet_claims,
+    measured_claim,
+    planning_claims,
+    validity_claim,
+    whole_claims,
+)
+from weft.papers.hiertrain.figures import (
+    LOOKS,
+    draw_cores,
+    draw_measured,
+    draw_methods,
+    draw_validity,
+)
+from weft.papers.hiertrain.measured import MEASURED_MBPS, RealRun, run_really
+from weft.papers.hiertrain.runs import (
+    ALEXNET,
+    CORES,
+    LENET,
+    METHODS,
+    PLANNED,
+    Planning,
+    Setting,
+    Sweep,
+    captured,
+    run_sweep,
+    time_planning,
+)
+from weft.papers.registry import Tell, paper
+from weft.papers.tables import claims_markdown, table_markdown, write_texts
+from weft.report.words import digits, seconds
+from weft.simulate.price import price
+
+TITLE = "HierTrain: hybrid parallelism over device, edge and cloud"
+REPEATS = 15  # of each planning; a third of it when quick
+
+
+@paper("hiertrain", TITLE)
+def hiertrain(out: Path, quick: bool, tell: Tell) -> Reproduction:
+    """Quick: formula and simulator. Else AlexNet is also really trained, at four bandwidths."""
+    computed = 1.0 if quick else 0.05  # share of the time until something really runs
+    graphs = {}
+    for index, setting in enumerate(PLANNED):
+        tell(f"reading {setting.title}", computed * 0.6 * index / len(PLANNED))
+        graphs[setting.model] = captured(setting)
+    tell("planning", computed * 0.6)
+    alexnet = run_sweep(ALEXNET, graphs["alexnet"])
+    lenet = run_sweep(LENET, graphs["lenet5"])
+    cores = {n: run_sweep(ALEXNET, graphs["alexnet"], ("hiertrain",), cores=n) for n in CORES}
+    links = [price(plan).seconds for plan in alexnet.plans["hiertrain"]]
+    repeats = REPEATS // 3 if quick else REPEATS
+    planned = [time_planning(setting, graphs[setting.model], repeats) for setting in PLANNED]
+    tell("drawing", computed * 0.75)
+    files = draw_figures(out, alexnet, lenet, cores, links)
+    runs = [] if quick else measure(out / "figure6_measured.png", files, computed, tell)
+    rows = (
+        validity_claim(alexnet, links),
+        *([measured_claim(runs)] if runs else []),
+        *whole_claims("fig7", "AlexNet", alexnet, (2.3, 4.5), NO_LARGER_THAN_TWO),
+        *whole_claims("fig8", "LeNet-5", lenet, (1.7, 6.9)),
+        *alexnet_claims(alexnet),
+        *lenet_claims(lenet),
+        *core_claims(cores),
+        *planning_claims(planned),
+    )
+    tables = (
+        planning_table(planned),
+        sweep_table("Figs. 7 and 9", ALEXNET, alexnet),
+        sweep_table("Figs. 8 and 10", LENET, lenet),
+        cores_table(cores),
+    )
+    files += write_tables(out, Reproduction("hiertrain", rows, (), tables))
+    tell("done", 1.0)
+    return Reproduction("hiertrain", rows, tuple(map(str, files)), tables)
+
+
+def measure(picture: Path, files: list[Path], begin: float, tell: Tell) -> list[RealRun]:
+    """Runs AlexNet at each bandwidth; adds the picture to the files."""
+    runs: list[RealRun] = []
+    for index, mbps in enumerate(MEASURED_MBPS):
+        tell(f"training at {mbps:g} Mbps", begin + (1 - begin) * index / len(MEASURED_MBPS))
+        runs.append(run_really(mbps))
+    draw_measured(picture, ALEXNET, runs)
+    files.append(picture)
+    return runs
+
+
+def draw_figures(
+    out: Path, alexnet: Sweep, lenet: Sweep, cores: dict[int, Sweep], links: list[float]
+) -> list[Path]:
+    files = [out / f"figure{number}.png" for number in range(6, 12)]
+    whole, split = METHODS[:3], (METHODS[0], *METHODS[3:])
+    draw_validity(files[0], ALEXNET, alexnet, links)
+    draw_methods(files[1], "Fig. 7", ALEXNET, alexnet, *whole)
+    draw_methods(files[2], "Fig. 8", LENET, lenet, *whole)
+    draw_methods(files[3], "Fig. 9", ALEXNET, alexnet, *split)
+    draw_methods(files[4], "Fig. 10", LENET, lenet, *split)
+    draw_cores(files[5], ALEXNET, cores)
+    return files
+
+
+def planning_table(planned: list[Planning]) -> Table:
+    """The paper's CPLEX on an i7-6700 beside our exact planner on this machine."""
+    rows = []
+    for row, theirs in zip(planned, PAPER_PLANNING, strict=True):
+        ours = seconds(row.cpu_s)
+        rows.append(
+            (row.title, str(row.layers), f"{theirs:g} s", ours, f"{theirs / row.cpu_s:.0f}x")
+        )
+    columns = ("network", "layers", "paper", "ours (CPU time)", "paper / ours")
+    return Table("Table II: time to plan one network", columns, tuple(rows))
+
+
+def sweep_table(figures: str, setting: Setting, sweep: Sweep) -> Table:
+    rows = tuple(
+        (LOOKS[name].label, *(digits(value) for value in sweep.seconds[name])) for name in METHODS
+    )
+    return Table(
+        f"{figures}: {setting.title}, seconds of an iteration by Mbps ({setting.words()})",
+        ("method", *(f"{m:g}" for m in sweep.mbps)),
+        rows,
+    )
+
+
+def cores_table(sweeps: dict[int, Sweep]) -> Table:
+    rows = tuple(
+        (str(cores), *(digits(value) for value in sweep.seconds["hiertrain"]))
+        for cores, sweep in sweeps.items()
+    )
+    columns = ("edge cores", *(f"{m:g}" for m in sweeps[1].mbps))
+    return Table("Fig. 11: AlexNet, HierTrain's seconds of an iteration by Mbps", columns, rows)
+
+
+def write_tables(out: Path, found: Reproduction) -> list[Path]:
+    """The claims, Table II, and the numbers behind the figures."""
+    planning, *sweeps = found.tables
+    texts = {
+        out / "claims.md": claims_markdown(found),
+        out / "table2.md": table_markdown(planning),
+        out / "figures.md": "\n".join(map(table_markdown, sweeps)),
+    }
+    return write_texts(texts)

@@ -1,0 +1,163 @@
+"""HierTrain's experiments, run on the paper's own cost model: one iteration's seconds of every method
+at every bandwidth, with one to four edge cores, and how long planning takes.
+
+    sweep = run_sweep(ALEXNET, captured(ALEXNET))
+    sweep.seconds["hiertrain"]        # one number per bandwidth of MBPS
+
+The paper prints bandwidths, networks and data sets, but neither the batch size nor the machines'
+effective speeds nor the bandwidth from device to cloud. The settings here give its figures' shapes.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from weft import api
+from weft.fleet.fleet import Device, Fleet, Link, Route
+from weft.graph.network import Graph
+from weft.plans.derive import derive_profile
+from weft.plans.plan import Plan
+from weft.plans.registry import make_plan
+from weft.plans.task import Task
+from weft.strategies.common.costs import Costs
+from weft.strategies.hiertrain.jointdnn import serial_seconds
+
+MBPS = (1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0)  # edge to cloud, as in the paper
+DEVICE_EDGE_MBPS = 5.0
+BATCH = 128
+CORES = (1, 2, 3, 4)
+METHODS = ("hiertrain", "all-edge", "all-cloud", "jointdnn", "jointdnn+", "jalad")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A network on the paper's Raspberry Pi, NUC (one core) and cloud workstation."""
+
+    model: str
+    title: str
+    input_shape: tuple[int, ...] | None = None  # None: as published
+    classes: int | None = None
+    gflops: tuple[float, float, float] = (0.9, 7.5, 400.0)  # device, one edge core, cloud
+    route: Route = "min"
+    value_bytes: int = 4  # of one number of a sample, on its way from the device
+
+    def words(self) -> str:
+        kind = "float32" if self.value_bytes == 4 else "uint8"
+        device, edge, cloud = self.gflops
+        return (
+            f"batch {BATCH}, {kind} samples, {device:g} / {edge:g} / {cloud:g} GFLOPS, "
+            f"route {self.route}"
+        )
+
+
+ALEXNET = Setting("alexnet", "AlexNet", (3, 64, 64), 200)
+LENET = Setting(
+    "lenet5", "LeNet-5", (3, 32, 32), 10, (1.0, 8.0, 100.0), "store_and_forward", value_bytes=1
+)
+PLANNED = (  # the networks of Table II
+    LENET,
+    ALEXNET,
+    Setting("vgg16", "VGG-16"),
+    Setting("vgg19", "VGG-19"),
+    Setting("googlenet", "GoogLeNet"),
+    Setting("resnet34", "ResNet-34"),
+)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One iteration by method: seconds and plans, one of each per bandwidth."""
+
+    mbps: tuple[float, ...]
+    seconds: dict[str, tuple[float, ...]]
+    plans: dict[str, tuple[Plan, ...]]
+
+    def speedups(self, over: str, of: str = "hiertrain") -> tuple[float, ...]:
+        pairs = zip(self.seconds[over], self.seconds[of], strict=True)
+        return tuple(slow / fast for slow, fast in pairs)
+
+
+@dataclass(frozen=True)
+class Planning:
+    """One network of Table II."""
+
+    title: str
+    layers: int
+    cpu_s: float
+    step_s: float  # of the iteration that was planned
+
+
+@functools.cache  # reading takes seconds, and a graph never changes
+def captured(setting: Setting) -> Graph:
+    """The network's graph. Its weights are left out: planning needs only their sizes."""
+    from weft.graph.capture import capture
+    from weft.zoo.loading import load
+
+    module, example = load(setting.model, setting.input_shape, setting.classes, weights=False)
+    return capture(module, example, name=setting.model)
+
+
+def fleet_of(setting: Setting, mbps: float, cores: int = 1) -> Fleet:
+    device, edge, cloud = setting.gflops
+    return Fleet(
+        (
+            Device("device", "device", device, data=True),
+            Device("edge", "edge", edge * cores),
+            Device("cloud", "cloud", cloud),
+        ),
+        (
+            Link(("device", "edge"), DEVICE_EDGE_MBPS, DEVICE_EDGE_MBPS),
+            Link(("edge", "cloud"), mbps, mbps),
+        ),
+    )
+
+
+def task_of(setting: Setting, graph: Graph, mbps: float, cores: int = 1) -> Task:
+    fleet = fleet_of(setting, mbps, cores)
+    profile = derive_profile(graph, fleet)
+    profile = msgspec.structs.replace(
+        profile, input_bytes=profile.input_bytes * setting.value_bytes // 4
+    )
+    return api.make_task(profile, fleet, batch=BATCH, options={"route": setting.route}, graph=graph)
+
+
+def model_seconds(task: Task, plan: Plan) -> float:
+    """One iteration as the paper counts: its equation (12), or one thing after the other."""
+    for key in ("model_s", "serial_s"):
+        if key in plan.decisions:
+            return float(plan.decisions[key])
+    whole = [plan.shards[0].device] * len(task.profile.layers)  # All-Edge and All-Cloud
+    return serial_seconds(Costs(task), whole)
+
+
+def run_sweep(
+    setting: Setting,
+    graph: Graph,
+    methods: Sequence[str] = METHODS,
+    mbps: Sequence[float] = MBPS,
+    cores: int = 1,
+) -> Sweep:
+    tasks = [task_of(setting, graph, speed, cores) for speed in mbps]
+    plans = {name: tuple(make_plan(name, task) for task in tasks) for name in methods}
+    seconds = {
+        name: tuple(map(model_seconds, tasks, found)) for name, found in plans.items()
+    }  # fmt: skip
+    return Sweep(tuple(mbps), seconds, plans)
+
+
+def time_planning(setting: Setting, graph: Graph, repeats: int) -> Planning:
+    """CPU time of a whole HierTrain decision at 3 Mbps: the median of several."""
+    task = task_of(setting, graph, 3.0)
+    step_s = model_seconds(task, make_plan("hiertrain", task))  # the first call warms up
+    spent: list[float] = []
+    for _ in range(repeats):
+        begin = time.process_time()
+        make_plan("hiertrain", task)
+        spent.append(time.process_time() - begin)
+    return Planning(setting.title, len(graph.layers), statistics.median(spent), step_s)

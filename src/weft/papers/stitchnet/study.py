@@ -1,0 +1,138 @@
+"""Which networks StitchNet's figures need, and what came out of them.
+
+study = Study(QUICK, run_jobs(all_jobs(QUICK), tell))
+study.mean("mix"), study.deviation("mix")      # test accuracy in percent over topologies
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import mean, pstdev
+
+from weft.papers.stitchnet.runs import PLUS, Job, Outcome
+from weft.strategies.stitchnet.topology import EXPONENT, find_topologies
+
+LOSSY = 4.0  # the exponent at which stitchnet+ is set beside Mix-Mapped
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How much is run. `many` topologies carry the main results, `few` the rest."""
+
+    data: str
+    sets: tuple[str, ...]  # of Fig. 18
+    many: int
+    few: int
+    epochs: int
+    exponents: tuple[float, ...]  # of Fig. 8
+    devices: tuple[int, ...]  # of Fig. 17
+    worse_every: int  # steps between tests of Fig. 15
+    worse_epochs: int
+
+    @property
+    def like_paper(self) -> bool:
+        """Whether accuracies can be set beside the paper's."""
+        return self.data == "fashion-mnist"
+
+
+FULL = Setting(
+    "fashion-mnist", ("fashion-mnist", "mnist", "letters-az"), 6, 3, 20,
+    (3.5, 3.7, 3.9, 4.0), (3, 6), 60, 5,
+)  # fmt: skip
+QUICK = Setting("mnist5k", ("mnist5k",), 2, 1, 12, (3.5, 3.9, 4.0), (5,), 10, 12)
+
+
+def variants(setting: Setting) -> dict[str, tuple[int, Callable[[int], Job]]]:
+    """By name: on how many topologies, and the job on one of them."""
+    many, few = setting.many, setting.few
+
+    def plain(**changes: object) -> Callable[[int], Job]:
+        base: dict[str, object] = {"data": setting.data, "epochs": setting.epochs, **changes}
+        return lambda place: Job(place=place, **base)  # type: ignore[arg-type]
+
+    worse = {"worse_at": 0.75, "every": setting.worse_every, "epochs": setting.worse_epochs}
+    found = {
+        "mix": (many, plain(failures=True)),
+        "random": (many, plain(mapper="random-units", failures=True)),
+        "vertical": (many, plain(mapper="vertical")),
+        "horizontal": (few, plain(mapper="horizontal")),
+        "average": (few, plain(mapper="average-layers")),
+        "random mapping": (few, plain(mapper="mix-mapped-random")),
+        "reverse mapping": (few, plain(mapper="mix-mapped-reverse")),
+        "random coordinator": (few, plain(random_coordinator=True)),
+        "own": (few, plain(update="own")),
+        "none": (few, plain(update="none")),
+        "coordinator none": (few, plain(path="coordinator", update="none")),
+        "direct": (few, plain(path="direct")),
+        "coordinator": (few, plain(path="coordinator")),
+        "worse mix": (few, plain(**worse)),
+        "worse random": (few, plain(mapper="random-units", **worse)),
+        f"mix {LOSSY}": (many, plain(exponent=LOSSY, failures=True)),
+        f"plus {LOSSY}": (many, plain(mapper=PLUS, exponent=LOSSY, failures=True)),
+        "plus": (few, plain(mapper=PLUS)),
+    }
+    for exponent in setting.exponents:
+        if exponent not in (EXPONENT, LOSSY):
+            found[f"mix {exponent}"] = (few, plain(exponent=exponent))
+        if exponent != EXPONENT:
+            found[f"random {exponent}"] = (few, plain(mapper="random-units", exponent=exponent))
+    for devices in (1, *setting.devices):
+        found[f"devices {devices}"] = (few, plain(devices=devices))
+    for name in setting.sets:
+        for width in (64, 128):
+            if (name, width) != (setting.data, 64):
+                found[f"{name} {width}"] = (few, plain(data=name, width=width))
+    return found
+
+
+def all_jobs(setting: Setting) -> list[Job]:
+    return [job for name in variants(setting) for job in jobs_of(setting, name)]
+
+
+def jobs_of(setting: Setting, name: str) -> list[Job]:
+    many, job = variants(setting)[name]
+    return [job(place.seed) for place in find_topologies(setting.many)[:many]]
+
+
+@dataclass(frozen=True)
+class Study:
+    setting: Setting
+    outcomes: dict[Job, Outcome]
+
+    def of(self, name: str, like: str | None = None) -> list[Outcome]:
+        """A variant's outcomes; with `like`, on the topologies that the other one has too."""
+        jobs = jobs_of(self.setting, name)
+        if like is not None:
+            jobs = jobs[: len(jobs_of(self.setting, like))]
+        return [self.outcomes[job] for job in jobs]
+
+    def finals(self, name: str, like: str | None = None) -> list[float]:
+        return [outcome.final for outcome in self.of(name, like)]
+
+    def mean(self, name: str, like: str | None = None) -> float:
+        return mean(self.finals(name, like))
+
+    def deviation(self, name: str) -> float:
+        return pstdev(self.finals(name))
+
+    def packets(self, name: str) -> float:
+        return mean(outcome.packets for outcome in self.of(name))
+
+    def messages(self, name: str) -> float:
+        return mean(outcome.messages for outcome in self.of(name))
+
+    def curve(self, name: str, what: str = "accuracies") -> list[float]:
+        """The mean over topologies, test by test; accuracies in percent."""
+        rows = [getattr(outcome, what) for outcome in self.of(name)]
+        factor = 100 if what == "accuracies" else 1
+        return [factor * mean(values) for values in zip(*rows, strict=True)]
+
+    def after_failures(self, name: str, rule: str) -> list[float]:
+        """Accuracy in percent with 0, 1, 2, ... devices lost."""
+        rows = [outcome.failed[rule] for outcome in self.of(name)]
+        return [100 * mean(values) for values in zip(*rows, strict=True)]
+
+    def at(self, name: str, exponent: float) -> str:
+        """The variant of `mix` or `random` at an exponent of Fig. 8."""
+        return name if exponent == EXPONENT else f"{name} {exponent}"

@@ -1,0 +1,1 @@
+"""The decision as data: plans, profiles, tasks, and the registry of strategies."""

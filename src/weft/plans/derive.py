@@ -1,0 +1,158 @@
+"""Profiles without measuring, and profiles from and to files.
+
+profile = derive_profile(graph, fleet)      # from FLOPs and each device's gflops
+profile = load_profile("alexnet.json")      # INTERFACE.md's profile file
+check_profile(profile, fleet)               # InputError where the two do not belong together
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from weft.errors import InputError
+from weft.fleet.fleet import Fleet
+from weft.graph.network import Graph
+from weft.plans.profile import DeviceTimes, LayerCost, Profile
+
+if TYPE_CHECKING:  # imports torch, which planning does without
+    from weft.graph.measure import LayerTimes
+
+MAX_BYTES = 64 << 20
+
+
+def layer_costs(graph: Graph) -> tuple[LayerCost, ...]:
+    """What each layer costs whatever device runs it."""
+    costs: list[LayerCost] = []
+    for m, layer in enumerate(graph.layers, start=1):
+        values = [graph.values[name] for name in graph.cut(m)]
+        output = graph.cut_bytes(m)
+        gradients = sum(value.bytes for value in values if value.differentiable)
+        costs.append(
+            LayerCost(
+                name=layer.name,
+                param_bytes=graph.param_bytes(m - 1),
+                output_bytes=output,
+                forward_flops=layer.forward_flops,
+                saved_bytes=layer.saved_bytes,
+                backward_bytes=None if gradients == output else gradients,
+            )
+        )
+    return tuple(costs)
+
+
+def graph_profile(graph: Graph, devices: dict[str, DeviceTimes]) -> Profile:
+    """A graph's profile with the given times, derived or measured."""
+    target = {} if graph.loss is None else {"target_bytes": graph.loss.target.bytes}
+    return Profile(graph.name, graph.cut_bytes(0), layer_costs(graph), devices, **target)
+
+
+def derive_profile(graph: Graph, fleet: Fleet) -> Profile:
+    """A profile from FLOPs and each device's effective gflops."""
+    layers = layer_costs(graph)
+    devices: dict[str, DeviceTimes] = {}
+    for device in fleet.devices:
+        if device.gflops is None:
+            raise InputError(
+                f"[[device]] {device.name}: gflops is missing, so its speed is unknown; "
+                "give it gflops, or a measured profile with --profile"
+            )
+        devices[device.name] = derive_times(layers, device.gflops)
+    return graph_profile(graph, devices)
+
+
+def measured_times(times: LayerTimes) -> DeviceTimes:
+    """What was measured on a machine, as that device's part of a profile."""
+    return DeviceTimes(
+        times.forward_s,
+        times.backward_s,
+        times.update_s,
+        times.forward_call_s,
+        times.backward_call_s,
+    )
+
+
+def derive_times(layers: tuple[LayerCost, ...], gflops: float) -> DeviceTimes:
+    """One device's seconds. Backward takes twice the forward (gradients of weights and of inputs),
+    the first layer only once (its input needs none); an update two operations per parameter."""
+    per_s = gflops * 1e9
+    return DeviceTimes(
+        forward_s=tuple(layer.forward_flops / per_s for layer in layers),
+        backward_s=tuple(
+            layer.forward_flops * (1 if index == 0 else 2) / per_s
+            for index, layer in enumerate(layers)
+        ),
+        update_s=tuple(layer.param_bytes / 4 * 2 / per_s for layer in layers),
+    )
+
+
+def load_profile(path: str | Path) -> Profile:
+    """Read and check a profile file."""
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"profile file {path}: {error.strerror or error}") from None
+    if len(data) > MAX_BYTES:
+        raise InputError(f"profile file {path} is larger than the {MAX_BYTES} bytes allowed")
+    try:
+        profile = msgspec.json.decode(data, type=Profile)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"profile file {path} is not a profile: {error}") from None
+    check_values(profile, f"profile file {path}")
+    return profile
+
+
+def save_profile(profile: Profile, path: str | Path) -> None:
+    Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(profile), indent=1))
+
+
+def check_profile(profile: Profile, fleet: Fleet, where: str = "profile") -> None:
+    """InputError unless the values are possible and the devices are exactly the fleet's."""
+    check_values(profile, where)
+    missing = [name for name in fleet.names if name not in profile.devices]
+    extra = [name for name in profile.devices if name not in fleet.names]
+    if missing or extra:
+        says = [f"has no times for {', '.join(missing)}"] if missing else []
+        says += [f"has times for {', '.join(extra)}, not in the fleet"] if extra else []
+        raise InputError(
+            f"{where}: devices {' and '.join(says)}; "
+            f"it must have exactly the fleet's devices: {', '.join(fleet.names)}"
+        )
+
+
+def check_values(profile: Profile, where: str = "profile") -> None:
+    """InputError for a profile that no network and no device can have."""
+    if not profile.layers:
+        raise InputError(f"{where}: layers = [] is not allowed; there must be at least one layer")
+    for key in ("input_bytes", "target_bytes"):
+        _not_negative(where, key, getattr(profile, key))
+    for index, layer in enumerate(profile.layers):
+        place = f"{where}: layers[{index}] ({layer.name})"
+        for key in ("param_bytes", "output_bytes", "forward_flops", "saved_bytes"):
+            _not_negative(place, key, getattr(layer, key))
+        _not_negative(place, "backward_bytes", layer.backward_bytes or 0)
+    for name, times in profile.devices.items():
+        _check_times(f"{where}: devices.{name}", times, len(profile.layers))
+
+
+def _check_times(place: str, times: DeviceTimes, layers: int) -> None:
+    for key in times.__struct_fields__:
+        values: tuple[float, ...] = getattr(times, key)
+        if key.endswith("_call_s") and not values:
+            continue
+        if len(values) != layers:
+            raise InputError(
+                f"{place}: {key} has {len(values)} numbers; "
+                f"there must be {layers}, one for each layer"
+            )
+        for index, value in enumerate(values):
+            _not_negative(place, f"{key}[{index}]", value)
+
+
+def _not_negative(place: str, key: str, value: float) -> None:
+    if not (math.isfinite(value) and value >= 0):
+        raise InputError(f"{place}: {key} = {value} is not allowed; it must be a number from 0 up")

@@ -1,0 +1,106 @@
+"""What a user may set with `--set key=value`, read here with errors that list what is allowed.
+
+options.integer(task, "micro_batches", 1)      # the user's number, or 1
+options.route(task), options.codec(task)       # every strategy honours these two
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import cast, get_args
+
+from weft.errors import InputError
+from weft.fleet.fleet import Route
+from weft.plans.plan import Codec
+from weft.plans.task import Task
+
+# Every strategy has these; its own come from its registration.
+COMMON = {
+    "route": "min | store_and_forward: what several links in a row cost",
+    "codec": "none | fp16 | int8: how activations and gradients cross links",
+    "input_codec": "none | fp16 | int8: how samples cross links; images lose nothing by int8",
+}
+MICRO_BATCHES = {
+    "micro_batches": "pieces that a minibatch is cut into, 1 up to the batch size",
+    "in_flight": "how many pieces may be under way at once",
+    "ahead": "minibatches that a source without layers may feed ahead; 1 is serial",
+}
+
+
+def choice(task: Task, key: str, allowed: Iterable[str], default: str) -> str:
+    value = task.options.get(key, default)
+    if value not in allowed:
+        raise _refused(key, value, f"one of {', '.join(allowed)}")
+    return value
+
+
+def integer(task: Task, key: str, default: int, *, high: int | None = None) -> int:
+    """A whole number from 1 up to `high`."""
+    text = task.options.get(key)
+    return default if text is None else _whole(key, text, text, high)
+
+
+def integers(task: Task, key: str, default: list[int], *, high: int | None = None) -> list[int]:
+    """As many whole numbers as `default` has, with commas; a single one counts for all places."""
+    text = task.options.get(key)
+    if text is None:
+        return default
+    parts = text.split(",")
+    if len(parts) not in (1, len(default)):
+        raise _refused(key, text, f"one whole number, or {len(default)} with commas")
+    found = [_whole(key, text, part, high) for part in parts]
+    return found * len(default) if len(found) == 1 else found
+
+
+def _whole(key: str, text: str, part: str, high: int | None) -> int:
+    rule = "a whole number from 1 up" + ("" if high is None else f" to {high}")
+    # int() would read "1_0" and " 7 " as well, which nobody means to write.
+    if not (part.isascii() and part.isdigit() and len(part) < 10):
+        raise _refused(key, text, rule)
+    value = int(part)
+    if value < 1 or (high is not None and value > high):
+        raise _refused(key, text, rule)
+    return value
+
+
+def micro_batches(task: Task) -> int:
+    """How often the minibatch is cut: as the user said, else not at all."""
+    return integer(task, "micro_batches", 1, high=task.batch)
+
+
+def in_flight(task: Task, default: int) -> int:
+    return integer(task, "in_flight", default)
+
+
+def ahead(task: Task, pieces: int) -> int:
+    """Serial where the minibatch is whole; else the next one's samples come meanwhile."""
+    return integer(task, "ahead", 1 if pieces == 1 else 2)
+
+
+def route(task: Task) -> Route:
+    return cast(Route, choice(task, "route", get_args(Route), "min"))
+
+
+def codec(task: Task) -> Codec:
+    return cast(Codec, choice(task, "codec", get_args(Codec), "none"))
+
+
+def input_codec(task: Task) -> Codec:
+    return cast(Codec, choice(task, "input_codec", get_args(Codec), "none"))
+
+
+def device_list(task: Task, key: str) -> tuple[str, ...]:
+    """Comma-separated names of different devices that the source can reach; empty if not set."""
+    text = task.options.get(key)
+    if text is None:
+        return ()
+    names = tuple(name.strip() for name in text.split(","))
+    if len(set(names)) != len(names):
+        raise _refused(key, text, "different devices, separated by commas")
+    for name in names:
+        task.fleet.route(task.source, name)  # unknown or out of reach: errors of their own
+    return names
+
+
+def _refused(key: str, value: str, rule: str) -> InputError:
+    return InputError(f"--set {key}={value} is not allowed; it must be {rule}")

@@ -1,0 +1,134 @@
+"""Peers that train networks of their own and exchange what they have in common: as plain data.
+
+    plan.peers.every             # minibatches in a round; the exchange is at its end
+    plan.peers.near("p1")        # the neighbours of a peer, by name
+
+What is exchanged is counted in *groups*: a class is a group (its structure), and what all peers share is
+one more. A plan knows how many numbers each peer's groups have, so it can be priced without the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from weft.errors import InputError
+
+SHARED = -1  # the group that every peer has
+
+
+class Held(Struct, frozen=True, array_like=True):
+    """One group at one peer."""
+
+    group: int  # a class, or SHARED
+    numbers: int  # how many it has
+    weight: float = 1.0  # in means with other peers: samples seen, say
+
+
+class Peer(Struct, frozen=True):
+    device: str
+    classes: tuple[int, ...]
+    held: tuple[Held, ...]
+    weights_bytes: int = 0
+    saved_bytes: int = 0  # activations kept for the backward pass, per sample
+
+    def has(self, group: int) -> bool:
+        return any(held.group == group for held in self.held)
+
+    def of(self, group: int) -> Held:
+        return next(held for held in self.held if held.group == group)
+
+
+class Peers(Struct, frozen=True):
+    """Who exchanges what with whom, and how often."""
+
+    peers: tuple[Peer, ...]
+    edges: tuple[tuple[str, str], ...]  # neighbours, each pair once
+    every: int = 1  # minibatches in a round
+    shared: Literal["ring", "gossip", "hub"] = "ring"
+    late: Literal["wait", "newest"] = "wait"  # newest: take what has come, never wait
+    structures: Literal["rounds", "end"] = (
+        "rounds"  # end: only the network at the end has the means
+    )
+
+    tail: int = 1  # the network at the end is the mean over so many last rounds
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return tuple(peer.device for peer in self.peers)
+
+    def peer(self, device: str) -> Peer:
+        return next(peer for peer in self.peers if peer.device == device)
+
+    def near(self, device: str) -> tuple[str, ...]:
+        """Neighbours, in the order of the plan."""
+        found = {b for a, b in self.edges if a == device} | {
+            a for a, b in self.edges if b == device
+        }
+        return tuple(name for name in self.devices if name in found)
+
+    def owners(self, label: int) -> tuple[str, ...]:
+        return tuple(peer.device for peer in self.peers if label in peer.classes)
+
+    def sole(self, device: str) -> tuple[int, ...]:
+        """Classes that nobody else has."""
+        return tuple(c for c in self.peer(device).classes if self.owners(c) == (device,))
+
+    def without(self, absent: frozenset[str]) -> Peers:
+        """The others, and new links between those whom the absent ones had connected."""
+        left = tuple(peer for peer in self.peers if peer.device not in absent)
+        edges = [pair for pair in self.edges if not absent & set(pair)]
+        names = [peer.device for peer in left]
+        number = {name: n for n, name in enumerate(names)}
+        for name in names[1:]:
+            near: dict[int, set[int]] = {n: set() for n in number.values()}
+            for a, b in edges:
+                near[number[a]].add(number[b])
+                near[number[b]].add(number[a])
+            if number[name] not in reached(near, 0):
+                edges.append((names[number[name] - 1], name))
+        return msgspec.structs.replace(self, peers=left, edges=tuple(edges))
+
+    def check(self) -> None:
+        """InputError where this cannot be carried out."""
+        names = self.devices
+        if not names or len(set(names)) != len(names):
+            raise InputError(f"plan: peers {list(names)}; at least one is needed, each named once")
+        if self.every < 1:
+            raise InputError(
+                f"plan: every = {self.every} minibatches in a round; at least 1 is allowed"
+            )
+        if self.tail < 1:
+            raise InputError(f"plan: tail = {self.tail} rounds; at least 1 is allowed")
+        for pair in self.edges:
+            if pair[0] == pair[1] or not set(pair) <= set(names):
+                raise InputError(
+                    f"plan: link {'-'.join(pair)} does not join two of {', '.join(names)}"
+                )
+        sizes: dict[int, tuple[str, int]] = {}
+        for peer in self.peers:
+            for held in peer.held:
+                first, numbers = sizes.setdefault(held.group, (peer.device, held.numbers))
+                if numbers != held.numbers:
+                    raise InputError(
+                        f"plan: group {held.group} has {numbers} numbers at {first} and "
+                        f"{held.numbers} at {peer.device}; they must be the same to be averaged"
+                    )
+        if self.late == "newest" and self.shared != "gossip":
+            raise InputError(
+                f"plan: shared = {self.shared} needs everybody at once; peers that never wait "
+                "(late = newest) can only gossip"
+            )
+
+
+def reached(neighbours: Mapping[int, Collection[int]], start: int) -> set[int]:
+    """Everybody whom `start` reaches over any number of links."""
+    seen, todo = {start}, [start]
+    while todo:
+        new = set(neighbours[todo.pop()]) - seen
+        seen |= new
+        todo += new
+    return seen

@@ -1,0 +1,126 @@
+"""The decision: which device holds which shard. Plain data, JSON both ways, printable, drawable.
+
+    plan = strategies.plan("chain", task)
+    print(plan)                      # a table
+    Plan.load("plan.json").save("again.json")
+
+A plan carries the fleet and the profile it was made for, so that it alone can be priced again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from weft.errors import InputError
+from weft.fleet.fleet import Fleet
+from weft.plans.peers import Peers
+from weft.plans.profile import Profile
+from weft.plans.rounds import Round
+from weft.plans.swarm import Swarm
+
+Mode = Literal["train", "infer"]
+Codec = Literal["none", "fp16", "int8"]
+
+
+class Part(Struct, frozen=True, omit_defaults=True):
+    """Which part of its layers a shard computes; empty: all of it."""
+
+    samples: int | None = None  # how many of the batch
+    offset: int = 0  # the first of them
+    rows: tuple[int, int] | None = None
+    outputs: tuple[int, int] | None = None  # of a fully connected layer
+    inputs: tuple[int, int] | None = None  # of a fully connected layer; partial sums come out
+    units: tuple[int, ...] | None = None
+    classes: tuple[int, ...] | None = None
+
+
+class Shard(Struct, frozen=True):
+    device: str
+    layers: tuple[int, int]  # first and last, 0-based, both included
+    part: Part = Part()
+
+
+class Predicted(Struct, frozen=True, omit_defaults=True):
+    """What the simulator says of a plan. Training plans have step_s, inference plans latency_s."""
+
+    compute_s: dict[str, float]
+    transfer_bytes: dict[str, int]  # by channel
+    memory_bytes: dict[str, int]
+    step_s: float | None = None
+    latency_s: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        value = self.step_s if self.step_s is not None else self.latency_s
+        assert value is not None
+        return value
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    strategy: str
+    model: str
+    batch: int
+    mode: Mode
+    shards: tuple[Shard, ...]
+    source: str  # the device that holds the data (training) or asks (inference)
+    fleet: Fleet
+    profile: Profile
+    micro_batches: int = 1  # pieces that a minibatch is cut into
+    in_flight: int = 1  # how many of them may be under way at once
+    # Minibatches that a source without layers may feed before the first of them is done: 1 is
+    # serial, as the papers count; with 2 the next samples cross the links meanwhile.
+    ahead: int = 1
+    stale: int = 0  # minibatches that a first stage may be ahead of its update: weights are stashed
+    # Shards that compute nothing: they get the holder's gradients, make the same updates, and can
+    # take over at any moment.
+    standby: tuple[Shard, ...] = ()
+    codec: Codec = "none"  # for activations and their gradients
+    input_codec: Codec = "none"  # for the samples: images of 256 levels lose nothing by int8
+    gradient_codec: Codec = "none"  # for gradients of weights that several devices hold
+    schedule: Literal["staged", "eager"] = (
+        "staged"  # of a plan with lanes; see program/lower/order.py
+    )
+    stream: bool = False  # gradients of shared layers leave one by one, not block by block
+    route: Literal["min", "store_and_forward"] = "min"
+    layering: Literal["depth", "sequence"] = "depth"  # which layers are meant; graph/sequence.py
+    rounds: tuple[Round, ...] = ()  # of a plan that cuts feature maps or vectors
+    swarm: Swarm | None = None  # of a plan that spreads a network by units over lossy radio
+    peers: Peers | None = None  # of devices that train networks of their own and exchange
+    optimizer: str = "sgd"  # its state counts in memory
+    decisions: dict[str, Any] = {}
+    predicted: Predicted | None = None
+    planning_s: float = 0.0
+    version: int = 0  # counts the plans of one run; messages carry it
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Every device with work, the source first."""
+        shards = (*self.shards, *self.standby)
+        return tuple(dict.fromkeys([self.source, *(s.device for s in shards)]))
+
+    def save(self, path: str | Path) -> None:
+        Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1))
+
+    @staticmethod
+    def load(path: str | Path) -> Plan:
+        try:
+            return msgspec.json.decode(Path(path).read_bytes(), type=Plan)
+        except OSError as error:
+            raise InputError(f"plan file {path}: {error.strerror or error}") from None
+        except msgspec.MsgspecError as error:
+            raise InputError(f"plan file {path} is not a plan: {error}") from None
+
+    def draw(self, path: str | Path) -> None:
+        """A picture of who holds what (PNG, SVG or PDF by the file's ending)."""
+        from weft.report.pictures import draw_plan
+
+        draw_plan(self, Path(path))
+
+    def __str__(self) -> str:
+        from weft.report.tables import plan_table, render
+
+        return render(plan_table(self))

@@ -1,0 +1,33 @@
+"""What a planner is asked: a profile, a fleet, a batch size, and what the user set.
+
+A strategy is one file in this folder with a function
+
+    @strategy("chain", "a layer pipeline over any number of devices")
+    def chain(task: Task) -> Plan: ...
+
+It opens no file or socket and reads no clock. To compare its candidates on physical links it calls
+`task.price(plan)`, the simulator, which the caller hands in (so that `plan` need not know `simulate`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from weft.fleet.fleet import Fleet
+from weft.graph.network import Graph
+from weft.plans.plan import Mode, Plan
+from weft.plans.profile import Profile
+
+
+@dataclass(frozen=True)
+class Task:
+    profile: Profile
+    fleet: Fleet
+    batch: int
+    mode: Mode
+    source: str  # the device that holds the data, or asks
+    price: Callable[[Plan], float]  # seconds per step (training) or per answer (inference)
+    options: Mapping[str, str] = field(default_factory=dict)  # from --set key=value
+    graph: Graph | None = None  # absent when only a profile was given
+    optimizer: str = "sgd"

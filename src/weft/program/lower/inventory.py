@@ -1,0 +1,109 @@
+"""Who holds which strips of which values: the bookkeeping behind a plan's rounds.
+
+stock.add("r1", tensor, Strip("conv3", 0, 8, 512))
+stock.missing("r1", Strip("conv3", 0, 10, 512))     # [rows 8:10]
+stock.pieces("r1", Strip("conv3", 2, 6, 512))       # from where r1 takes them
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import NamedTuple
+
+from weft.errors import WeftError
+from weft.plans.rounds import Strip
+from weft.program.instructions import Piece, Tensor
+
+
+class _Held(NamedTuple):
+    tensor: Tensor
+    first: int
+    last: int
+    offset: int  # where `first` lies within the tensor's value
+
+
+class Stock:
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, str], list[_Held]] = defaultdict(list)  # by device and value
+        self._tensors: set[tuple[str, Tensor]] = set()
+
+    def has(self, device: str, tensor: Tensor) -> bool:
+        return (device, tensor) in self._tensors
+
+    def add(self, device: str, tensor: Tensor, strip: Strip) -> None:
+        self.add_all(device, tensor, [strip])
+
+    def add_all(self, device: str, tensor: Tensor, strips: list[Strip]) -> None:
+        """A tensor whose values consist of these strips, those of one value one after the other."""
+        self._tensors.add((device, tensor))
+        filled: dict[str, int] = defaultdict(int)
+        for strip in strips:
+            held = _Held(tensor, strip.first, strip.last, filled[strip.value])
+            self._held[device, strip.value].append(held)
+            filled[strip.value] += strip.last - strip.first
+
+    def pieces(self, device: str, strip: Strip) -> list[Piece]:
+        """From which tensors the device takes a strip, in order."""
+        found: list[Piece] = []
+        place = strip.first
+        while place < strip.last:
+            held = self._best(device, strip.value, place)
+            if held is None:
+                raise WeftError(
+                    f"plan: {device} needs place {place} of {strip.value}, which never reaches it"
+                )
+            end = min(held.last, strip.last)
+            begin = held.offset + place - held.first
+            found.append(Piece(held.tensor, strip.value, strip.dim, begin, begin + end - place))
+            place = end
+        return found
+
+    def missing(self, device: str, strip: Strip) -> list[Strip]:
+        """The parts of a strip that a device does not hold."""
+        gaps: list[Strip] = []
+        place = strip.first
+        while place < strip.last:
+            held = self._best(device, strip.value, place)
+            if held is not None:
+                place = held.last
+                continue
+            after = (h.first for h in self._held[device, strip.value] if h.first > place)
+            end = min([strip.last, *after])
+            gaps.append(Strip(strip.value, place, end, strip.bytes, strip.dim))
+            place = end
+        return gaps
+
+    def union(self, device: str, wanted: list[Strip], beside: str) -> list[Strip]:
+        """What the device holds of the wanted strips and `beside` does not: each place once."""
+        places: dict[str, set[int]] = defaultdict(set)
+        like: dict[str, Strip] = {}
+        for strip in wanted:
+            like[strip.value] = strip
+            for held in self._held[device, strip.value]:
+                overlap = range(max(held.first, strip.first), min(held.last, strip.last))
+                places[strip.value].update(overlap)
+        found: list[Strip] = []
+        for value, there in places.items():
+            for held in self._held[beside, value]:
+                there -= set(range(held.first, held.last))
+            found += [
+                Strip(value, first, last, like[value].bytes, like[value].dim)
+                for first, last in _runs(there)
+            ]
+        return found
+
+    def _best(self, device: str, value: str, place: int) -> _Held | None:
+        """The tensor with this place that goes furthest from there."""
+        there = [h for h in self._held[device, value] if h.first <= place < h.last]
+        return max(there, key=lambda h: h.last, default=None)
+
+
+def _runs(places: set[int]) -> list[tuple[int, int]]:
+    """Runs of neighbouring numbers, as (first, last + 1)."""
+    runs: list[tuple[int, int]] = []
+    for place in sorted(places):
+        if runs and runs[-1][1] == place:
+            runs[-1] = (runs[-1][0], place + 1)
+        else:
+            runs.append((place, place + 1))
+    return runs

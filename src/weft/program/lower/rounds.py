@@ -1,0 +1,264 @@
+"""From a plan with rounds to a program: strips go up to the gateway and down to whoever lacks them.
+
+    gw   load; send strips of x to r1, r2 | recv what r1 has for others; recv from r2; stitch; send ...
+    r1   recv; stitch; forward round 1; send rows to gw | forward the inner rows of round 2; recv; ...
+
+Only what is missing travels: a device keeps what it has made, sends up each row that others need
+once, and fetches no row that it has. With several frames (micro-batches) in flight one is computed
+while the strips of another are on their way.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from weft.codecs.sizes import coded_bytes
+from weft.errors import InputError
+from weft.plans.plan import Plan
+from weft.plans.rounds import Round, Strip, Turn, frame_order
+from weft.program.instructions import (
+    Emit,
+    Forward,
+    Instruction,
+    Load,
+    Piece,
+    Program,
+    Recv,
+    Send,
+    Stitch,
+    Tensor,
+)
+from weft.program.lower.inventory import Stock
+from weft.program.lower.schedule import micro_sizes
+
+
+def lower_rounds(plan: Plan) -> Program:
+    check_rounds(plan)
+    sizes = micro_sizes(plan.batch, plan.micro_batches)
+    writer = _Writer(plan)
+    frames = [_Frame(writer, micro, sizes) for micro in range(len(sizes))]
+    for micro, number in frame_order(len(sizes), len(plan.rounds), plan.in_flight):
+        if number < 0:
+            frames[micro].load()
+        else:
+            frames[micro].round(number)
+    return Program(plan=plan, code={d: tuple(writer.code[d]) for d in plan.devices})
+
+
+def check_rounds(plan: Plan) -> None:
+    """InputError where the rounds do not tile the layers, or the plan is not for inference."""
+    if plan.mode != "infer":
+        raise InputError("plan: rounds are for inference; a training plan cannot have them")
+    expected = 0
+    for r in plan.rounds:
+        if r.layers[0] != expected or r.layers[1] < r.layers[0] or not r.turns:
+            raise InputError(
+                f"plan: rounds: one has layers {list(r.layers)} and {len(r.turns)} turns; "
+                f"the next must begin at layer {expected} and have at least one turn"
+            )
+        for turn in r.turns:
+            if turn.device not in plan.profile.devices:
+                raise InputError(f"plan: rounds: the profile has no device {turn.device!r}")
+        expected = r.layers[1] + 1
+    if expected != len(plan.profile.layers):
+        raise InputError(
+            f"plan: rounds hold layers up to {expected - 1}; "
+            f"the profile of {plan.model} has layers 0 to {len(plan.profile.layers) - 1}"
+        )
+
+
+class _Writer:
+    """The code of all devices, and what is the same for every frame."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.gateway = plan.source
+        self.code: dict[str, list[Instruction]] = defaultdict(list)
+        self.layers = len(plan.profile.layers)
+        self.rank = {device: rank for rank, device in enumerate(plan.devices, start=1)}
+
+    def add(self, device: str, *instructions: Instruction) -> None:
+        self.code[device].extend(instructions)
+
+
+class _Frame:
+    """One micro-batch on its way through the rounds: who holds which strips of it."""
+
+    def __init__(self, writer: _Writer, micro: int, sizes: list[int]) -> None:
+        self.writer = writer
+        self.plan = writer.plan
+        self.micro = micro
+        self.samples = sizes[micro]
+        self.first = sum(sizes[:micro])
+        self.stock = Stock()
+        self.sums: list[Tensor] = []  # partial sums at the gateway, until it adds them
+
+    def load(self) -> None:
+        writer, first = self.writer, self.plan.rounds[0]
+        writer.add(writer.gateway, Load(self.micro, (self.first, self.first + self.samples)))
+        frame = Tensor("act", 0, self.micro)
+        for strip in _whole(t for turn in first.numbered.values() for t in turn.takes):
+            self.stock.add(writer.gateway, frame, strip)
+        self.begin(first, [])
+
+    def round(self, number: int) -> None:
+        """The turns of a round; then its strips go where the next one needs them, or are the answer."""
+        rounds = self.plan.rounds
+        done, following = rounds[number], rounds[number + 1] if number + 1 < len(rounds) else None
+        for turn_number, turn in done.device_turns.items():
+            self.turn(done, turn, turn_number)
+        at = following.layers[0] if following else self.writer.layers
+        arriving = self.gather_sums(done, at) if done.sums else self.gather(done, following, at)
+        if done.after or following is None:  # the gateway itself needs them all
+            self.writer.add(self.writer.gateway, *arriving)
+            arriving = []
+        if done.after is not None:
+            self.gateway_turn(done, done.after, len(done.turns) + 2)
+        if following is not None:
+            self.begin(following, arriving)
+        else:
+            self.answer(done)
+
+    def begin(self, following: Round, arriving: list[Recv]) -> None:
+        if following.before is not None:
+            self.writer.add(self.writer.gateway, *arriving)
+            arriving = []
+            self.gateway_turn(following, following.before, 1)
+        self.hand_out(following, arriving)
+
+    # --- up -------------------------------------------------------------------------------------
+
+    def gather(self, done: Round, following: Round | None, at: int) -> list[Recv]:
+        """Every device hands up what the gateway or another device needs of what it has made."""
+        gateway = self.writer.gateway
+        wanted: list[tuple[str, Strip]] = []
+        for turn in (done.after, following.before if following else None):
+            wanted += [(gateway, strip) for strip in turn.takes] if turn else []
+        if following is None and done.after is None:
+            wanted += [(gateway, strip) for strip in _whole(_gives(done))]
+        for turn in following.turns if following else ():
+            wanted += [(turn.device, strip) for strip in turn.takes]
+        missing = [gap for device, strip in wanted for gap in self.stock.missing(device, strip)]
+        arriving: list[Recv] = []
+        for device in self.plan.devices:
+            strips = self.stock.union(device, missing, beside=gateway)
+            if device == gateway or not strips:
+                continue
+            tensor = Tensor("up", at, self.micro, part=self.writer.rank[device])
+            pieces = [piece for strip in strips for piece in self.stock.pieces(device, strip)]
+            self.give(device, tensor, gateway, strips, pieces)
+            arriving.append(Recv(tensor, device))
+        return arriving
+
+    def gather_sums(self, done: Round, at: int) -> list[Recv]:
+        """Partial sums: each device adds its own and hands them up."""
+        (strip,) = done.turns[0].gives
+        parts: dict[str, list[Tensor]] = defaultdict(list)
+        for number, turn in done.device_turns.items():
+            made = Tensor("act", done.layers[1] + 1, self.micro, part=number)
+            parts[turn.device].append(made)
+        arriving: list[Recv] = []
+        for device, tensors in parts.items():
+            tensor = Tensor("up", at, self.micro, part=self.writer.rank[device])
+            self.sums.append(tensor)
+            self.writer.add(device, Stitch(tensor, _all_of(tensors, strip), add=True))
+            if device != self.writer.gateway:
+                self.writer.add(device, self.send(tensor, self.writer.gateway, [strip]))
+                arriving.append(Recv(tensor, device))
+        return arriving
+
+    # --- down -----------------------------------------------------------------------------------
+
+    def hand_out(self, following: Round, arriving: list[Recv]) -> None:
+        """The gateway sends every turn what its device lacks, as soon as those who have it sent it."""
+        gateway = self.writer.gateway
+        here = {recv.tensor for recv in arriving}
+        for number, turn in following.device_turns.items():
+            strips = [gap for strip in turn.takes for gap in self.stock.missing(turn.device, strip)]
+            if not strips or turn.device == gateway:
+                continue
+            tensor = Tensor("down", following.layers[0], self.micro, part=number)
+            pieces = [piece for strip in strips for piece in self.stock.pieces(gateway, strip)]
+            while here & {piece.tensor for piece in pieces}:
+                recv = arriving.pop(0)
+                here.discard(recv.tensor)
+                self.writer.add(gateway, recv)
+            self.give(gateway, tensor, turn.device, strips, pieces)
+        self.writer.add(gateway, *arriving)
+
+    def give(
+        self, device: str, tensor: Tensor, dest: str, strips: list[Strip], pieces: list[Piece]
+    ) -> None:
+        self.writer.add(device, Stitch(tensor, tuple(pieces)), self.send(tensor, dest, strips))
+        self.stock.add_all(dest, tensor, strips)
+
+    # --- computing ------------------------------------------------------------------------------
+
+    def turn(self, r: Round, turn: Turn, number: int) -> None:
+        down = Tensor("down", r.layers[0], self.micro, part=number)
+        if self.stock.has(turn.device, down):
+            self.writer.add(turn.device, Recv(down, self.writer.gateway))
+        self.read(r, turn, number)
+        self.compute(r, turn, number, () if r.sums else turn.gives)
+
+    def gateway_turn(self, r: Round, turn: Turn, number: int) -> None:
+        if turn is r.after and r.sums:
+            (strip,) = r.turns[0].gives
+            total = Tensor("in", r.layers[0], self.micro, part=number)
+            stitch = Stitch(total, _all_of(self.sums, strip), add=True)
+            self.writer.add(turn.device, stitch)
+            self.sums = []
+        else:
+            self.read(r, turn, number)
+        self.compute(r, turn, number, turn.gives)
+
+    def read(self, r: Round, turn: Turn, number: int) -> None:
+        pieces = [p for strip in turn.takes for p in self.stock.pieces(turn.device, strip)]
+        into = Tensor("in", r.layers[0], self.micro, part=number)
+        self.writer.add(turn.device, Stitch(into, tuple(pieces)))
+
+    def compute(self, r: Round, turn: Turn, number: int, gives: tuple[Strip, ...]) -> None:
+        first, last = r.layers
+        work = turn.work or (0.0,) * (last - first + 1)
+        self.writer.add(
+            turn.device, Forward(r.layers, self.micro, self.samples, part=number, work=work)
+        )
+        made = Tensor("act", last + 1, self.micro, part=number)
+        for strip in gives:
+            self.stock.add(turn.device, made, strip)
+
+    def answer(self, done: Round) -> None:
+        """The gateway has all of the network's output: it gives it to the user."""
+        gateway, micro = self.writer.gateway, self.micro
+        gives = done.after.gives if done.after is not None else _whole(_gives(done))
+        pieces = [piece for strip in gives for piece in self.stock.pieces(gateway, strip)]
+        output = Tensor("act", self.writer.layers, micro)
+        self.writer.add(gateway, Stitch(output, tuple(pieces)), Emit(self.writer.layers, micro))
+
+    def send(self, tensor: Tensor, dest: str, strips: list[Strip]) -> Send:
+        """Each value is coded by itself, so each has its own scale on the wire."""
+        codec = self.plan.codec if tensor.at > 0 else self.plan.input_codec
+        sizes: dict[str, int] = defaultdict(int)
+        for strip in strips:
+            sizes[strip.value] += strip.size * self.samples
+        return Send(tensor, dest, sum(coded_bytes(raw, codec) for raw in sizes.values()), codec)
+
+
+def _gives(r: Round) -> list[Strip]:
+    return [strip for turn in r.turns for strip in turn.gives]
+
+
+def _whole(strips: Iterable[Strip]) -> list[Strip]:
+    """One strip for each value, from the first place to the last that any strip has."""
+    found: dict[str, Strip] = {}
+    for s in strips:
+        old = found.get(s.value, s)
+        first, last = min(old.first, s.first), max(old.last, s.last)
+        found[s.value] = Strip(s.value, first, last, s.bytes, s.dim)
+    return list(found.values())
+
+
+def _all_of(tensors: list[Tensor], strip: Strip) -> tuple[Piece, ...]:
+    size = strip.last - strip.first
+    return tuple(Piece(tensor, strip.value, strip.dim, 0, size) for tensor in tensors)

@@ -1,0 +1,280 @@
+"""From a plan that spreads units to a program: every layer boundary is a slot of best-effort messages.
+
+Worker w2 owns units of layers 1 and 2, w1 of layer 1; c is the coordinator:
+
+    c    load; send x to w1, w2 | recv h2 from w2; stitch; forward output; loss; backward; send shares of g
+    w1   recv x; forward its units of 1; send h1 to w2    | recv share; add; backward 1; update 1
+    w2   recv x; forward its units of 1 | recv h1 from w1; stitch with its own; forward 2; send h2 to c | ...
+
+A message that does not come in its slot is replaced (`Recv.late`): zeros, or the receiver's own units of that
+layer; a lost share of a gradient is missing from the sum. With late = none every device then tells the
+coordinator whether it lost anything, and all make the update or none does.
+
+A device's number is its place in the fleet plus one: it names its turns, and what it sends.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import msgspec
+
+from weft.codecs.sizes import coded_bytes
+from weft.plans.plan import Plan
+from weft.plans.swarm import Blank, Swarm
+from weft.program.instructions import (
+    Backward,
+    Emit,
+    Forward,
+    Instruction,
+    Late,
+    Load,
+    Loss,
+    Miss,
+    Piece,
+    Program,
+    Radio,
+    Recv,
+    Send,
+    Spare,
+    Stitch,
+    Tensor,
+    Update,
+)
+from weft.program.lower.swarm_units import check_swarm, held_of, holders_of, read_by
+from weft.strategies.stitchnet.swarm import believed
+
+DTYPE_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+UNIT_DIM = 1
+
+
+def lower_swarm(plan: Plan) -> Program:
+    writer = _Writer(check_swarm(plan), plan)
+    for layer in range(writer.depth + 1):
+        writer.forward(layer)
+    if plan.mode == "train":
+        for layer in reversed(range(writer.depth + 1)):
+            writer.backward(layer)
+        writer.updates()
+    else:
+        writer.answer()
+    return Program(plan=plan, code={d: tuple(writer.code[d]) for d in plan.devices})
+
+
+class _Writer:
+    def __init__(self, swarm: Swarm, plan: Plan) -> None:
+        self.plan, self.swarm = plan, swarm
+        self.depth = swarm.depth
+        self.code: dict[str, list[Instruction]] = defaultdict(list)
+        self.number = {name: n for n, name in enumerate(plan.fleet.names, start=1)}
+        self.holders, self.held = holders_of(plan), held_of(plan)
+        self.sent = {(m.slot, m.source, m.dest): m for m in swarm.messages}
+        self.read = [list(read_by(plan, layer)) for layer in range(self.depth + 1)]
+        self.computed: list[tuple[str, int]] = []  # turns that were given a gradient
+        rescaled = swarm.rescale and plan.mode == "infer"
+        self.expected = believed(plan) if rescaled else None
+
+    def add(self, device: str, *instructions: Instruction) -> None:
+        self.code[device].extend(instructions)
+
+    # --- forward --------------------------------------------------------------------------------
+
+    def forward(self, layer: int) -> None:
+        """All messages of a slot, sent before anybody waits for one; then what each makes of them."""
+        c = self.swarm.coordinator
+        if layer == 0:
+            self.add(c, Load(0, (0, self.plan.batch)))
+        pairs = [(s, d) for d in self.holders[layer] for s in self.read[layer] if s != d]
+        for word in (self.send, self.recv):
+            for source, dest in pairs:
+                word(layer, source, dest, self.made(layer, source), self.blank(layer, source))
+        for device, units in self.held[layer].items():
+            self.turn(layer, device, units)
+
+    def made(self, cut: int, device: str) -> Tensor:
+        """A device's values at a cut; the samples are all the coordinator's."""
+        return Tensor("act", cut, part=self.number[device] if cut else 0)
+
+    def blank(self, cut: int, owner: str) -> Blank:
+        whole = self.swarm.values[cut]
+        if cut == 0:
+            return whole
+        return self.strip(cut, len(self.held[cut - 1][owner]))
+
+    def strip(self, cut: int, units: int) -> Blank:
+        whole = self.swarm.values[cut]
+        return Blank(whole.value, (whole.shape[0], units, *whole.shape[2:]), whole.dtype)
+
+    def recv(self, slot: int, source: str, dest: str, tensor: Tensor, blank: Blank) -> None:
+        """Waits for a message until its slot ends; for one that is never sent, not at all."""
+        late, own = self.lateness(slot, dest)
+        if (slot, source, dest) not in self.sent:
+            self.add(dest, Miss(tensor, late, (blank,), self.plan.batch, own))
+            return
+        self.add(dest, Recv(
+            tensor, source, late=late, slot=self.swarm.position(slot), blanks=(blank,),
+            samples=self.plan.batch, own=own,
+        ))  # fmt: skip
+
+    def lateness(self, slot: int, dest: str) -> tuple[Late, Tensor | None]:
+        if self.swarm.late == "none":
+            return "skip", None
+        if self.swarm.late == "own" and 0 < slot <= self.depth and dest in self.holders[slot - 1]:
+            return "own", self.made(slot, dest)
+        return "zero", None
+
+    def send(self, slot: int, source: str, dest: str, tensor: Tensor, blank: Blank) -> None:
+        """Sends a message as the plan says; it may get lost."""
+        way = self.sent.get((slot, source, dest))
+        if way is None:
+            return
+        size = self.plan.batch * DTYPE_BYTES.get(blank.dtype, 4)
+        for places in blank.shape[1:]:
+            size *= places
+        codec = self.plan.codec if tensor.at else self.plan.input_codec
+        radio = Radio(way.slot, way.direct, way.relayed, way.via)
+        self.add(source, Send(tensor, dest, coded_bytes(size, codec), codec, radio=radio))
+
+    def turn(self, layer: int, device: str, units: tuple[int, ...]) -> None:
+        number = self.number[device]
+        pieces = []
+        for source in self.read[layer]:
+            last = len(self.holders[layer - 1][source]) if layer else self.blank(0, source).shape[1]
+            value = self.swarm.values[layer].value
+            pieces.append(Piece(self.made(layer, source), value, UNIT_DIM, 0, last))
+        shares, expected = self.levels(layer, device)
+        joined = Tensor("in", layer, part=number)
+        self.add(
+            device,
+            Stitch(
+                joined,
+                tuple(pieces),
+                shares=shares,
+                expected=expected,
+                spares=tuple(self.spares(layer, device)) if layer else (),
+            ),
+            Forward((layer, layer), 0, self.plan.batch, part=number, work=self.work(layer, units)),
+        )
+
+    def spares(self, layer: int, device: str) -> Iterator[Spare]:
+        """For each owner that may not be heard, who else has units of it, in the fleet's order."""
+        value, begin = self.swarm.values[layer].value, 0
+        for owner in self.read[layer]:
+            units = self.holders[layer - 1][owner]
+            for other, held in self.held[layer - 1].items():
+                own = len(self.holders[layer - 1][other])
+                place = {unit: own + k for k, unit in enumerate(held[own:])}
+                common = [unit for unit in units if unit in place]
+                if common and owner != device:
+                    yield Spare(
+                        self.made(layer, owner), self.made(layer, other), value, UNIT_DIM,
+                        tuple(place[unit] for unit in common),
+                        tuple(begin + units.index(unit) for unit in common),
+                    )  # fmt: skip
+            begin += len(units)
+
+    def levels(self, layer: int, device: str) -> tuple[tuple[float, ...], float]:
+        """Of each message a turn reads the share of the layer before that it carries; and how much of
+        it all is expected to arrive."""
+        if self.expected is None:
+            return (), 0.0
+        width = self.swarm.values[layer].shape[1]
+        units = [len(self.holders[layer - 1][s]) if layer else width for s in self.read[layer]]
+        shares = tuple(count / width for count in units)
+        chances = [
+            self.expected[layer, self.number[source] - 1, self.number[device] - 1]
+            for source in self.read[layer]
+        ]
+        return shares, float(sum(s * c for s, c in zip(shares, chances, strict=True)))
+
+    def work(self, layer: int, units: tuple[int, ...]) -> tuple[float, ...]:
+        return (len(units) / self.swarm.values[layer + 1].shape[1],)
+
+    # --- backward -------------------------------------------------------------------------------
+
+    def backward(self, layer: int) -> None:
+        """Shares of the gradient of a layer's values come in; each turn goes back, and hands on."""
+        shares = {d: self.shares(layer + 1, d) for d in self.holders[layer]}
+        for word in (self.send, self.recv):
+            for device, sources in shares.items():
+                for source in sources:
+                    if source != device:
+                        share = self.share(layer + 1, source, device)
+                        slot = self.depth + layer + 1
+                        word(slot, source, device, share, self.blank(layer + 1, device))
+        for device, units in self.holders[layer].items():
+            if layer == self.depth:
+                self.add(device, Loss(0, self.plan.batch, part=self.number[device]))
+            elif shares[device]:
+                self.add_up(layer + 1, device, shares[device])
+            else:
+                continue  # nobody sends it a gradient: its units stay as they are
+            self.computed.append((device, layer))
+            part, work = self.number[device], self.work(layer, units)
+            self.add(device, Backward((layer, layer), 0, self.plan.batch, part=part, work=work))
+            if layer:
+                self.hand_back(layer, device)
+
+    def hand_back(self, layer: int, device: str) -> None:
+        """Cuts the gradient of what a turn read by whom it was read from."""
+        back = Tensor("back", layer, part=self.number[device])
+        value, first = self.swarm.values[layer].value, 0
+        for source, units in self.holders[layer - 1].items():
+            last = first + len(units)
+            if source == device or (self.depth + layer, device, source) in self.sent:
+                piece = Piece(back, value, UNIT_DIM, first, last)
+                self.add(device, Stitch(self.share(layer, device, source), (piece,)))
+            first = last
+
+    def share(self, cut: int, source: str, dest: str) -> Tensor:
+        """What one device adds to the gradient of another's values: named by both."""
+        pair = self.number[source] * (len(self.number) + 1) + self.number[dest]
+        return Tensor("share", cut, part=pair)
+
+    def shares(self, cut: int, device: str) -> list[str]:
+        """Who finds a share of the gradient of a device's values at a cut, and lets it know."""
+        slot = self.depth + cut
+        return [
+            source
+            for source, layer in self.computed
+            if layer == cut and (source == device or (slot, source, device) in self.sent)
+        ]
+
+    def add_up(self, cut: int, device: str, sources: list[str]) -> None:
+        blank = self.blank(cut, device)
+        pieces = (
+            Piece(self.share(cut, source, device), blank.value, UNIT_DIM, 0, blank.shape[1])
+            for source in sources
+        )
+        whole = Tensor("grad", cut, part=self.number[device])
+        self.add(device, Stitch(whole, tuple(pieces), add=True))
+
+    # --- the end of a minibatch -----------------------------------------------------------------
+
+    def updates(self) -> None:
+        if self.swarm.late == "none":
+            self.agree()
+        for device, layer in self.computed:
+            units = self.holders[layer][device]
+            work = self.work(layer, units)
+            self.add(device, Update((layer, layer), part=self.number[device], work=work))
+
+    def agree(self) -> None:
+        """All learn whether anybody has lost anything; on a way where nothing gets lost."""
+        c = self.swarm.coordinator
+        workers = [d for d in self.plan.devices if d != c]
+        asked = {d: Tensor("whole", 0, part=self.number[d]) for d in workers}
+        for device, word in asked.items():
+            self.add(device, Send(word, c, bytes=0))
+        self.add(c, *(Recv(word, device) for device, word in asked.items()))
+        for device, word in asked.items():
+            told = msgspec.structs.replace(word, at=1)
+            self.add(c, Send(told, device, bytes=0))
+            self.add(device, Recv(told, c))
+
+    def answer(self) -> None:
+        c, last = self.swarm.coordinator, self.depth + 1
+        whole = self.swarm.values[last]
+        piece = Piece(self.made(last, c), whole.value, UNIT_DIM, 0, whole.shape[1])
+        self.add(c, Stitch(Tensor("act", last), (piece,)), Emit(last, 0))

@@ -1,0 +1,1 @@
+"""Changes to a program: several minibatches in flight, and devices that stand by."""

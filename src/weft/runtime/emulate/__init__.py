@@ -1,0 +1,1 @@
+"""An emulated fleet: its pace, the shape of its links, its processes and namespaces."""

@@ -1,0 +1,1 @@
+"""The agent on every device: its assignment, the interpreter, and the tensors that it holds."""

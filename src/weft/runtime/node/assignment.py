@@ -1,0 +1,219 @@
+"""A node's duty in one run: its job, the weights it holds, and the thread that does the work.
+
+duty = Duty("pi", fabric, prober, report, emit)
+duty.assign(job)                 # again for the same run: a new plan, and what is needed is kept
+duty.take_weights(command)
+duty.prepare(job.run)
+duty.start(command)              # returns at once; how it went is reported
+duty.end("the run is over")      # nothing of it is kept
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_safetensors
+from torch import Tensor
+
+from weft.errors import InputError, WeftError
+from weft.program import instructions as ins
+from weft.program.timeline import Span
+from weft.runtime.node.prober import Prober
+from weft.runtime.node.samples import open_samples
+from weft.runtime.node.tensors import Values
+from weft.runtime.node.worker import Worker
+from weft.runtime.wire import messages as msg
+from weft.runtime.wire.fabric import Fabric
+from weft.runtime.wire.mailbox import Cancelled
+from weft.runtime.wire.radio import Transmitter
+from weft.runtime.wire.state_pieces import chosen, state_pieces
+
+log = logging.getLogger("weft.node")
+
+MOST_IN_FLIGHT = 64  # minibatches that a later span may be behind an earlier one
+
+
+class Duty:
+    def __init__(
+        self,
+        device: str,
+        fabric: Fabric,
+        prober: Prober,
+        report: Callable[[msg.Report], None],
+        emit: Callable[[int, int, Values], None],
+    ) -> None:
+        self.device = device
+        self.fabric = fabric
+        self.prober = prober
+        self.job: msg.Job | None = None
+        self._report, self._emit = report, emit
+        self._state: dict[str, Tensor] = {}
+        self._optimizer_state: dict[str, Tensor] = {}
+        self._worker: Worker | None = None
+        self._thread: threading.Thread | None = None
+        self._cpu_start = 0.0
+
+    def assign(self, job: msg.Job) -> None:
+        if self.job is not None and self.job.run != job.run:
+            raise WeftError(f"{self.device} is busy with run {self.job.run}; try again later")
+        held: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
+        if self.job is not None:  # the same run goes on under another plan
+            self.cancel("a new plan has come")
+            needed = {n for segment in job.segments for n in segment.state}
+            worker = self.idle_worker(job.run) if self._worker else None
+            if worker is not None:
+                held = chosen(worker.state(), worker.optimizer_state(), needed)
+                held[0].update(worker.groups.kept)
+        self.end("a new plan has come")
+        self.job = job
+        self._state, self._optimizer_state = held
+        self.fabric.begin(job.run, job.roads, job.record, job.changes)
+        self.prober.begin(job.changes)
+        self.fabric.radio = Transmitter(job.radio, self.fabric) if job.radio else None
+
+    def take_weights(self, command: msg.Weights) -> None:
+        job = self.own_job(command.run)
+        try:
+            tensors = load_safetensors(command.data)
+        except SafetensorError as error:
+            raise InputError(f"{self.device}: weights that cannot be read: {error}") from None
+        if command.optimizer:
+            self._optimizer_state |= tensors
+            return
+        expected = {n: s for segment in job.segments for n, s in segment.state.items()}
+        for name, tensor in tensors.items():
+            if name not in expected or tuple(tensor.shape) != expected[name].shape:
+                raise InputError(f"{self.device}: {name} {tuple(tensor.shape)} belongs to no shard")
+            self._state[name] = tensor
+
+    def prepare(self, run: str) -> None:
+        job = self.own_job(run)
+        missing = [n for s in job.segments for n in s.state if n not in self._state]
+        if missing:
+            raise WeftError(f"{self.device} has no weights for {', '.join(missing[:3])}")
+        loads = any(isinstance(i, ins.Load) for i in job.code)
+        samples = open_samples(job, self.fabric) if loads else None
+        if job.mode == "train" and not job.segments:
+            warm_up(job)  # it may get layers later, in the middle of a run
+        self._worker = Worker(job, self._state, self.fabric, samples, self._report, self._emit)
+        if self._optimizer_state:
+            self._worker.load_optimizer_state(self._optimizer_state)
+        self.fabric.wait_for_neighbours(job.deadline_s)
+
+    def start(self, command: msg.Run) -> None:
+        job = self.own_job(command.run)
+        if self._worker is None:
+            raise WeftError(f"{self.device} is not prepared for run {job.run}")
+        if self._thread is not None and self._thread.is_alive():
+            if self._worker.leg.extend(command.first, command.last):
+                return
+            self._thread.join(timeout=5.0)  # it has done its last minibatch and is about to end
+            if self._thread.is_alive():
+                raise WeftError(f"{self.device} is still at work on run {job.run}")
+        self._worker.slots.begin(command.start, command.first)
+        self._cpu_start = time.process_time()
+        self._thread = threading.Thread(
+            target=self._work, args=(self._worker, command), name="worker", daemon=True
+        )
+        self._thread.start()
+
+    def _work(self, worker: Worker, command: msg.Run) -> None:
+        torch.set_num_threads(1)
+        try:
+            worker.run(command.first, command.last)
+        except Cancelled:
+            worker.tell()
+            log.info("%s stopped: the run was cancelled", self.device)
+        except Exception as error:
+            if not isinstance(error, WeftError):
+                log.exception("%s failed", self.device)
+            self._report(failed(self.device, error))
+
+    def state(self, command: msg.GetState) -> Iterator[msg.StatePiece]:
+        worker = self.idle_worker(command.run)
+        state, memory = worker.state(), worker.optimizer_state()
+        if command.names is not None:
+            state, memory = chosen(state, memory, set(command.names))
+        yield from state_pieces(state, optimizer=False)
+        yield from state_pieces(memory, optimizer=True)
+
+    def where(self, run: str) -> msg.At:
+        worker = self.idle_worker(run)
+        return msg.At(worker.done, worker.leg.begun)
+
+    def timeline(self, command: msg.GetTimeline, counts: dict[str, int]) -> msg.Spans:
+        """What was done when; `since` a minibatch also while the work goes on."""
+        since = command.since
+        worker = self.idle_worker(command.run) if since is None else self._begun(command.run)
+        counts = {**self.fabric.counts, **counts, "overruns": worker.overruns}
+        total = time.process_time() - self._cpu_start
+        spans = (*worker.spans, *self.fabric.transfers)
+        if since is not None:
+            spans = (*latest(worker.spans, since), *latest(self.fabric.transfers, since))
+        return msg.Spans(spans, counts, worker.compute_cpu_s, total)
+
+    def has(self, run: str) -> bool:
+        return self.job is not None and self.job.run == run
+
+    def own_job(self, run: str) -> msg.Job:
+        if self.job is None or self.job.run != run:
+            raise WeftError(f"{self.device} has no part in run {run}")
+        return self.job
+
+    def _begun(self, run: str) -> Worker:
+        self.own_job(run)
+        if self._worker is None:
+            raise WeftError(f"{self.device} has not begun run {run}")
+        return self._worker
+
+    def idle_worker(self, run: str) -> Worker:
+        self.own_job(run)
+        if self._thread is not None:
+            self._thread.join(timeout=5.0)
+            if self._thread.is_alive():
+                raise WeftError(f"{self.device} is still at work on run {run}")
+        return self._begun(run)
+
+    def cancel(self, why: str) -> None:
+        if self._worker is not None:
+            self._worker.cancelled = why
+        self.fabric.mailbox.cancel(why)
+
+    def end(self, why: str) -> None:
+        self.cancel(why)
+        if self._thread is not None:
+            self._thread.join(timeout=5.0)
+        self.fabric.end()
+        self._thread = self._worker = self.job = None
+        self._state, self._optimizer_state = {}, {}
+
+
+def failed(name: str, error: Exception) -> msg.Failed:
+    text = str(error) or type(error).__name__
+    if not isinstance(error, WeftError):
+        text = f"{type(error).__name__}: {text}"
+    return msg.Failed(name, text[:2000], bad_input=isinstance(error, InputError))
+
+
+def warm_up(job: msg.Job) -> None:
+    """One step of next to nothing: what PyTorch imports at the first optimizer takes seconds."""
+    weight = torch.zeros(1, requires_grad=True)
+    optimizer = job.optimizer.build([weight])
+    torch.autograd.backward([(weight * 1.0).sum()])
+    optimizer.step()
+
+
+def latest(spans: list[Span], since: int) -> list[Span]:
+    """The spans of minibatches from `since` on; they lie at the end, only roughly in order."""
+    found: list[Span] = []
+    for span in reversed(spans):
+        if span.step < since - MOST_IN_FLIGHT:
+            break
+        if span.step >= since:
+            found.append(span)
+    return found[::-1]

@@ -1,0 +1,333 @@
+"""What each instruction does: the words of the instruction set, one method each.
+
+`Worker` runs them in the order of the program; here is only what a word means for the tensors that a
+device holds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from weft.codecs.codec import TensorSpec
+from weft.errors import WeftError
+from weft.graph.execute import Runner
+from weft.program import instructions as ins
+from weft.program.timeline import Span
+from weft.runtime.node.groups import Groups
+from weft.runtime.node.samples import Samples
+from weft.runtime.node.slots import Slots
+from weft.runtime.node.stash import stashes
+from weft.runtime.node.stitching import stitched
+from weft.runtime.node.tensors import Holding, Values
+from weft.runtime.wire.fabric import Fabric
+from weft.runtime.wire.frames import BadMessage, Header, pack_tensors, unpack_tensors
+from weft.runtime.wire.mailbox import Name, nothing_missing
+from weft.runtime.wire.messages import Job
+
+RIDING = "@also"  # the name of what rides in another tensor's message; no value can be called so
+MAX_SPANS = 200_000
+
+
+class Interpreter:
+    """A device's weights, its optimizers, and what it is holding at the moment."""
+
+    def __init__(
+        self,
+        job: Job,
+        state: Mapping[str, Tensor],
+        fabric: Fabric,
+        samples: Samples | None,
+        emit: Callable[[int, int, Values], None],
+    ) -> None:
+        self.job = job
+        self.fabric = fabric
+        self.samples = samples
+        self.emit = emit
+        self.training = job.mode == "train"
+        self.runners = {(s.first, s.last): Runner(s, state) for s in job.segments if not s.part}
+        self.turns = {((s.first, s.last), s.part): Runner(s, state) for s in job.segments if s.part}
+        # What is trained here, by layers: all of them, or this device's part of each.
+        self.trained = self.runners
+        if self.training:
+            self.trained = {**self.runners, **{at: r for (at, _), r in self.turns.items()}}
+        self.optimizers = {
+            layers: job.optimizer.build(runner.parameters)
+            for layers, runner in self.trained.items()
+            if self.training and runner.parameters
+        }
+        self.slots = Slots(job.radio, fabric.mailbox, fabric.counts, job.deadline_s)
+        self.groups = Groups(job.groups, state)
+        for i in job.code:
+            if isinstance(i, ins.Recv) and i.late == "newest":
+                fabric.mailbox.keep_newest(self._name(i.tensor))
+        self.spans: list[Span] = []
+        self.compute_cpu_s = 0.0
+        self.holding = Holding(job)
+        self.void: set[int] = set()  # minibatches that somebody has lost a part of
+        self.losses: dict[int, float] = {}
+        self.saved: dict[tuple[int, tuple[int, int], int], tuple[Values, Values]] = {}
+        self._stashes = stashes(self.runners, job.code) if self.training else {}
+        self._sums: dict[tuple[int, int], tuple[tuple[TensorSpec, ...], bytes]] = {}  # to be sent
+        self.do: dict[type, Callable[..., None]] = {
+            ins.Load: self._load, ins.Recv: self._recv, ins.Send: self._send,
+            ins.Forward: self._forward, ins.Loss: self._loss, ins.Backward: self._backward,
+            ins.Reduce: self._reduce, ins.Update: self._update, ins.Stitch: self._stitch,
+            ins.Emit: self._emit, ins.Share: self._share, ins.Blend: self._blend,
+            ins.Keep: self._keep, ins.Miss: self._miss,
+        }  # fmt: skip
+
+    def _load(self, i: ins.Load, step: int) -> None:
+        assert self.samples is not None
+        start, cpu = time.monotonic(), time.thread_time()
+        inputs, target = self.samples.minibatch(step)
+        a, b = i.samples
+        self.holding.hold(step, "act", 0, i.micro, {n: x[a:b] for n, x in inputs.items()})
+        if target is not None:
+            self.holding.hold(step, "target", 0, i.micro, {"target": target[a:b]})
+        self.compute_cpu_s += time.thread_time() - cpu
+        self.span("load", start, step, i.micro, f"{a}-{b}")
+
+    def _recv(self, i: ins.Recv, step: int) -> None:
+        t = i.tensor
+        start = time.monotonic()
+        if i.late in ("zero", "own", "skip"):
+            self._recv_or_not(i, step, start)
+            return
+        if i.late == "newest":
+            letter = self.fabric.mailbox.newest(self._name(t))
+            if letter is None:
+                return
+        else:
+            letter = self.fabric.mailbox.take(
+                (self.job.version, step, t.kind, t.at, t.micro, t.part),
+                self.job.deadline_s,
+                lambda: f"{t} of minibatch {step} from {i.source}",
+            )
+        try:
+            tensors = unpack_tensors(letter.header, letter.payload)
+        except BadMessage as error:
+            raise WeftError(
+                f"{t} of minibatch {step} from {i.source} is damaged: {error}"
+            ) from None
+        if i.also is not None:
+            labels = tensors.pop(RIDING, None)
+            if labels is None:
+                raise WeftError(f"{t} of minibatch {step} from {i.source} came without {i.also}")
+            self.holding.hold(step, i.also.kind, i.also.at, i.also.micro, {i.also.kind: labels})
+        if t.kind == "whole" and not tensors[t.kind].item():
+            self.void.add(step)
+        self.holding.hold(step, t.kind, t.at, t.micro, tensors, t.part)
+        self.span("wait", start, step, t.micro, str(t))
+
+    def _recv_or_not(self, i: ins.Recv, step: int, start: float) -> None:
+        """A message that may be lost: the slot's end, or the word that it is lost, ends the wait."""
+        t, own = i.tensor, i.own
+        mine = self.holding.use(step, own.kind, own.at, own.micro, own.part) if own else None
+        key = (self.job.version, step, t.kind, t.at, t.micro, t.part)
+        letter = self.slots.take(key, i, step)
+        if letter is None and i.late == "skip":
+            self.void.add(step)
+        values = self.slots.values(letter, i, mine, step)
+        self.holding.hold(step, t.kind, t.at, t.micro, values, t.part)
+        self.span("wait", start, step, t.micro, str(t))
+
+    def _miss(self, i: ins.Miss, step: int) -> None:
+        t, own = i.tensor, i.own
+        mine = self.holding.use(step, own.kind, own.at, own.micro, own.part) if own else None
+        if i.late == "skip":
+            self.void.add(step)
+        values = self.slots.values(None, i, mine, step)
+        self.holding.hold(step, t.kind, t.at, t.micro, values, t.part)
+
+    def _send(self, i: ins.Send, step: int) -> None:
+        t = i.tensor
+        if t.kind == "wsum":
+            specs, payload = self._sums[t.at, t.last]
+        elif t.kind == "whole":
+            specs, payload = pack_tensors({t.kind: torch.tensor(float(step not in self.void))})
+        elif t.kind == "wgrad":
+            specs, payload = pack_tensors(self._gradients((t.at, t.last)), i.codec)
+        elif t.kind == "follow":
+            specs, payload = pack_tensors(self._followed((t.at, t.last)), i.codec)
+        else:
+            tensors = self.holding.use(step, t.kind, t.at, t.micro, t.part)
+            if i.also is not None:
+                (labels,) = self.holding.use(step, i.also.kind, i.also.at, i.also.micro).values()
+                tensors = {**tensors, RIDING: labels}
+            specs, payload = pack_tensors(tensors, i.codec)
+        header = self._header(t, i.dest, step, specs, len(payload))
+        if i.radio is not None and self.fabric.radio is not None:
+            self.fabric.radio.send(header, payload, i.radio)
+        else:
+            self.fabric.send(header, payload, unless_waiting=i.late == "newest")
+
+    def _name(self, t: ins.Tensor) -> Name:
+        return self.job.version, t.kind, t.at, t.micro, t.part
+
+    def _header(
+        self, t: ins.Tensor, dest: str, step: int, specs: tuple[TensorSpec, ...], size: int
+    ) -> Header:
+        return Header(self.job.run, self.job.version, step, t.kind, t.at, t.micro,
+                      self.fabric.name, dest, size, specs, part=t.part)  # fmt: skip
+
+    def _forward(self, i: ins.Forward, step: int) -> None:
+        runner = self.turns[i.layers, i.part] if i.part else self.runners[i.layers]
+        kind = "in" if i.part else "act"
+        held = self.holding.use(step, kind, i.layers[0], i.micro, i.part)
+        problem = nothing_missing(
+            dict(held),
+            {n: _shape(v.shape, v.batch_dim, i.samples) for n, v in runner.segment.inputs.items()},
+        )
+        if problem:
+            raise WeftError(f"input of layers {i.layers} in minibatch {step}: {problem}")
+        inputs = {n: held[n].detach() for n in runner.segment.inputs}
+        if self.training and i.layers[0] > 0:
+            for tensor in inputs.values():
+                tensor.requires_grad_(tensor.is_floating_point())
+        seed = (self.job.seed * 1_000_003 + step) * 1_009 + i.micro
+        stash = self._stashes.get(i.layers)
+        if stash is not None:
+            runner = stash.at(step)
+        with torch.set_grad_enabled(self.training):
+            outputs = runner.forward(inputs, training=self.training, seed=seed)
+        if self.training:
+            self.saved[step, i.layers, i.micro] = (inputs, outputs)
+        self.holding.hold(step, "act", i.layers[1] + 1, i.micro, outputs, i.part)
+
+    def _stitch(self, i: ins.Stitch, step: int) -> None:
+        def use(t: ins.Tensor) -> Values:
+            return self.holding.use(step, t.kind, t.at, t.micro, t.part)
+
+        made = stitched(i, step, use, lambda t: self.slots.heard(step, t))
+        self.holding.hold(step, i.into.kind, i.into.at, i.into.micro, made, i.into.part)
+
+    def _loss(self, i: ins.Loss, step: int) -> None:
+        runner = next(r for r in self.trained.values() if r.segment.loss is not None)
+        record = runner.segment.loss
+        assert record is not None
+        held = self.holding.use(step, "act", self.job.layers, i.micro, i.part)
+        output = held[record.inputs[0]]
+        target = self.holding.use(step, "target", 0, i.micro)["target"]
+        leaf = output.detach().requires_grad_()
+        share = i.samples / self.job.batch if record.reduction == "mean" else 1.0
+        with torch.enable_grad():
+            loss = runner.loss(leaf, target, i.samples) * share
+        (gradient,) = torch.autograd.grad(loss, leaf)
+        self.losses[step] = self.losses.get(step, 0.0) + loss.item()
+        found = {record.inputs[0]: gradient}
+        self.holding.hold(step, "grad", self.job.layers, i.micro, found, i.part)
+
+    def _backward(self, i: ins.Backward, step: int) -> None:
+        inputs, outputs = self.saved.pop((step, i.layers, i.micro))
+        gradients = self.holding.use(step, "grad", i.layers[1] + 1, i.micro, i.part)
+        known = [n for n in gradients if n in outputs and outputs[n].requires_grad]
+        torch.autograd.backward([outputs[n] for n in known], [gradients[n] for n in known])
+        if i.layers in self._stashes:
+            self._stashes[i.layers].settle(step)
+        if i.layers[0] > 0:
+            self.holding.hold(step, "back" if i.part else "grad", i.layers[0], i.micro, {
+                n: t.grad if t.grad is not None else torch.zeros_like(t)
+                for n, t in inputs.items() if t.requires_grad
+            }, i.part)  # fmt: skip
+
+    def _reduce(self, i: ins.Reduce, step: int) -> None:
+        follows = i.replace and any(part.kind == "follow" for part in i.parts)
+        own = self._followed(i.layers) if follows else self._gradients(i.layers)
+        for part in i.parts:
+            theirs = self.holding.use(step, part.kind, part.at, part.micro)
+            if theirs.keys() != own.keys():
+                odd = sorted(theirs.keys() ^ own.keys())[:3]
+                raise WeftError(f"{part} of minibatch {step}: {', '.join(odd)} do not match")
+            for name, gradient in own.items():
+                if gradient.shape != theirs[name].shape:
+                    raise WeftError(f"{part} of minibatch {step}: {name} has another shape")
+                if i.replace:
+                    gradient.copy_(theirs[name])
+                else:
+                    gradient.add_(theirs[name])
+        if not i.replace:
+            self._pack_sum(i, step, own)
+
+    def _pack_sum(self, i: ins.Reduce, step: int, own: dict[str, Tensor]) -> None:
+        """Coded once, for all who get it and for ourselves: coding it again gives other values."""
+        specs, payload = self._sums[i.layers] = pack_tensors(own, i.codec)
+        if i.codec != "none":
+            total = ins.Tensor("wsum", i.layers[0], last=i.layers[1])
+            to_ourselves = self._header(total, self.fabric.name, step, specs, len(payload))
+            for name, rounded in unpack_tensors(to_ourselves, payload).items():
+                own[name].copy_(rounded)
+
+    def _gradients(self, layers: tuple[int, int]) -> dict[str, Tensor]:
+        """The gradients of a segment's weights; zeros where nothing reached one."""
+        found = {}
+        runner = self.runners[layers]
+        for name, info in runner.segment.state.items():
+            if info.trainable:
+                parameter = runner.state[name]
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                found[name] = parameter.grad
+        return found
+
+    def _followed(self, layers: tuple[int, int]) -> dict[str, Tensor]:
+        """What a device that stands by needs: gradients, and buffers, which follow from none."""
+        runner = self.runners[layers]
+        buffers = {n: runner.state[n] for n, s in runner.segment.state.items() if not s.trainable}
+        return {**self._gradients(layers), **buffers}
+
+    def _update(self, i: ins.Update, step: int) -> None:
+        optimizer = self.optimizers.get(i.layers)
+        if optimizer is not None:
+            if self.job.optimizer.rounds:
+                for group in optimizer.param_groups:
+                    group["lr"] = self.job.optimizer.rate(step)
+            if step not in self.void:
+                optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        self._sums.pop(i.layers, None)
+        self.holding.hold(step, "done", 0, 0, {})
+
+    def _share(self, i: ins.Share, step: int) -> None:
+        t = i.into
+        if i.row:
+            values = self.groups.share_row(i.group, i.scale)
+        else:
+            values = self.groups.share(i.group, i.codec)
+        self.holding.hold(step, t.kind, t.at, t.micro, values, t.part)
+
+    def _blend(self, i: ins.Blend, step: int) -> None:
+        own, came = i.own, []
+        for t, weight in zip(i.parts, i.weights, strict=True):
+            values = self.holding.maybe(step, t.kind, t.at, t.micro, t.part)
+            if values is not None:
+                came.append((weight, values))
+            elif i.total:
+                own += weight
+        self.groups.blend(i.group, own, came, i.total)
+
+    def _keep(self, i: ins.Keep, step: int) -> None:
+        t = i.part
+        values = self.holding.maybe(step, t.kind, t.at, t.micro, t.part)
+        if values is not None:
+            self.groups.keep(i.group, values)
+
+    def _emit(self, i: ins.Emit, step: int) -> None:
+        start = time.monotonic()
+        self.emit(step, i.micro, self.holding.use(step, "act", i.at, i.micro))
+        self.span("emit", start, step, i.micro, "")
+
+    def span(self, what: str, start: float, step: int, micro: int, label: str) -> None:
+        if self.job.record and len(self.spans) < MAX_SPANS:
+            self.spans.append(
+                Span(self.fabric.name, what, start, time.monotonic(), step, micro, label)
+            )
+
+
+def _shape(shape: tuple[int, ...], batch_dim: int | None, samples: int) -> tuple[int, ...]:
+    if batch_dim is None:
+        return shape
+    return (*shape[:batch_dim], samples, *shape[batch_dim + 1 :])

@@ -1,0 +1,172 @@
+"""The agent that runs on every device: waits for a job, does its part of it, tells how it went.
+
+    with Node("pi", Endpoints(join=("tcp/127.0.0.1:7447",))) as node:
+        node.serve(stop)
+
+It keeps nothing between runs and runs nothing it received: a job is data, its operators are looked up
+in a fixed table. What it cannot read it counts, logs and drops.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import zenoh
+
+from weft.errors import WeftError
+from weft.runtime.node.assignment import Duty, failed
+from weft.runtime.node.probe import probe_compute, probe_link
+from weft.runtime.node.prober import Prober
+from weft.runtime.node.tensors import Values
+from weft.runtime.wire import messages as msg
+from weft.runtime.wire import topics as keys
+from weft.runtime.wire.closing import Closing
+from weft.runtime.wire.fabric import Fabric
+from weft.runtime.wire.frames import BadMessage, Header, pack_header, pack_tensors
+from weft.runtime.wire.session import Endpoints, open_session
+from weft.version import __version__
+
+log = logging.getLogger("weft.node")
+
+
+class Node(Closing):
+    """One device. `group` keeps fleets apart that share a network."""
+
+    def __init__(self, name: str, endpoints: Endpoints, group: str = "weft") -> None:
+        self.name = name
+        self.group = group
+        self.session = open_session(endpoints)
+        self.fabric = Fabric(self.session, group, name)
+        self.prober = Prober(self.fabric, self._report, self._notice)
+        self.bad_commands = 0
+        self.duty = Duty(name, self.fabric, self.prober, self._report, self._emit)
+        self._queries: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._control = self.session.declare_queryable(
+            keys.control(group, name), self._queries.put, complete=True
+        )
+        self._alive = self.session.liveliness().declare_token(keys.alive(group, name))
+
+    def close(self) -> None:
+        self.duty.end("the node is closing")
+        self.prober.close()
+        self.fabric.close()
+        self.session.close()
+
+    def serve(self, stop: threading.Event) -> None:
+        """Carries out commands until `stop` is set."""
+        # Tensors that share a message's read-only memory are only read.
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")
+        while not stop.is_set():
+            try:
+                query = self._queries.get(timeout=0.2)
+            except queue.Empty:
+                continue
+            with query:
+                self._answer(query)
+
+    def _answer(self, query: Any) -> None:
+        try:
+            payload = query.payload
+            if payload is None:
+                raise BadMessage("it is empty")
+            command = msg.unpack_command(payload.to_bytes())
+        except BadMessage as error:
+            self.bad_commands += 1
+            log.warning("%s dropped a malformed command: %s", self.name, error)
+            query.reply_err(f"not a command: {error}"[:500])
+            return
+        try:
+            for reply in self._carry_out(command):
+                query.reply(query.key_expr, msg.pack(reply))
+        except WeftError as error:
+            query.reply_err(msg.pack(failed(self.name, error)))
+        except Exception as error:  # an agent outlives a bad job; the asker learns what happened
+            log.exception("%s could not carry out %s", self.name, type(command).__name__)
+            query.reply_err(msg.pack(failed(self.name, error)))
+
+    def _carry_out(self, command: msg.Command) -> Iterator[msg.Reply]:
+        match command:
+            case msg.Hello():
+                yield self._welcome()
+                return
+            case msg.GetState():
+                yield from self.duty.state(command)
+                return
+            case msg.GetTimeline():
+                yield self.duty.timeline(command, {"bad_commands": self.bad_commands})
+                return
+            case msg.Where():
+                yield self.duty.where(command.run)
+                return
+            case msg.ProbeCompute():
+                yield msg.Probed(gflops=probe_compute())
+                return
+            case msg.ProbeLink():
+                yield probe_link(self.session, self.group, command)
+                return
+            case msg.Assign(job=job):
+                self.duty.assign(job)
+            case msg.Weights():
+                self.duty.take_weights(command)
+            case msg.Prepare():
+                self.duty.prepare(command.run)
+            case msg.Run():
+                self.duty.start(command)
+            case msg.TestNetwork():
+                self.duty.own_job(command.run)
+                self.prober.learn(command)
+            case msg.ProbeServers():
+                self.duty.own_job(command.run)
+                self.prober.ask(command)
+            case msg.Echo():
+                pass
+            case msg.Cancel():
+                if self.duty.has(command.run):
+                    self.duty.cancel(command.why)
+            case msg.End():
+                if self.duty.has(command.run):
+                    self.duty.end("the run is over")
+        yield msg.Done()
+
+    def _welcome(self) -> msg.Welcome:
+        pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return msg.Welcome(
+            name=self.name,
+            version=__version__,
+            cores=os.cpu_count() or 1,
+            memory_mb=pages / 2**20,
+            clock=time.monotonic(),
+            busy=self.duty.job.run if self.duty.job else "",
+        )
+
+    def _report(self, report: msg.Report) -> None:
+        job = self.duty.job
+        if job is not None:
+            self.session.put(
+                keys.report(self.group, job.run),
+                msg.pack(report),
+                congestion_control=zenoh.CongestionControl.BLOCK,
+            )
+
+    def _notice(self, notice: msg.Notice) -> None:
+        self.session.put(keys.notice(self.group, self.name), msg.pack(notice))
+
+    def _emit(self, step: int, micro: int, values: Values) -> None:
+        job = self.duty.job
+        if job is not None:
+            specs, payload = pack_tensors(values)
+            header = Header(job.run, job.version, step, "answer", job.layers, micro,
+                            self.name, "", len(payload), specs)  # fmt: skip
+            self.session.put(
+                keys.answer(self.group, job.run),
+                payload,
+                attachment=pack_header(header),
+                congestion_control=zenoh.CongestionControl.BLOCK,
+            )

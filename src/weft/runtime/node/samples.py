@@ -1,0 +1,67 @@
+"""Where a loading device gets its minibatches: from a data set it has, or fed by the coordinator."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+from weft.data import batch_indices, load
+from weft.errors import InputError
+from weft.runtime.node.class_samples import ClassSamples
+from weft.runtime.wire.fabric import Fabric
+from weft.runtime.wire.frames import unpack_tensors
+from weft.runtime.wire.messages import Job
+
+Minibatch = tuple[dict[str, Tensor], Tensor | None]
+
+
+class Samples(Protocol):
+    def minibatch(self, step: int) -> Minibatch: ...
+
+
+class OwnSamples:
+    """A data set on this machine; which samples a minibatch has follows from its number alone."""
+
+    def __init__(self, job: Job) -> None:
+        assert job.data.name is not None
+        self._set = load(job.data.name)
+        if len(job.inputs) != 1:
+            raise InputError(f"{job.data.name} feeds one input; the network has {len(job.inputs)}")
+        self._job = job
+        self._last: tuple[int, Minibatch] | None = None
+
+    def minibatch(self, step: int) -> Minibatch:
+        if self._last is None or self._last[0] != step:
+            job = self._job
+            index = batch_indices(len(self._set.train_x), job.batch, step, job.data.seed)
+            batch = ({job.inputs[0]: self._set.train_x[index]}, self._set.train_y[index])
+            self._last = (step, batch)
+        return self._last[1]
+
+
+class FedSamples:
+    """Minibatches that the coordinator sends ahead of time, beside the emulated links."""
+
+    def __init__(self, job: Job, fabric: Fabric) -> None:
+        self._job = job
+        self._fabric = fabric
+        self._last: tuple[int, Minibatch] | None = None
+
+    def minibatch(self, step: int) -> Minibatch:
+        if self._last is None or self._last[0] != step:
+            letter = self._fabric.mailbox.take(
+                (self._job.version, step, "feed", 0, 0, 0),
+                max(self._job.deadline_s, 30.0),
+                lambda: f"the samples of minibatch {step} from the coordinator",
+            )
+            tensors = unpack_tensors(letter.header, letter.payload)
+            target = tensors.pop("target", None)
+            self._last = (step, (tensors, target))
+        return self._last[1]
+
+
+def open_samples(job: Job, fabric: Fabric) -> Samples:
+    if job.data.classes is not None:
+        return ClassSamples(job)
+    return OwnSamples(job) if job.data.name is not None else FedSamples(job, fabric)

@@ -1,0 +1,48 @@
+"""What `weft node` does: opens a node and serves until it is told to stop."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+
+import torch
+
+from weft.runtime.node.node import Node
+from weft.runtime.wire.session import Endpoints
+
+
+def serve_node(
+    name: str,
+    endpoints: Endpoints,
+    *,
+    group: str = "weft",
+    tether: bool = False,
+    ready: Callable[[Node], None] | None = None,
+) -> None:
+    """Blocks until SIGINT or SIGTERM or, with `tether`, until standard input closes."""
+    torch.set_num_threads(1)  # two cores cannot carry many spinning processes
+    sys.setswitchinterval(0.001)  # a message must not wait long for a thread that computes
+    # What is imported stays: no need to look through it for garbage again and again.
+    gc.freeze()
+    gc.set_threshold(20_000)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    if tether:
+        threading.Thread(target=_leave_with_parent, args=(stop,), daemon=True).start()
+    with Node(name, endpoints, group) as node:
+        if ready:
+            ready(node)
+        node.serve(stop)
+
+
+def _leave_with_parent(stop: threading.Event) -> None:
+    """The parent holds the other end of standard input; when it is gone, so are we."""
+    while os.read(0, 4096):
+        pass
+    stop.set()
+    threading.Timer(4.0, os._exit, args=(1,)).start()  # even if something hangs on the way out

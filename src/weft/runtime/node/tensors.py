@@ -1,0 +1,87 @@
+"""What a device holds between the instruction that makes a tensor and the last that reads it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from weft.program import instructions as ins
+from weft.runtime.wire.messages import Job
+
+Values = Mapping[str, Tensor]
+Key = tuple[int, str, int, int, int]  # minibatch, kind, cut, micro-batch, part
+
+
+class Holding:
+    """Tensors by minibatch and name. How often each is read follows from the program, so it is let
+    go with its last read; what nobody reads is not kept at all.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._reads = _count_reads(job)
+        self._held: dict[Key, Values] = {}
+        self._left: dict[Key, int] = {}  # reads until a held tensor may go
+
+    def hold(
+        self, step: int, kind: str, at: int, micro: int, tensors: Values, part: int = 0
+    ) -> None:
+        reads = self._reads[kind, at, micro, part]
+        if reads:
+            key = (step, kind, at, micro, part)
+            self._held[key], self._left[key] = tensors, reads
+
+    def maybe(self, step: int, kind: str, at: int, micro: int, part: int = 0) -> Values | None:
+        """What may not have come: then None."""
+        key = (step, kind, at, micro, part)
+        return self.use(step, kind, at, micro, part) if key in self._left else None
+
+    def use(self, step: int, kind: str, at: int, micro: int, part: int = 0) -> Values:
+        key = (step, kind, at, micro, part)
+        self._left[key] -= 1
+        if self._left[key]:
+            return self._held[key]
+        del self._left[key]
+        return self._held.pop(key)
+
+    def forget(self, step: int) -> None:
+        """Lets go of all that belongs to a minibatch that was given up."""
+        for key in [key for key in self._held if key[0] == step]:
+            del self._held[key], self._left[key]
+
+
+def _count_reads(job: Job) -> Counter[tuple[str, int, int, int]]:
+    """How often each tensor of a minibatch is read."""
+    reads: Counter[tuple[str, int, int, int]] = Counter()
+    for i in job.code:
+        match i:
+            case ins.Reduce():
+                for part in i.parts:
+                    reads[part.kind, part.at, part.micro, part.part] += 1
+            case ins.Send(tensor=ins.Tensor(kind="wgrad" | "wsum" | "follow" | "whole")):
+                pass  # read from the gradients themselves; or nothing but a word
+            case ins.Recv(own=ins.Tensor() as t) | ins.Miss(own=ins.Tensor() as t):
+                reads[t.kind, t.at, t.micro, t.part] += 1
+            case ins.Send(tensor=t, also=also):
+                reads[t.kind, t.at, t.micro, t.part] += 1
+                if also is not None:
+                    reads[also.kind, also.at, also.micro, also.part] += 1
+            case ins.Stitch():
+                for t in i.reads:
+                    reads[t.kind, t.at, t.micro, t.part] += 1
+            case ins.Blend():
+                for part in i.parts:
+                    reads[part.kind, part.at, part.micro, part.part] += 1
+            case ins.Keep(part=t):
+                reads[t.kind, t.at, t.micro, t.part] += 1
+            case ins.Forward():
+                reads["in" if i.part else "act", i.layers[0], i.micro, i.part] += 1
+            case ins.Loss():
+                reads["act", job.layers, i.micro, i.part] += 1
+                reads["target", 0, i.micro, 0] += 1
+            case ins.Backward():
+                reads["grad", i.layers[1] + 1, i.micro, i.part] += 1
+            case ins.Emit():
+                reads["act", i.at, i.micro, 0] += 1
+    return reads

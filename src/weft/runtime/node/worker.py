@@ -1,0 +1,175 @@
+"""Executes one device's part of a program, minibatch after minibatch.
+
+    worker = Worker(job, state, fabric, samples, report, emit)
+    worker.run(0, 100)
+
+The loop, the pace of an emulated device, and what is told on the way; what an instruction means is in
+`interpreter`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+
+import torch
+from safetensors.torch import save as save_safetensors
+from torch import Tensor
+
+from weft.graph.optimizer import load_state_tensors, state_tensors
+from weft.program import instructions as ins
+from weft.runtime.emulate.shaping import sleep_until
+from weft.runtime.node.groups import MEAN
+from weft.runtime.node.interpreter import Interpreter
+from weft.runtime.node.samples import Samples
+from weft.runtime.node.series import Leg
+from weft.runtime.node.tensors import Values
+from weft.runtime.wire.fabric import Fabric
+from weft.runtime.wire.mailbox import Cancelled
+from weft.runtime.wire.messages import Finished, Job, Kept, Progress, Report
+
+REPORT_EVERY_S = 0.1
+COMPUTE = (ins.Forward, ins.Loss, ins.Backward, ins.Update)
+
+
+class Worker(Interpreter):
+    """One device in one run."""
+
+    def __init__(
+        self,
+        job: Job,
+        state: Mapping[str, Tensor],
+        fabric: Fabric,
+        samples: Samples | None,
+        report: Callable[[Report], None],
+        emit: Callable[[int, int, Values], None],
+    ) -> None:
+        super().__init__(job, state, fabric, samples, emit)
+        self.report = report
+        self.leg = Leg(max((i.lag for i in job.code), default=0))
+        self.done = -1  # the newest minibatch that is all done here
+        self.cancelled: str | None = None  # why to stop, set from another thread
+        self.overruns = 0  # instructions that took longer here than on the emulated device
+        self._unpaced = math.inf
+        self._lasting = _last_of_step(job)
+        self._reported = 0.0
+        self._unreported: list[tuple[int, float]] = []
+        self._rounds: deque[dict[str, Tensor]] = deque(maxlen=job.tail)  # weights at their ends
+
+    def run(self, first: int, last: int) -> None:
+        """Minibatches first..last-1, with the lags of the program; then says so."""
+        paces = self.job.pace or (0.0,) * len(self.job.code)
+        code = [
+            (i, self.do[type(i)], i.lag, isinstance(i, COMPUTE), pace)
+            for i, pace in zip(self.job.code, paces, strict=True)
+        ]
+        self.leg.begin(first, last)
+        while (tick := self.leg.tick()) is not None:
+            first, last = self.leg.first, self.leg.last
+            for index, (instruction, do, lag, compute, pace) in enumerate(code):
+                step = tick - lag
+                if not first <= step < last:
+                    continue
+                if self.cancelled is not None:  # also seen by a device that waits for nobody
+                    raise Cancelled(self.cancelled)
+                if self.slots.missed(step, beginning=index == 0):
+                    if index == self._lasting:
+                        self._leave_out(step, final=step == last - 1)
+                    continue
+                if not ins.due(instruction, step):
+                    pass
+                elif compute:
+                    self._timed(instruction, do, step, pace)
+                else:
+                    do(instruction, step)
+                if index == self._lasting:
+                    self._step_done(step, final=step == last - 1)
+        self.report(Finished(self.fabric.name, last))
+
+    # --- what is told ---------------------------------------------------------------------------
+
+    def _timed(
+        self, instruction: ins.Instruction, do: Callable[..., None], step: int, pace: float
+    ) -> None:
+        """A compute instruction; where a slower device is emulated, it ends when its time is over."""
+        start, cpu = time.monotonic(), time.thread_time()
+        do(instruction, step)
+        self.compute_cpu_s += time.thread_time() - cpu
+        if self.job.pace:
+            self._keep_pace(start, pace, isinstance(instruction, ins.Loss))
+        layers = getattr(instruction, "layers", None)
+        label = f"{layers[0]}-{layers[1]}" if layers else ""
+        what = type(instruction).__name__.lower()
+        self.span(what, start, step, getattr(instruction, "micro", 0), label)
+
+    def _keep_pace(self, start: float, pace: float, loss: bool) -> None:
+        if loss:  # its time is part of the backward pass that follows
+            self._unpaced = start
+            return
+        begin, self._unpaced = min(start, self._unpaced), math.inf
+        if self.job.changes is not None:
+            pace *= self.job.changes.slowdown(begin)
+        end = begin + pace
+        if time.monotonic() > end:
+            self.overruns += 1
+        sleep_until(end)
+
+    def _leave_out(self, step: int, final: bool) -> None:
+        """A minibatch whose time was over: as if it had never been."""
+        self.fabric.counts["left_out"] += 1
+        self.losses.pop(step, None)
+        self.holding.forget(step)
+        self.saved = {key: kept for key, kept in self.saved.items() if key[0] != step}
+        for optimizer in self.optimizers.values():
+            optimizer.zero_grad(set_to_none=True)
+        self._step_done(step, final)
+
+    def _step_done(self, step: int, final: bool) -> None:
+        self.done = step
+        loss = self.losses.pop(step, None)
+        if loss is not None and step not in self.void:
+            self._unreported.append((step, loss))
+        self.void.discard(step)
+        self.slots.forget(step)
+        if self.job.keep_every and (step + 1) % self.job.keep_every == 0:
+            kept = save_safetensors(self.state()), save_safetensors(self.optimizer_state())
+            self.report(Kept(self.fabric.name, step, *kept))
+        if self.job.tail > 1 and (step + 1) % self.job.optimizer.round_steps == 0:
+            self._rounds.append({n: t.clone() for n, t in self._weights().items()})
+        if final or time.monotonic() - self._reported > REPORT_EVERY_S:
+            self.tell()
+
+    def tell(self) -> None:
+        """How far it is, with the losses that nobody knows yet."""
+        self.report(Progress(self.fabric.name, self.done, tuple(self._unreported)))
+        self._reported, self._unreported = time.monotonic(), []
+
+    def state(self) -> dict[str, Tensor]:
+        past = self._rounds
+        means = {
+            MEAN + name: torch.stack([one[name] for one in past]).mean(0)
+            for name in (past[0] if past else ())
+            if past[0][name].is_floating_point()
+        }
+        return {**self._weights(), **self.groups.kept, **means}
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {n: t.detach() for r in self.trained.values() for n, t in r.state.items()}
+
+    def optimizer_state(self) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        for layers, optimizer in self.optimizers.items():
+            found |= state_tensors(optimizer, self.trained[layers].state)
+        return found
+
+    def load_optimizer_state(self, saved: dict[str, Tensor]) -> None:
+        for layers, optimizer in self.optimizers.items():
+            load_state_tensors(optimizer, self.trained[layers].state, saved)
+
+
+def _last_of_step(job: Job) -> int:
+    """Index of the instruction after which a minibatch is done here."""
+    most = max((i.lag for i in job.code), default=0)
+    return max((k for k, i in enumerate(job.code) if i.lag == most), default=-1)

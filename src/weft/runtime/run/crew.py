@@ -1,0 +1,202 @@
+"""The coordinator's view of its nodes: who is there, asking them, and hearing what they report."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import zenoh
+
+from weft.errors import InputError, LostDevice, WeftError
+from weft.runtime.wire import messages as msg
+from weft.runtime.wire import topics as keys
+from weft.runtime.wire.closing import Closing
+from weft.runtime.wire.frames import BadMessage, Header, unpack_header
+from weft.runtime.wire.session import Endpoints, open_session
+
+Event = msg.Report | LostDevice | tuple[Header, bytes]
+# Replies, in the end None; or the word that nobody is there any more to reply.
+Answers = queue.SimpleQueue[Any]
+GRACE_S = 5.0  # Zenoh itself ends a question whose time is over
+
+
+class Crew(Closing):
+    """All nodes of a group that can be reached from here."""
+
+    def __init__(self, endpoints: Endpoints, group: str = "weft") -> None:
+        self.group = group
+        self.session = open_session(endpoints)
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._present: dict[str, int] = {}
+        self._changed = threading.Condition()
+        self._asked: dict[str, set[Answers]] = {}  # who is waited for, and where their answers go
+        self._run = ""  # whose reports are wanted
+        self._heard = threading.Lock()
+        self._run_subscriptions: list[Any] = []
+        self._subscription = self.session.liveliness().declare_subscriber(
+            keys.alive(group, "*"), self._liveliness, history=True
+        )
+
+        self._notices = self.session.declare_subscriber(keys.notice(group, "*"), self._noticed)
+
+    def close(self) -> None:
+        if not self.session.is_closed():
+            self.session.close()
+
+    def _liveliness(self, sample: Any) -> None:
+        name = str(sample.key_expr).rpartition("/")[2]
+        with self._changed:
+            if sample.kind == zenoh.SampleKind.PUT:
+                self._present[name] = self._present.get(name, 0) + 1
+            else:
+                self._present.pop(name, None)
+                lost = LostDevice(name, f"{name} is gone: its node ended or its link broke")
+                self.events.put(lost)
+                for answers in self._asked.get(name, ()):  # it will not answer any more
+                    answers.put(lost)
+            self._changed.notify_all()
+
+    @property
+    def present(self) -> tuple[str, ...]:
+        with self._changed:
+            return tuple(sorted(self._present))
+
+    def wait_for(self, names: Iterable[str], seconds: float) -> None:
+        """Returns when all of them are there; LostDevice names those that are not."""
+        wanted = set(names)
+        deadline = time.monotonic() + seconds
+        with self._changed:
+            while missing := wanted - self._present.keys():
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    there = ", ".join(sorted(self._present)) or "nobody"
+                    raise LostDevice(
+                        min(missing),
+                        f"no node answers for {', '.join(sorted(missing))} after {seconds:g} s "
+                        f"({there} is there); start `weft node --name {min(missing)}` on it",
+                    )
+                self._changed.wait(left)
+
+    def listen(self, run: str) -> None:
+        """Reports and answers of this run, and of no other, go to `events` from now on."""
+        for old in self._run_subscriptions:
+            old.undeclare()
+        with self._heard:
+            self._run = run
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    self.events.get_nowait()
+        self._run_subscriptions = [
+            self.session.declare_subscriber(key(self.group, run), partial(take, run))
+            for key, take in ((keys.report, self._reported), (keys.answer, self._answered))
+        ]
+
+    def _put(self, event: Event, run: str) -> None:
+        """Zenoh's threads may still hold what an earlier run said when its subscription has ended."""
+        with self._heard:
+            if run == self._run:
+                self.events.put(event)
+
+    def _reported(self, run: str, sample: Any) -> None:
+        # what cannot be read is not one of ours; a node that failed is noticed by its silence
+        with contextlib.suppress(BadMessage):
+            self._put(msg.unpack_report(sample.payload.to_bytes()), run)
+
+    def _noticed(self, sample: Any) -> None:
+        self._reported(self._run, sample)
+
+    def _answered(self, run: str, sample: Any) -> None:
+        try:
+            header = unpack_header(sample.attachment.to_bytes() if sample.attachment else b"")
+        except BadMessage:
+            return
+        payload = sample.payload.to_bytes()
+        if len(payload) == header.bytes:
+            self._put((header, payload), run)
+
+    def ask(self, device: str, command: msg.Command, seconds: float) -> list[msg.Reply]:
+        return self.ask_all({device: command}, seconds)[device]
+
+    def ask_all(
+        self, commands: Mapping[str, msg.Command], seconds: float
+    ) -> dict[str, list[msg.Reply]]:
+        """Asks all at once and waits for every answer; an error names the device and the time."""
+        under_way = {
+            device: self._ask(device, command, seconds) for device, command in commands.items()
+        }
+        try:
+            return {
+                device: self._replies(device, answers, commands[device], seconds)
+                for device, answers in under_way.items()
+            }
+        finally:
+            with self._changed:
+                for device, answers in under_way.items():
+                    self._asked[device].discard(answers)
+
+    def _ask(self, device: str, command: msg.Command, seconds: float) -> Answers:
+        answers: Answers = queue.SimpleQueue()
+        with self._changed:
+            self._asked.setdefault(device, set()).add(answers)
+        self.session.get(
+            keys.control(self.group, device),
+            zenoh.handlers.Callback(answers.put, lambda: answers.put(None)),
+            payload=msg.pack(command),
+            timeout=seconds,
+            # a state comes in several pieces under one key: keep them all
+            consolidation=zenoh.QueryConsolidation(zenoh.ConsolidationMode.NONE),
+        )
+        return answers
+
+    def _replies(
+        self, device: str, answers: Answers, command: msg.Command, seconds: float
+    ) -> list[msg.Reply]:
+        found: list[msg.Reply] = []
+        what = type(command).__name__.lower()
+        silent = LostDevice(device, f"{device} did not answer `{what}` within {seconds:g} s")
+        while (reply := _next(answers, seconds, silent)) is not None:
+            if isinstance(reply, LostDevice):
+                raise reply
+            if reply.ok is None:
+                text = reply.err.payload.to_bytes()
+                raise silent if text == b"Timeout" else _error(device, text)  # Zenoh's own word
+            try:
+                found.append(msg.unpack_reply(reply.ok.payload.to_bytes()))
+            except BadMessage as error:
+                raise WeftError(f"{device} answered what cannot be read: {error}") from None
+        if not found and not isinstance(command, msg.GetState):
+            raise silent
+        return found
+
+    def clock_offset(self, device: str, rounds: int = 5) -> float:
+        """What must be added to the device's clock to get ours: the quickest of a few exchanges."""
+        best = (float("inf"), 0.0)
+        for _ in range(rounds):
+            before = time.monotonic()
+            (welcome,) = self.ask(device, msg.Hello(), 5.0)
+            after = time.monotonic()
+            assert isinstance(welcome, msg.Welcome)
+            best = min(best, (after - before, (before + after) / 2 - welcome.clock))
+        return best[1]
+
+
+def _next(answers: Answers, seconds: float, silent: LostDevice) -> Any:
+    try:
+        return answers.get(timeout=seconds + GRACE_S)
+    except queue.Empty:
+        raise silent from None
+
+
+def _error(device: str, payload: bytes) -> WeftError:
+    try:
+        report = msg.unpack_report(payload)
+    except BadMessage:
+        return WeftError(f"{device}: {payload[:300].decode(errors='replace')}")
+    assert isinstance(report, msg.Failed)
+    kind = InputError if report.bad_input else WeftError
+    return kind(f"{device}: {report.error}")

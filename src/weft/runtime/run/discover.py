@@ -1,0 +1,98 @@
+"""Finds the nodes of a network and, if asked, measures them: from nothing to a fleet file."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+from msgspec import Struct
+
+from weft.errors import WeftError
+from weft.fleet.fleet import Device, Fleet, Link
+from weft.runtime.run.crew import Crew
+from weft.runtime.wire import messages as msg
+from weft.runtime.wire.session import Endpoints
+
+
+class FoundDevice(Struct, frozen=True):
+    name: str
+    cores: int
+    memory_mb: float
+    busy: str
+    gflops: float | None = None
+
+    def cells(self) -> tuple[str, ...]:
+        speed = f"{self.gflops:.2f}" if self.gflops is not None else "-"
+        return (self.name, str(self.cores), f"{self.memory_mb:.0f} MB", speed, self.busy or "-")
+
+
+class FoundLink(Struct, frozen=True):
+    source: str
+    dest: str
+    mbps: float
+    latency_ms: float
+
+    def cells(self) -> tuple[str, ...]:
+        return (self.source, self.dest, f"{self.mbps:.1f}", f"{self.latency_ms:.2f} ms")
+
+
+class Found(Struct, frozen=True):
+    devices: tuple[FoundDevice, ...]
+    links: tuple[FoundLink, ...]
+
+    @property
+    def fleet(self) -> Fleet:
+        """As a fleet file; tiers are left at `device` for the user to say."""
+        rates = {(link.source, link.dest): link for link in self.links}
+        links = []
+        for a, b in itertools.combinations([d.name for d in self.devices], 2):
+            if (a, b) in rates and (b, a) in rates:
+                up, down = rates[a, b], rates[b, a]
+                latency = round((up.latency_ms + down.latency_ms) / 2, 3)
+                links.append(Link((a, b), round(up.mbps, 3), round(down.mbps, 3), latency))
+        devices = tuple(
+            Device(
+                d.name,
+                gflops=round(d.gflops, 3) if d.gflops is not None else None,
+                memory_mb=round(d.memory_mb),
+            )
+            for d in self.devices
+        )
+        return Fleet(devices, tuple(links))
+
+
+def discover(
+    join: tuple[str, ...],
+    *,
+    group: str = "weft",
+    wait: float = 2.0,
+    probe: bool = False,
+    config: str | None = None,
+) -> Found:
+    """Looks for `wait` seconds; WeftError where nobody is there."""
+    endpoints = Endpoints(join=join, multicast=not join, asks_only=True, config=config)
+    with Crew(endpoints, group) as crew:
+        time.sleep(wait)  # nodes come at their own pace: nothing tells "that is all"
+        names = crew.present
+        if not names:
+            where = ", ".join(join) or "the local network"
+            raise WeftError(
+                f"no nodes found on {where} in {wait:g} s; start `weft node --name ...`"
+            )
+        devices = []
+        for name, (welcome,) in crew.ask_all(dict.fromkeys(names, msg.Hello()), 10.0).items():
+            assert isinstance(welcome, msg.Welcome)
+            speed = _speed(crew, name) if probe else None
+            devices.append(FoundDevice(name, welcome.cores, welcome.memory_mb, welcome.busy, speed))
+        links = []
+        for a, b in itertools.permutations(names, 2) if probe else ():
+            (probed,) = crew.ask(a, msg.ProbeLink(b), 60.0)
+            assert isinstance(probed, msg.Probed)
+            links.append(FoundLink(a, b, probed.bytes_per_s * 8 / 1e6, probed.latency_s * 1e3))
+        return Found(tuple(devices), tuple(links))
+
+
+def _speed(crew: Crew, name: str) -> float:
+    (probed,) = crew.ask(name, msg.ProbeCompute(), 60.0)
+    assert isinstance(probed, msg.Probed)
+    return probed.gflops

@@ -1,0 +1,99 @@
+"""What each device is told of a plan: its part of the program and of the network, its roads, its pace."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from weft.fleet.trace import Trace
+from weft.graph.network import Graph
+from weft.graph.optimizer import Optimizer
+from weft.program.cost import compute_seconds
+from weft.program.instructions import Forward, Program, Update
+from weft.program.lower.swarm_units import swarm_segment
+from weft.runtime.emulate.changes import changes_of
+from weft.runtime.emulate.roads import Shaping, roads_of
+from weft.runtime.run.networks import Own
+from weft.runtime.wire import messages as msg
+from weft.runtime.wire.radio import rules_of
+from weft.strategies.coopai.slicing import turn_segment
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a plan is run; the defaults are for real devices."""
+
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    seed: int = 0
+    deadline_s: float = 30.0  # raise it where one step or one transfer may take longer
+    shaping: Shaping = "none"
+    paced: frozenset[str] = frozenset()  # devices made as slow as the plan's profile says
+    scratch: Path | None = None  # for the clocks of shared media
+    trace: Trace | None = None  # emulated: how the fleet changes
+    trace_start: float = math.inf  # when its time 0 is, on the machine's clock
+    data: str | None = None  # a set of weft.data that the source device has; None: fed from here
+    same_clock: bool = False  # all nodes on this machine
+    record: bool = True
+
+
+def job_of(
+    run: str,
+    program: Program,
+    graph: Graph,
+    settings: Settings,
+    device: str,
+    everyone: tuple[str, ...],
+    own: Own | None = None,
+) -> msg.Job:
+    """The job of one device; `own` where it has a network of its own."""
+    plan = program.plan
+    graph = graph if own is None else own.graph
+    last = len(graph.layers) - 1
+    training = plan.mode == "train"
+    code = program.code.get(device, ())
+    spans = {(i.layers, 0) for i in code if isinstance(i, Update)}
+    layers = sorted(spans | {(i.layers, i.part) for i in code if isinstance(i, Forward)})
+    rounds = {r.layers: r for r in plan.rounds}
+    segments = tuple(
+        swarm_segment(graph, plan, device, span[0])
+        if plan.swarm
+        else turn_segment(graph, rounds[span], part)
+        if part
+        else graph.segment(*span, with_loss=training and span[1] == last)
+        for span, part in layers
+    )
+    return msg.Job(
+        run=run,
+        version=plan.version,
+        mode=plan.mode,
+        batch=plan.batch,
+        layers=last + 1,
+        code=code,
+        segments=segments,
+        inputs=tuple(graph.inputs),
+        optimizer=settings.optimizer,
+        roads=roads_of(
+            plan.fleet,
+            device,
+            everyone,
+            shaping=settings.shaping,
+            cut_through=plan.route == "min",
+            scratch=settings.scratch,
+            best_effort=plan.swarm is not None,
+        ),
+        seed=settings.seed,
+        pace=tuple(compute_seconds(plan.profile, device, i) for i in code)
+        if device in settings.paced
+        else (),
+        changes=changes_of(settings.trace, plan.fleet, device, plan.source, settings.trace_start)
+        if settings.trace is not None
+        else None,
+        deadline_s=settings.deadline_s,
+        data=msg.Data(name=settings.data, seed=settings.seed) if own is None else own.data,
+        groups={} if own is None else dict(own.groups),
+        tail=plan.peers.tail if plan.peers else 1,
+        record=settings.record,
+        radio=rules_of(plan, plan.fleet, emulated=settings.same_clock),
+        keep_every=plan.swarm.every if plan.swarm and training else 0,
+    )

@@ -1,0 +1,107 @@
+"""Opens the fleet that a run shall use: emulated here, emulated in network namespaces, or real.
+
+with open_crew(plan, Place(local=True), needed) as (crew, settings): ...
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from weft.errors import InputError, LostDevice
+from weft.plans.plan import Plan
+from weft.runtime.emulate.local import LocalFleet
+from weft.runtime.emulate.namespaces import NamespaceFleet
+from weft.runtime.emulate.roads import Shaping, involved
+from weft.runtime.node.node import Node
+from weft.runtime.run.crew import Crew
+from weft.runtime.run.jobs import Settings
+from weft.runtime.wire.session import Endpoints
+
+START_S = 60.0  # for a node process to import PyTorch and join, on a busy machine
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a plan runs. Exactly one of `local`, `netns` and `join` (or multicast) is meant."""
+
+    local: bool = False
+    netns: bool = False
+    join: tuple[str, ...] = ()
+    multicast: bool = False
+    group: str = "weft"
+    config: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.local or self.netns) and (self.join or self.multicast):
+            raise InputError(
+                "--local and --join exclude each other: is the fleet here or elsewhere?"
+            )
+
+    @property
+    def emulated(self) -> bool:
+        return self.local or self.netns
+
+
+@contextlib.contextmanager
+def open_crew(
+    plan: Plan, place: Place, settings: Settings, also: tuple[str, ...] = ()
+) -> Iterator[tuple[Crew, Settings]]:
+    """A crew in which every device of the plan is present, and the settings that fit the place.
+
+    `also` are devices that may get a part later: emulated ones are started, real ones may be absent.
+    """
+    devices = involved(plan.fleet, plan.devices)
+    if place.emulated:
+        names = tuple(dict.fromkeys((*devices, *also)))
+        kind = NamespaceFleet(plan.fleet, names) if place.netns else LocalFleet(names)
+        with kind as local:
+            _await_children(local)
+            shaping: Shaping = "latency" if place.netns else "fabric"
+            yield (
+                local.crew,
+                replace(settings, shaping=shaping, scratch=local.scratch, same_clock=True),
+            )
+        return
+    endpoints = Endpoints(join=place.join, multicast=place.multicast or not place.join,
+                          asks_only=True, config=place.config)  # fmt: skip
+    with Crew(endpoints, place.group) as crew, _here(crew, plan, devices, place):
+        crew.wait_for(devices, settings.deadline_s)
+        yield crew, replace(settings, paced=frozenset())
+
+
+def _await_children(local: LocalFleet) -> None:
+    """Waits for all nodes to join; one that ended instead is reported with its own words."""
+    waited = 0.0
+    while True:
+        local.check()
+        try:
+            local.crew.wait_for(local.names, 0.5)
+            return
+        except LostDevice:
+            waited += 0.5
+            if waited >= START_S:
+                raise
+
+
+@contextlib.contextmanager
+def _here(crew: Crew, plan: Plan, devices: Sequence[str], place: Place) -> Iterator[None]:
+    """The machine where the user calls Weft is a node too: the source, where nobody else is it."""
+    with contextlib.suppress(LostDevice):
+        crew.wait_for([plan.source], 2.0)
+    if plan.source in crew.present:
+        yield
+        return
+    stop = threading.Event()
+    endpoints = Endpoints(join=place.join, multicast=place.multicast or not place.join,
+                          config=place.config)  # fmt: skip
+    with Node(plan.source, endpoints, place.group) as node:
+        thread = threading.Thread(target=node.serve, args=(stop,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(timeout=5.0)

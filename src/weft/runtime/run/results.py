@@ -1,0 +1,55 @@
+"""What a training run tells: on its way, and at its end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from weft.plans.plan import Plan
+from weft.program.timeline import Timeline
+from weft.runtime.wire.messages import Spans
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where a run stands, for progress bars."""
+
+    done: int
+    steps: int
+    loss: float | None
+    seconds: float
+    predicted_step_s: float | None
+    batch: int
+    first: int = 0  # where this run began, when it goes on with another
+    what: str = "training"
+
+
+@dataclass
+class TrainResult:
+    model: nn.Module
+    plan: Plan
+    losses: list[float]
+    steps: int
+    seconds: float  # of training alone, without starting and collecting
+    timeline: Timeline
+    nodes: dict[str, Spans]
+    first: int = 0  # the minibatch that this run began with
+    too_fast: tuple[str, ...] = ()  # devices of the fleet that this machine cannot emulate
+    test_accuracy: float | None = None
+    events: list[dict[str, Any]] = field(default_factory=list)
+    radio: Counter[str] = field(default_factory=Counter)  # a swarm's messages, packets and losses
+    out: Path | None = None
+
+    @property
+    def step_s(self) -> float:
+        """Measured seconds per minibatch in the steady state."""
+        return self.timeline.step_s
+
+    @property
+    def predicted_step_s(self) -> float:
+        assert self.plan.predicted is not None
+        return self.plan.predicted.seconds

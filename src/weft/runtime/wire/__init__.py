@@ -1,0 +1,1 @@
+"""Messages between devices: their formats, the fabric that carries them, and sessions."""

@@ -1,0 +1,209 @@
+"""One outgoing channel of a device: a queue and the thread that empties it.
+
+Every channel has a thread of its own, so that sending overlaps with computing and a slow link holds up
+only what goes over it. Where links are emulated the thread waits until the message has "left" before it
+hands it to Zenoh; latency is added at the receiver.
+"""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zenoh
+from msgspec import Struct
+
+from weft.program.timeline import Span
+from weft.runtime.emulate.changes import Changes, ChangingLink
+from weft.runtime.emulate.shaping import Clock, OwnClock, SharedClock, sleep_until
+from weft.runtime.wire.frames import Header, pack_header
+
+SLOW_S = 0.001  # a hand-over that takes longer means that the link is backed up
+RETRY_S = 1.0
+
+
+# When it was ready, what it is, and when the medium carries it, where that is known already.
+_Item = tuple[float, Header, bytes, tuple[float, float] | None]
+
+
+class OutLink(Struct, frozen=True, omit_defaults=True):
+    """A channel this device may send on, to one neighbour. Rate 0: as fast as the network allows."""
+
+    neighbour: str
+    channel: str
+    bytes_per_s: float = 0.0
+    latency_s: float = 0.0
+    shared: str | None = None  # path of the medium's clock, where others send on it too
+
+
+class Roads(Struct, frozen=True):
+    """What a device needs to know of the network: its links, and the next hop to everyone."""
+
+    links: tuple[OutLink, ...] = ()
+    next_hop: dict[str, str] = {}  # final destination -> neighbour
+    cut_through: bool = True  # relays pass on pieces as they come, not whole messages
+
+
+@dataclass
+class Ledger:
+    """What a device sent and received in a run."""
+
+    device: str
+    counts: Counter[str] = field(default_factory=Counter)  # bad, foreign, doubled, sent messages
+    transfers: list[Span] = field(default_factory=list)  # messages' stays on channels
+
+
+class Channel:
+    """`key` is where the neighbour listens; `droppable` tells which messages may get lost."""
+
+    def __init__(
+        self,
+        session: Any,
+        key: str,
+        link: OutLink,
+        ledger: Ledger,
+        droppable: Callable[[Header], bool],
+        *,
+        record: bool = False,
+        changes: Changes | None = None,
+    ) -> None:
+        self.link = link
+        self._changing: ChangingLink | None = None
+        if changes is not None and link.channel in changes.links and link.bytes_per_s:
+            self._changing = ChangingLink(changes.links[link.channel], changes.start)
+        self._session, self._key = session, key
+        self._ledger, self._record = ledger, record
+        self._droppable = droppable
+        self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
+        self._clock: Clock = SharedClock(Path(link.shared)) if link.shared else OwnClock()
+        self._publisher = session.declare_publisher(
+            key,
+            congestion_control=zenoh.CongestionControl.BLOCK,
+            reliability=zenoh.Reliability.RELIABLE,
+        )
+        self._stopped = threading.Event()
+        self._best_effort: Any = None  # a second publisher, made when it is needed
+        self._waiting: Counter[tuple[str, int, int, int]] = Counter()  # messages in the queue
+        self._slow_until = 0.0
+        self._thread = threading.Thread(
+            target=self._run, name=f"channel {link.channel}", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def heard(self) -> bool:
+        """Whether anybody listens at the other end."""
+        return bool(self._publisher.matching_status.matching)
+
+    def waits(self, header: Header) -> bool:
+        """Whether a message of this name is still in the queue, of whichever minibatch."""
+        return self._waiting[_name(header)] > 0
+
+    def put(self, header: Header, payload: bytes) -> None:
+        """Hands a message to the channel: straight through where the link takes it at once."""
+        now = time.monotonic()
+        queue_it = (
+            self.link.bytes_per_s
+            or self.link.latency_s
+            or now < self._slow_until
+            or header.pieces > 1  # pieces stay in order
+            or header.source != self._ledger.device  # Zenoh's receiving thread must not wait
+            or not self._queue.empty()
+        )
+        if queue_it:
+            self._waiting[_name(header)] += 1
+            booked = None
+            if self.link.shared and self.link.bytes_per_s and header.due <= now:
+                # A medium carries messages in the order in which they are ready, whoever they are for.
+                booked = self._book(now, len(payload))
+            self._queue.put((now, header, payload, booked))
+            return
+        self._publish(header, payload, now)
+        if time.monotonic() - now > SLOW_S:  # it is backed up: let the thread do the waiting
+            self._slow_until = now + RETRY_S
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._queue.put(None)
+        self._thread.join(timeout=5.0)
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None and not self._stopped.is_set():
+            ready, header, payload, booked = item
+            # A relayed message is ready when its emulated latency is over, not when it came.
+            ready = max(ready, header.due)
+            start = end = ready
+            if self.link.bytes_per_s:
+                if booked is None:
+                    sleep_until(header.due)  # book in the order of readiness
+                    booked = self._book(ready, len(payload))
+                start, end = booked
+                if not self._wait(end):
+                    continue
+            latency = self._changing.latency(end) if self._changing else self.link.latency_s
+            due = end + latency if latency else 0.0
+            if due or header.due:
+                header = msgspec.structs.replace(header, due=due)
+            if not self.link.bytes_per_s:
+                start = (
+                    time.monotonic()
+                )  # the link's own time; only the hand-over is seen from here
+            self._publish(header, payload, start, end if self.link.bytes_per_s else None)
+            self._waiting[_name(header)] -= 1
+            if not self.link.bytes_per_s and self._queue.empty():
+                self._slow_until = 0.0  # all is out: the link keeps up again
+        self._publisher.undeclare()
+        if self._best_effort is not None:
+            self._best_effort.undeclare()
+
+    def _publisher_for(self, header: Header) -> Any:
+        """Best effort where a message may get lost, and its receiver does not wait for the word."""
+        if not self._droppable(header):
+            return self._publisher
+        if self._best_effort is None:
+            self._best_effort = self._session.declare_publisher(
+                self._key,
+                congestion_control=zenoh.CongestionControl.DROP,
+                reliability=zenoh.Reliability.BEST_EFFORT,
+            )
+        return self._best_effort
+
+    def _book(self, ready: float, size: int) -> tuple[float, float]:
+        if self._changing is not None:
+            return self._changing.book(ready, size)
+        return self._clock.book(ready, size / self.link.bytes_per_s)
+
+    def _wait(self, end: float) -> bool:
+        """Until a message has left; False where it never will, or the run is over first."""
+        if end == math.inf:
+            self._ledger.counts["unreachable"] += 1
+            return False
+        if self._stopped.wait(max(0.0, end - time.monotonic() - 0.001)):
+            return False
+        sleep_until(end)
+        return True
+
+    def _publish(
+        self, header: Header, payload: bytes, start: float, end: float | None = None
+    ) -> None:
+        self._publisher_for(header).put(payload, attachment=pack_header(header))
+        self._ledger.counts["sent"] += 1
+        if self._record and not header.lost:  # the word of a loss is no message of the network's
+            label = f"{header.kind}{header.at}>{header.dest}"
+            end = time.monotonic() if end is None else end
+            self._ledger.transfers.append(
+                Span(self.link.channel, "transfer", start, end, header.step, header.micro, label,
+                     len(payload))
+            )  # fmt: skip
+
+
+def _name(header: Header) -> tuple[str, int, int, int]:
+    return header.kind, header.at, header.micro, header.part

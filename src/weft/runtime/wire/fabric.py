@@ -1,0 +1,223 @@
+"""Carries tensors from device to device: over direct links, or relayed along a route.
+
+    fabric = Fabric(session, "weft", "pi", links)
+    fabric.send(header, payload)              # returns at once; the message leaves when its link is free
+    fabric.mailbox.take(key, 30.0, lambda: "act3 from nuc")
+
+What leaves goes by channels (`channel.py`); this is where it comes in, is checked, and is put together
+or passed on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import queue
+import time
+from collections import Counter
+from typing import Any
+
+import msgspec
+import zenoh
+
+from weft.errors import WeftError
+from weft.program.timeline import Span
+from weft.runtime.emulate.changes import Changes
+from weft.runtime.wire.channel import Channel, Ledger, OutLink, Roads
+from weft.runtime.wire.frames import BadMessage, Header, unpack_header
+from weft.runtime.wire.mailbox import Letter, Mailbox
+from weft.runtime.wire.radio import Transmitter
+
+log = logging.getLogger("weft.fabric")
+
+PIECES = 32  # of a message that crosses several links: each relay passes on what it has
+SMALLEST_PIECE = 16 * 1024
+MAX_PARTIAL = 256  # messages of which some pieces are still missing
+MAX_LATENCY = 10.0  # seconds that an emulated link may delay a message
+
+
+class Fabric:
+    """One device's end of the network."""
+
+    def __init__(self, session: Any, group: str, name: str) -> None:
+        self.session = session
+        self.group = group
+        self.name = name
+        self.mailbox = Mailbox()
+        self.ledger = Ledger(name)
+        self.run = ""
+        self.begun = 0  # counts jobs: a probe that spans two of them says nothing
+        self.probes: queue.SimpleQueue[Letter | None] = queue.SimpleQueue()
+        self._probe_number = itertools.count()
+        self.radio: Transmitter | None = None  # where a run's messages are best effort
+        self._roads = Roads()
+        self._channels: dict[str, Channel] = {}
+        self._pieces: dict[tuple[Any, ...], _Pieces] = {}
+        # Called straight from Zenoh's receiving thread: it only checks and files the message.
+        self._subscriber = session.declare_subscriber(
+            self.data_key(name), zenoh.handlers.Callback(self._arrived, indirect=False)
+        )
+
+    @property
+    def counts(self) -> Counter[str]:
+        return self.ledger.counts
+
+    @property
+    def transfers(self) -> list[Span]:
+        return self.ledger.transfers
+
+    def data_key(self, name: str) -> str:
+        return f"{self.group}/data/{name}"
+
+    def begin(self, run: str, roads: Roads, record: bool, changes: Changes | None = None) -> None:
+        """Forgets what came before and takes the roads of a new run."""
+        self.end()
+        self.run, self._roads = run, roads
+        self.begun += 1
+        self.mailbox.clear()
+        self.ledger.transfers = []
+        self.counts.clear()
+        for link in roads.links:
+            self._open(link, record, changes)
+
+    def wait_for_neighbours(self, seconds: float) -> None:
+        """Returns when every neighbour of this run listens; WeftError names those that do not."""
+        deadline = time.monotonic() + seconds
+        missing = list(self._channels.values())
+        while missing := [c for c in missing if not c.heard]:
+            if time.monotonic() > deadline:
+                names = ", ".join(c.link.neighbour for c in missing)
+                raise WeftError(
+                    f"{self.name} cannot reach {names} (tried for {seconds:g} s); "
+                    "do they run, and can these machines open connections to each other?"
+                )
+            time.sleep(0.01)
+
+    def end(self) -> None:
+        self.run = ""
+        self.radio = None
+        for channel in self._channels.values():
+            channel.stop()
+        self._channels = {}
+        self._pieces = {}
+
+    def close(self) -> None:
+        self.end()
+        self._subscriber.undeclare()
+
+    def send(self, header: Header, payload: bytes, unless_waiting: bool = False) -> None:
+        """Queues a message; `header.dest` may be several links away. It is dropped, where asked, while
+        an older one of the same name has not left: a slow link then carries the newest it can."""
+        if header.dest == self.name:
+            self.mailbox.put(Letter(header, payload))
+            return
+        channel = self._channel(header.dest)
+        if unless_waiting and channel.waits(header):
+            self.counts["outrun"] += 1
+            return
+        relayed = channel.link.neighbour != header.dest
+        if not (relayed and self._roads.cut_through and len(payload) > 2 * SMALLEST_PIECE):
+            channel.put(header, payload)
+            return
+        size = max(-(-len(payload) // PIECES), SMALLEST_PIECE)
+        pieces = -(-len(payload) // size)
+        for i in range(pieces):
+            part = msgspec.structs.replace(header, piece=i, pieces=pieces)
+            channel.put(part, payload[i * size : (i + 1) * size])
+
+    def post(self, header: Header, payload: bytes, to: str) -> None:
+        """Sends a best-effort message over one link, whole: to its destination or to a relay."""
+        self._channel(to).put(header, payload)
+
+    def _channel(self, dest: str) -> Channel:
+        neighbour = self._roads.next_hop.get(dest, dest)
+        channel = self._channels.get(neighbour)
+        if channel is None:  # no emulated link: straight to the destination
+            channel = self._open(OutLink(neighbour, f"{self.name}>{neighbour}"))
+        return channel
+
+    def _open(self, link: OutLink, record: bool = False, changes: Changes | None = None) -> Channel:
+        channel = self._channels[link.neighbour] = Channel(
+            self.session, self.data_key(link.neighbour), link, self.ledger, self._droppable,
+            record=record, changes=changes,
+        )  # fmt: skip
+        return channel
+
+    def _droppable(self, header: Header) -> bool:
+        """Whether a message may get lost: its receiver then does not wait for the word of it."""
+        return header.slot >= 0 and self.radio is not None and not self.radio.rules.told
+
+    def _arrived(self, sample: Any) -> None:
+        """A message from the network: nothing of it is trusted before it has been checked."""
+        try:
+            if sample.attachment is None:
+                raise BadMessage("it has no header")
+            header = unpack_header(sample.attachment.to_bytes())
+            payload = sample.payload.to_bytes()
+            if header.pieces == 1 and len(payload) != header.bytes:
+                raise BadMessage(f"{len(payload)} bytes where the header says {header.bytes}")
+            if len(payload) > header.bytes:
+                raise BadMessage(f"a piece of {len(payload)} of {header.bytes} bytes")
+        except BadMessage as error:
+            self.counts["bad"] += 1
+            log.warning("%s dropped a malformed message: %s", self.name, error)
+            return
+        if header.run != self.run:
+            self.counts["foreign"] += 1
+            return
+        if header.due:  # a stranger's clock must not hold us up
+            soonest = min(header.due, time.monotonic() + MAX_LATENCY)
+            header = msgspec.structs.replace(header, due=soonest)
+        if header.dest != self.name:
+            self._relay(header, payload)
+        elif header.pieces > 1:
+            self._piece(header, payload)
+        else:
+            self._deliver(header, payload)
+
+    def next_probe(self) -> int:
+        return next(self._probe_number)
+
+    def _deliver(self, header: Header, payload: bytes) -> None:
+        if header.kind in ("probe", "probed"):
+            self.probes.put(Letter(header, payload))
+            return
+        if not self.mailbox.put(Letter(header, payload)):
+            self.counts["doubled"] += 1
+
+    def _relay(self, header: Header, payload: bytes) -> None:
+        if header.dest not in self._roads.next_hop and header.dest not in self._channels:
+            self.counts["foreign"] += 1
+            return
+        self.counts["relayed"] += 1
+        if header.slot >= 0 and self.radio is not None:
+            self.radio.relay(header, payload)
+            return
+        self._channel(header.dest).put(header, payload)
+
+    def _piece(self, header: Header, payload: bytes) -> None:
+        key = (header.source, *header.key)
+        if key not in self._pieces and len(self._pieces) >= MAX_PARTIAL:
+            self.counts["bad"] += 1  # somebody sends beginnings without ends
+            return
+        pieces = self._pieces.setdefault(key, _Pieces(header))
+        if pieces.add(header, payload):
+            del self._pieces[key]
+            self._deliver(
+                msgspec.structs.replace(header, piece=0, pieces=1), b"".join(pieces.parts)
+            )
+
+
+class _Pieces:
+    """The pieces of one message, until all are there. Pieces of a channel come in order."""
+
+    def __init__(self, header: Header) -> None:
+        self.parts: list[bytes] = []
+        self.bytes = header.bytes
+        self.size = 0
+
+    def add(self, header: Header, payload: bytes) -> bool:
+        if header.piece == len(self.parts) and self.size + len(payload) <= self.bytes:
+            self.parts.append(payload)
+            self.size += len(payload)
+        return len(self.parts) == header.pieces

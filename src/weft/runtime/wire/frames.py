@@ -1,0 +1,109 @@
+"""Messages between devices: a small typed header and raw tensor bytes. Never pickle.
+
+The header travels as the message's attachment, the tensors' bytes one after the other as its payload.
+`unpack` checks every size against the payload before it makes a tensor; what does not fit is a
+`BadMessage`, which the receiver counts, logs and drops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import Struct
+from torch import Tensor
+
+from weft.codecs.codec import Codec, TensorSpec, decode, encode, tensor_bytes
+
+MAX_HEADER = 64 * 1024
+MAX_TENSORS = 256
+MAX_PAYLOAD = 1 << 30
+
+
+class BadMessage(ValueError):
+    """Bytes from the network that are not a message of ours."""
+
+
+class Header(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Which tensor of which run this is. A stale, doubled or foreign one is recognised by it."""
+
+    run: str
+    version: int  # of the plan
+    step: int  # minibatch
+    kind: str
+    at: int
+    micro: int
+    source: str
+    dest: str
+    bytes: int  # of the payload, all pieces together
+    tensors: tuple[TensorSpec, ...] = ()
+    piece: int = 0  # a message over several links is cut into pieces that follow each other
+    pieces: int = 1
+    due: float = 0.0  # emulated latency: not before this time of the machine's clock
+    part: int = 0  # which part of the tensor
+    slot: int = -1  # best effort: which of the minibatch's losses are meant
+    attempt: int = 0  # how often it has been sent before
+    lost: bool = False  # emulated: the word that a message is lost
+
+    @property
+    def key(self) -> Key:
+        return (self.version, self.step, self.kind, self.at, self.micro, self.part)
+
+
+Key = tuple[int, int, str, int, int, int]  # version, step, kind, cut, micro-batch, part
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Header)
+
+
+def pack_tensors(
+    tensors: Mapping[str, Tensor], codec: Codec = "none"
+) -> tuple[tuple[TensorSpec, ...], bytes]:
+    """(specs, payload). One copy of each tensor's bytes, none more."""
+    specs, views = [], []
+    for name, tensor in tensors.items():
+        spec, data = encode(name, tensor, codec)
+        specs.append(spec)
+        views.append(tensor_bytes(data))
+    return tuple(specs), b"".join(views)
+
+
+def pack_header(header: Header) -> bytes:
+    return _encoder.encode(header)
+
+
+def unpack_header(data: bytes | memoryview) -> Header:
+    """The header, or BadMessage: never any other error, whatever the bytes are."""
+    if len(data) > MAX_HEADER:
+        raise BadMessage(f"header of {len(data)} bytes; at most {MAX_HEADER} are allowed")
+    try:
+        header = _decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadMessage(f"not a header: {error}") from None
+    if len(header.tensors) > MAX_TENSORS:
+        raise BadMessage(f"{len(header.tensors)} tensors; at most {MAX_TENSORS} are allowed")
+    if not 0 <= header.bytes <= MAX_PAYLOAD:
+        raise BadMessage(f"announces {header.bytes} bytes; at most {MAX_PAYLOAD} are allowed")
+    if not 0 <= header.piece < header.pieces <= 1024:
+        raise BadMessage(f"piece {header.piece} of {header.pieces}")
+    total = 0
+    for spec in header.tensors:
+        problem = spec.problem()
+        if problem:
+            raise BadMessage(f"tensor {spec.name[:40]!r}: {problem}")
+        total += spec.wire_bytes
+    if header.tensors and total != header.bytes:
+        raise BadMessage(f"tensors of {total} bytes in a message of {header.bytes}")
+    return header
+
+
+def unpack_tensors(header: Header, payload: bytes) -> dict[str, Tensor]:
+    """The tensors by name; sizes are checked against the payload first."""
+    if len(payload) != header.bytes:
+        raise BadMessage(f"{len(payload)} bytes where the header says {header.bytes}")
+    view, position = memoryview(payload), 0
+    found: dict[str, Tensor] = {}
+    for spec in header.tensors:
+        found[spec.name] = decode(spec, view[position : position + spec.wire_bytes])
+        position += spec.wire_bytes
+    return found

@@ -1,0 +1,162 @@
+"""Where tensors wait for the instruction that asks for them."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+from torch import Tensor
+
+from weft.errors import WeftError
+from weft.runtime.emulate.shaping import sleep_until
+from weft.runtime.wire.frames import Header, Key
+
+Name = tuple[int, str, int, int, int]  # version, kind, cut, micro-batch, part
+
+
+class Cancelled(WeftError):
+    """The wait was ended from outside: another device failed, or the user stopped the run."""
+
+
+class Letter:
+    """A message that has arrived; it is decoded by the one who takes it."""
+
+    __slots__ = ("header", "payload")
+
+    def __init__(self, header: Header, payload: bytes) -> None:
+        self.header = header
+        self.payload = payload
+
+
+class Mailbox:
+    """Letters by key, filed by any thread, taken by one. A second letter with a known key is a
+    double and is dropped.
+    """
+
+    def __init__(self, max_bytes: int = 4 << 30) -> None:
+        self._arrivals: queue.SimpleQueue[Letter | None] = queue.SimpleQueue()  # None: look up
+        self._letters: dict[Key, Letter] = {}  # arrived, not asked for yet
+        self._guard = threading.Lock()
+        self._known: set[Key] = set()  # keys of what is here
+        self._newest: dict[Name, Letter | None] = {}  # where only the newest counts
+        self._bytes = 0
+        self._max_bytes = max_bytes
+        self._cancelled: str | None = None
+        self.dropped = 0
+
+    def put(self, letter: Letter) -> bool:
+        """False where it was dropped: a double, or more than this device may hold."""
+        key, size = letter.header.key, len(letter.payload)
+        name = (key[0], *key[2:])
+        with self._guard:
+            if name in self._newest:
+                self._newest[name] = letter
+                return True
+            if key in self._known or self._bytes + size > self._max_bytes:
+                self.dropped += 1
+                return False
+            self._known.add(key)
+            self._bytes += size
+        self._arrivals.put(letter)
+        return True
+
+    def keep_newest(self, name: Name) -> None:
+        """From now on only the newest letter of this name is kept, whatever its minibatch."""
+        with self._guard:
+            self._newest.setdefault(name)
+
+    def newest(self, name: Name) -> Letter | None:
+        """The newest letter of a name, if one has come since the last was taken. Never waits."""
+        with self._guard:
+            letter = self._newest.get(name)
+            if letter is None or letter.header.due > time.monotonic():
+                return None
+            self._newest[name] = None
+            return letter
+
+    def take(self, key: Key, seconds: float, who: Callable[[], str]) -> Letter:
+        """The letter, once it is there and due; WeftError after `seconds` (`who` says from whom)."""
+        letter = self._letters.pop(key, None) or self._await(key, time.monotonic() + seconds)
+        if letter is None:
+            raise WeftError(
+                f"waited {seconds:g} s for {who()}; is it still running and reachable? "
+                "(--deadline sets how long to wait)"
+            )
+        self._known_no_more(letter)
+        if letter.header.due:
+            sleep_until(letter.header.due)
+        return letter
+
+    def take_by(self, key: Key, moment: float) -> Letter | None:
+        """The letter, if it is there and due by a moment of the clock; else None at that moment."""
+        letter = self._letters.pop(key, None) or self._await(key, moment)
+        if letter is None:
+            return None
+        self._known_no_more(letter)
+        if letter.header.due > moment:
+            sleep_until(moment)
+            return None
+        if letter.header.due:
+            sleep_until(letter.header.due)
+        return letter
+
+    def forget(self, step: int) -> int:
+        """Lets go of what has come for minibatches up to this one; how many that were."""
+        while not self._arrivals.empty():
+            came = self._arrivals.get_nowait()  # nobody else takes
+            if came is None:
+                self._arrivals.put(None)  # somebody is to be woken: not by us
+                break
+            self._letters[came.header.key] = came
+        stale = [letter for letter in self._letters.values() if letter.header.step <= step]
+        for letter in stale:
+            del self._letters[letter.header.key]
+            self._known_no_more(letter)
+        return len(stale)
+
+    def _known_no_more(self, letter: Letter) -> None:
+        with self._guard:
+            self._known.discard(letter.header.key)
+            self._bytes -= len(letter.payload)
+
+    def _await(self, key: Key, deadline: float) -> Letter | None:
+        """The letter when it arrives; None where it has not by the deadline."""
+        while True:
+            if self._cancelled is not None:
+                raise Cancelled(self._cancelled)
+            try:
+                letter = self._arrivals.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                return None
+            if letter is None:
+                continue
+            if letter.header.key == key:
+                return letter
+            self._letters[letter.header.key] = letter
+
+    def cancel(self, why: str) -> None:
+        """Wakes whoever waits, with an error."""
+        self._cancelled = why
+        self._arrivals.put(None)
+
+    def clear(self) -> None:
+        """Forgets everything; nobody may be waiting."""
+        with self._guard:
+            self._arrivals = queue.SimpleQueue()
+            self._letters = {}
+            self._known = set()
+            self._newest = {}
+            self._bytes = 0
+            self._cancelled = None
+
+
+def nothing_missing(tensors: dict[str, Tensor], expected: dict[str, tuple[int, ...]]) -> str | None:
+    """Why a message does not hold what the program expects, or None."""
+    for name, shape in expected.items():
+        if name not in tensors:
+            return f"{name} is missing"
+        if tuple(tensors[name].shape) != shape:
+            return f"{name} has shape {tuple(tensors[name].shape)}, not {shape}"
+    return None

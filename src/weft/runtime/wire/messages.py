@@ -1,0 +1,298 @@
+"""What a coordinator and its nodes say to each other. Typed records as MessagePack; never code."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from weft.data.classes import Deal
+from weft.graph.network import Segment
+from weft.graph.optimizer import Optimizer
+from weft.plans.plan import Mode
+from weft.program.instructions import Instruction
+from weft.program.timeline import Span
+from weft.runtime.emulate.changes import Changes
+from weft.runtime.node.groups import Slice
+from weft.runtime.wire.channel import Roads
+from weft.runtime.wire.frames import BadMessage
+from weft.runtime.wire.radio import RadioRules
+
+
+class ClassShare(Struct, frozen=True):
+    """Which samples of a set are a peer's: its share of its classes."""
+
+    sets: tuple[tuple[int, ...], ...]  # of all peers
+    peer: int  # which of them
+    deal: Deal = "replicate"
+    seed: int = 0  # of the split
+    shares: tuple[float, ...] = ()  # of a split, by peer; empty: equal
+    own_columns: bool = True  # labels are columns of the peer's own output; else of all classes
+
+
+class Data(Struct, frozen=True, omit_defaults=True):
+    """Where a loading device gets its samples: a set it has itself, or fed by the coordinator."""
+
+    name: str | None = None  # of weft.data; None: fed
+    seed: int = 0
+    ahead: int = 4  # minibatches that may be fed before they are used
+    classes: ClassShare | None = None
+    rows: int | None = None  # only the first so many samples
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """All that one device needs for a run: its part of the program and of the network, no code."""
+
+    run: str
+    version: int
+    mode: Mode
+    batch: int
+    layers: int  # of the whole network
+    code: tuple[Instruction, ...]
+    segments: tuple[Segment, ...]
+    inputs: tuple[str, ...]  # the network's input names, for the device that loads
+    optimizer: Optimizer
+    roads: Roads
+    seed: int = 0
+    pace: tuple[float, ...] = ()  # emulated: seconds each instruction of `code` shall take
+    changes: Changes | None = None  # emulated: how its speed and its links change
+    deadline_s: float = 30.0
+    data: Data = Data()
+    groups: dict[int, tuple[Slice, ...]] = {}  # what it exchanges with other peers
+    tail: int = 1  # of peers: the last rounds whose mean it reports beside its weights
+    record: bool = True
+    radio: RadioRules | None = None  # of a run whose messages are best effort
+    keep_every: int = 0  # minibatches after which all weights are reported; 0: never
+
+
+class Hello(Struct, frozen=True, tag="hello"):
+    """Who are you, and what does your clock say?"""
+
+
+class Assign(Struct, frozen=True, tag="assign"):
+    """A new job. Of the same run: weights and optimizer memory that the new job needs stay."""
+
+    job: Job
+
+
+class Weights(Struct, frozen=True, tag="weights"):
+    """A piece of the state (or of the optimizer's memory), as safetensors."""
+
+    run: str
+    data: bytes
+    optimizer: bool = False
+
+
+class Prepare(Struct, frozen=True, tag="prepare"):
+    """Build what the job needs, open the data, see that the neighbours can be reached."""
+
+    run: str
+
+
+class Run(Struct, frozen=True, tag="run"):
+    """Do minibatches first..last-1; answer at once, report when done. While at work on those before
+    `first`: go on to `last`, without a pause where that is still possible."""
+
+    run: str
+    first: int
+    last: int
+    start: float = 0.0  # where slots follow the clock: when minibatch `first` begins, by yours
+
+
+class GetState(Struct, frozen=True, tag="state"):
+    run: str
+    names: tuple[str, ...] | None = None  # of weights and buffers; None: all
+
+
+class GetTimeline(Struct, frozen=True, tag="timeline"):
+    run: str
+    since: int | None = None  # the minibatches from this one on, while the work goes on
+
+
+class Where(Struct, frozen=True, tag="where"):
+    """How far have you come? Asked when the run has been cancelled or is between two legs."""
+
+    run: str
+
+
+class ProbeCompute(Struct, frozen=True, tag="probe_compute"):
+    """How many GFLOPS does a convolutional network's step reach on you?"""
+
+
+class ProbeLink(Struct, frozen=True, tag="probe_link"):
+    """How long does it take from you to `peer`, for nothing and for `bytes`?"""
+
+    peer: str
+    bytes: int = 1_000_000
+
+
+class TestNetwork(Struct, frozen=True, tag="test_network"):
+    """What a probed server trains: a network with random weights that costs as much as the real one."""
+
+    run: str
+    segment: Segment
+    samples: int
+    seed: int = 0
+    pace_s: float = 0.0  # emulated: seconds that a step of it shall take on an idle server
+
+
+class ProbeServers(Struct, frozen=True, tag="probe_servers"):
+    """Probe these, one after the other, while you go on working; each is reported when it is known."""
+
+    run: str
+    servers: dict[str, int]  # bytes to send there and back
+    seconds: float = 1.0  # for one exchange; past it a server is out of reach
+
+
+class Echo(Struct, frozen=True, tag="echo"):
+    """Asks for no more than an answer."""
+
+    data: bytes = b""
+
+
+class Cancel(Struct, frozen=True, tag="cancel"):
+    run: str
+    why: str
+
+
+class End(Struct, frozen=True, tag="end"):
+    run: str
+
+
+Command = (
+    Hello
+    | Assign
+    | Weights
+    | Prepare
+    | Run
+    | GetState
+    | GetTimeline
+    | Where
+    | ProbeCompute
+    | ProbeLink
+    | TestNetwork
+    | ProbeServers
+    | Echo
+    | Cancel
+    | End
+)
+
+
+class Welcome(Struct, frozen=True, tag="welcome"):
+    name: str
+    version: str
+    cores: int
+    memory_mb: float
+    clock: float  # of the node's machine, seconds
+    busy: str = ""  # the run it is in
+
+
+class Done(Struct, frozen=True, tag="done"):
+    """The command was carried out."""
+
+    note: str = ""
+
+
+class StatePiece(Struct, frozen=True, tag="piece"):
+    data: bytes  # safetensors
+    optimizer: bool = False
+
+
+class At(Struct, frozen=True, tag="at"):
+    step: int  # the newest minibatch that is all done
+    begun: int  # the newest that has been begun
+
+
+class Spans(Struct, frozen=True, tag="spans"):
+    spans: tuple[Span, ...]
+    counts: dict[str, int]
+    compute_cpu_s: float  # CPU time of the mathematics and of reading samples
+    total_cpu_s: float  # of the whole process, since the first step
+
+
+class Probed(Struct, frozen=True, tag="probed"):
+    gflops: float = 0.0
+    latency_s: float = 0.0  # one way
+    bytes_per_s: float = 0.0
+
+
+Reply = Welcome | Done | StatePiece | At | Spans | Probed
+
+
+class Progress(Struct, frozen=True, tag="progress"):
+    """Minibatches done since the last word, and their losses where this device computes them."""
+
+    device: str
+    step: int  # the newest minibatch that is done here
+    losses: tuple[tuple[int, float], ...] = ()
+
+
+class Finished(Struct, frozen=True, tag="finished"):
+    device: str
+    last: int
+
+
+class Failed(Struct, frozen=True, tag="failed"):
+    device: str
+    error: str
+    bad_input: bool = False
+
+
+class ServerProbed(Struct, frozen=True, tag="server_probed"):
+    device: str  # who asked
+    server: str
+    reached: bool
+    seconds: float = 0.0  # of a step of the test network
+    up_bytes_per_s: float = 0.0
+    down_bytes_per_s: float = 0.0
+    rtt_s: float = 0.0
+
+
+class Notice(Struct, frozen=True, tag="notice"):
+    """A server tells whoever listens that it has become faster."""
+
+    device: str
+    slowdown: float  # against itself when idle
+
+
+class Kept(Struct, frozen=True, tag="kept"):
+    """What a device knows after a minibatch, for the case that it dies: as safetensors."""
+
+    device: str
+    step: int
+    data: bytes
+    optimizer: bytes = b""
+
+
+Report = Progress | Finished | Failed | ServerProbed | Notice | Kept
+
+T = TypeVar("T")
+
+_encoder = msgspec.msgpack.Encoder()
+_commands: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
+_replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+_reports: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)
+
+
+def pack(message: Command | Reply | Report) -> bytes:
+    return _encoder.encode(message)
+
+
+def unpack_command(data: bytes) -> Command:
+    return _checked(_commands, data)
+
+
+def unpack_reply(data: bytes) -> Reply:
+    return _checked(_replies, data)
+
+
+def unpack_report(data: bytes) -> Report:
+    return _checked(_reports, data)
+
+
+def _checked(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T:
+    try:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadMessage(str(error)) from None

@@ -1,0 +1,147 @@
+"""Best-effort messages: sent once each way that the plan says, never again; each link loses its share.
+
+    transmitter = Transmitter(rules, fabric)
+    transmitter.send(header, payload, Radio(slot=3, direct=1, relayed=1, via="n9"))
+
+Where the radio is emulated, the device that sends over a link draws whether the packet crosses it, from
+numbers that follow from the seed, the minibatch, the slot and the two devices alone: a simulation draws
+the same ones. On real radio nothing is drawn. Two ways to deal with time:
+
+    slots that follow the clock    a lost packet is not sent; its receiver waits until the slot ends
+    losses that are told           a lost message travels as an empty one, so that nobody need wait
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from weft.fleet.fleet import Fleet
+from weft.fleet.losses import TESTING, TRAINING, Draws, uniforms
+from weft.fleet.radio import fleet_delivery
+from weft.plans.plan import Plan
+from weft.program.instructions import Radio
+from weft.runtime.wire.frames import Header
+
+if TYPE_CHECKING:
+    from weft.runtime.wire.fabric import Fabric
+
+MAX_STEP = 1 << 40
+
+
+class RadioRules(Struct, frozen=True, omit_defaults=True):
+    """What a device must know of the radio that it sends by."""
+
+    devices: tuple[str, ...]  # in the fleet's order
+    slots: int  # of a minibatch
+    attempts: int = 1
+    seed: int = 0
+    stream: int = TRAINING
+    delivery: tuple[tuple[float, ...], ...] = ()  # row sends; empty: the losses are real
+    slot_s: float = 0.0  # 0: losses are told
+
+    @property
+    def told(self) -> bool:
+        return self.slot_s == 0.0
+
+
+def rules_of(plan: Plan, fleet: Fleet, emulated: bool) -> RadioRules | None:
+    """The rules of a plan that spreads a network over radio; None for any other."""
+    swarm = plan.swarm
+    if swarm is None:
+        return None
+    delivery: tuple[tuple[float, ...], ...] = ()
+    if emulated:
+        delivery = tuple(tuple(float(p) for p in row) for row in fleet_delivery(fleet))
+    return RadioRules(
+        devices=fleet.names,
+        slots=swarm.slots,
+        attempts=swarm.attempts,
+        seed=swarm.seed,
+        stream=TRAINING if plan.mode == "train" else TESTING,
+        delivery=delivery,
+        slot_s=swarm.slot_ms / 1e3,
+    )
+
+
+class Transmitter:
+    """One device's radio."""
+
+    def __init__(self, rules: RadioRules, fabric: Fabric) -> None:
+        self.rules = rules
+        self._fabric = fabric
+        self._counts = fabric.counts
+        self._number = {name: n for n, name in enumerate(rules.devices)}
+        self._delivery = np.array(rules.delivery)
+        self._draws = Draws(
+            rules.seed, rules.stream, rules.slots, len(rules.devices), rules.attempts
+        )
+        self._crossed = lru_cache(maxsize=8)(self._draw)  # relays may be a step behind or ahead
+
+    def send(self, header: Header, payload: bytes, radio: Radio) -> None:
+        """Sends a message the ways it shall go; what is lost on the first link never leaves."""
+        self._counts["messages"] += 1
+        if self.rules.told:
+            self._send_told(header, payload, radio)
+            return
+        for attempt in range(radio.direct):
+            self._packet(header, payload, radio.slot, attempt, header.dest)
+        for attempt in range(radio.relayed):
+            self._packet(header, payload, radio.slot, attempt, radio.via)
+
+    def relay(self, header: Header, payload: bytes) -> None:
+        """Passes a message on; the link to its receiver may lose it as well."""
+        rules = self.rules
+        right = header.slot < rules.slots and 0 <= header.attempt < rules.attempts
+        if not (right and 0 <= header.step < MAX_STEP and header.dest in self._number):
+            self._counts["bad"] += 1
+        elif rules.told:  # the sender knows that it arrives, and has counted it
+            self._fabric.post(header, payload, header.dest)
+        else:
+            self._packet(header, payload, header.slot, header.attempt, header.dest)
+
+    def _packet(self, header: Header, payload: bytes, slot: int, attempt: int, to: str) -> None:
+        self._counts["packets"] += 1
+        if self._crosses(header.step, slot, attempt, self._fabric.name, to):
+            packet = msgspec.structs.replace(header, slot=slot, attempt=attempt)
+            self._fabric.post(packet, payload, to)
+        else:
+            self._counts["packets_lost"] += 1
+
+    def _send_told(self, header: Header, payload: bytes, radio: Radio) -> None:
+        """The sender finds out the fate of every packet; one message travels, whole or empty."""
+        me, dest, step, slot = self._fabric.name, header.dest, header.step, radio.slot
+        self._counts["packets"] += radio.direct + radio.relayed
+        ways = [""] if any(
+            self._crosses(step, slot, a, me, dest) for a in range(radio.direct)
+        ) else []  # fmt: skip
+        through = 0
+        for attempt in range(radio.relayed):
+            if self._crosses(step, slot, attempt, me, radio.via):
+                self._counts["packets"] += 1
+                if not ways and self._crosses(step, slot, attempt, radio.via, dest):
+                    ways, through = [radio.via], attempt
+        if not ways:
+            self._counts["messages_lost"] += 1
+            empty = msgspec.structs.replace(header, lost=True, bytes=0, tensors=())
+            self._fabric.post(empty, b"", dest)
+        elif ways[0]:
+            packet = msgspec.structs.replace(header, slot=slot, attempt=through)
+            self._fabric.post(packet, payload, ways[0])
+        else:
+            self._fabric.post(header, payload, dest)
+
+    def _crosses(self, step: int, slot: int, attempt: int, source: str, dest: str) -> bool:
+        if not self.rules.delivery:
+            return True
+        crossed = self._crossed(step)
+        return bool(crossed[attempt, slot, self._number[source], self._number[dest]])
+
+    def _draw(self, step: int) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = uniforms(self._draws, step, 1)[0] < self._delivery
+        return found

@@ -1,0 +1,134 @@
+"""Opens Zenoh sessions: who listens where, who connects to whom, and when shared memory may be used."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import zenoh
+from msgspec import Struct
+
+from weft.errors import InputError, WeftError
+from weft.runtime.wire.frames import MAX_PAYLOAD
+
+
+class Endpoints(Struct, frozen=True, omit_defaults=True):
+    """How a process joins the fleet."""
+
+    listen: tuple[str, ...] = ()  # e.g. "tcp/0.0.0.0:7447"; empty: any free port
+    join: tuple[str, ...] = ()  # e.g. "tcp/192.0.2.7:7447"
+    multicast: bool = False  # look for others on the local network
+    gossip: bool = True  # learn of further nodes from those one is connected to
+    asks_only: bool = False  # opens no port: for who talks to nodes but is none
+    shared_memory: bool = False  # several times faster between processes of one machine;
+    # must stay off where links are emulated: it would go around them
+    config: str | None = None  # a Zenoh configuration file (TLS, access control)
+
+
+# One thread for all of Zenoh's work instead of five pools that hand every message on to each other:
+# a quarter less CPU time per message. Read by Zenoh when the first session opens.
+ONE_THREAD = (
+    "("
+    + ", ".join(f"{pool}: (handover: app)" for pool in ("rx", "acc", "tx", "net"))
+    + (", app: (worker_threads: 1))")
+)
+
+
+def open_session(endpoints: Endpoints) -> Any:
+    """A Zenoh peer. Errors say which endpoint could not be used and why."""
+    os.environ.setdefault("ZENOH_RUNTIME", ONE_THREAD)
+    config = _config(endpoints)
+    for endpoint in endpoints.listen:
+        check_free(endpoint)
+    try:
+        return zenoh.open(config)
+    except zenoh.ZError as error:
+        asked = ", ".join([*endpoints.listen, *endpoints.join]) or "any free port"
+        raise WeftError(f"cannot open the network on {asked}: {_first(error)}") from None
+
+
+def _config(endpoints: Endpoints) -> Any:
+    if endpoints.config:
+        if not Path(endpoints.config).is_file():
+            raise InputError(f"Zenoh configuration {endpoints.config}: no such file")
+        try:
+            config = zenoh.Config.from_file(endpoints.config)
+        except zenoh.ZError as error:
+            raise InputError(f"Zenoh configuration {endpoints.config}: {_first(error)}") from None
+    else:
+        config = zenoh.Config()
+    settings: dict[str, Any] = {
+        "mode": "peer",
+        "scouting/multicast/enabled": endpoints.multicast,
+        "scouting/gossip/enabled": endpoints.gossip,
+        "transport/shared_memory/enabled": endpoints.shared_memory,
+        "transport/link/rx/max_message_size": MAX_PAYLOAD,
+        "timestamping/enabled": False,
+        # A tensor is cut into batches of 64 kB. With room for 16 of them (the default is 2) and a
+        # larger receive buffer a 1 MB message takes half the CPU time: fewer hand-overs.
+        "transport/link/tx/queue/size/data": 16,
+        "transport/link/rx/buffer_size": 256 * 1024,
+    }
+    if endpoints.listen:
+        settings["listen/endpoints"] = list(endpoints.listen)
+    elif endpoints.asks_only or (endpoints.config and _says_nothing(config)):
+        # A configuration that brings its own security must not get an open port beside it.
+        settings["listen/endpoints"] = []
+    elif not endpoints.config:
+        settings["listen/endpoints"] = ["tcp/[::]:0"]
+    if endpoints.join:
+        settings["connect/endpoints"] = list(endpoints.join)
+        settings["connect/timeout_ms"] = 5000
+        settings["connect/exit_on_failure"] = True
+    for key, value in settings.items():
+        try:
+            config.insert_json5(key, json.dumps(value))
+        except zenoh.ZError as error:
+            raise InputError(
+                f"{value!r} is not a valid {key.replace('/', ' ')}: {_first(error)} "
+                "(an endpoint looks like tcp/127.0.0.1:7447)"
+            ) from None
+    return config
+
+
+def _says_nothing(config: Any) -> bool:
+    """Whether a configuration file leaves open where to listen."""
+    said = str(config.get_json("listen/endpoints"))
+    return said == str(zenoh.Config().get_json("listen/endpoints"))
+
+
+def check_free(endpoint: str) -> None:
+    """A clear word where the port is taken; Zenoh itself would only log it and go on trying."""
+    protocol, _, rest = endpoint.partition("/")
+    host, _, port = rest.rpartition(":")
+    if protocol not in ("tcp", "udp", "tls", "quic", "ws") or not port.split("#")[0].isdigit():
+        raise InputError(
+            f"endpoint {endpoint!r} is not allowed; it must look like tcp/127.0.0.1:7447"
+        )
+    if protocol in ("udp", "quic") or port == "0":
+        return
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host.strip("[]"), int(port)))
+        except OSError as error:
+            raise WeftError(
+                f"cannot listen on {endpoint}: {error.strerror or error}; "
+                "is another node running there? give another --listen"
+            ) from None
+
+
+def free_endpoint(host: str = "127.0.0.1") -> str:
+    """A TCP endpoint nobody listens on at this moment."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((host, 0))
+        return f"tcp/{host}:{probe.getsockname()[1]}"
+
+
+def _first(error: Exception) -> str:
+    """Zenoh's own words, without where in its sources they stand."""
+    return str(error).splitlines()[0].split(" at /")[0][:300]

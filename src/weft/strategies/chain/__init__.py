@@ -1,0 +1,1 @@
+"""A layer pipeline over any number of devices."""

@@ -1,0 +1,1 @@
+"""What several strategies need: costs of layers, and plans of whole layers."""

@@ -1,0 +1,1 @@
+"""CoopAI, its baseline SLS, and coopai+: rows and units over devices behind a gateway."""

@@ -1,0 +1,172 @@
+"""Rounds on one shared medium, event by event: a small and fast model of what the simulator does.
+
+    clock = Latency(Channel(byte_s=8e-8))
+    times = clock.exchange(START, up, down, waits, inner, outer)     # one more round
+
+Every device sends up what others lack as soon as it is done. The medium carries one message at a time, first
+come first served. The gateway receives in the order of the devices, and sends each device what it lacks
+as soon as it has it. Meanwhile a device computes its inner rows, then the others.
+
+`Load` counts in place of that how long each device and the medium are taken: with many frames under way at
+once the one that is taken longest decides how many come through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from weft.strategies.coopai.rows import Floats
+
+Numbers = Sequence[float]
+
+
+class Channel(NamedTuple):
+    byte_s: float  # seconds per byte
+    latency_s: float = 0.0
+    image: float = 1.0  # what a byte of the image costs, compared with others: codecs differ
+
+
+class Times(NamedTuple):
+    ready: tuple[float, ...]  # when each device is done with what it has to do
+    free: float = 0.0  # when the medium is
+    gateway: float = 0.0  # when the gateway has all that it needs to go on
+
+
+class Clock(Protocol):
+    """What a round adds; bytes and seconds are by device."""
+
+    channel: Channel
+
+    def exchange(
+        self, times: Times, up: Numbers, down: Numbers, waits: Sequence[int],
+        inner: Numbers, outer: Numbers,
+    ) -> Times:  # fmt: skip
+        """Rows go up and down; each device computes inner rows at once, outer ones when it can."""
+
+    def gather(self, times: Times, up: Numbers) -> Times:
+        """Every device sends to the gateway, which goes on when it has everything."""
+
+    def hand_out(self, times: Times, down: Numbers, compute: Numbers, image: bool) -> Times:
+        """The gateway, which has everything, sends to device after device; each computes then."""
+
+    def bound(
+        self, ready: Floats, free: Floats, queue: Floats, inner: Floats, outer: Floats
+    ) -> tuple[Floats, Floats]:
+        """No more than `last` and `mean` after an exchange, for many at once: devices are the last
+        dimension; `queue`: bytes that the medium must carry before each has what it lacks."""
+
+    def last(self, times: Times, gathered: bool) -> float:
+        """When all is done; `gathered`: the gateway has everything."""
+
+    def mean(self, times: Times, gathered: bool) -> float:
+        """When it is done on average: what else makes a way good to go on from."""
+
+
+class Latency:
+    """One frame alone: how early everything happens."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+
+    def exchange(
+        self, times: Times, up: Numbers, down: Numbers, waits: Sequence[int],
+        inner: Numbers, outer: Numbers,
+    ) -> Times:  # fmt: skip
+        byte_s, latency = self.channel.byte_s, self.channel.latency_s
+        ready, free, clock = times.ready, times.free, times.gateway
+        senders = sorted((ready[d], d) for d in range(len(ready)) if up[d])
+        arrival = [-1.0] * len(ready)
+        sent = 0
+        received = -1  # the gateway has taken the messages of all devices up to this one
+        done = []
+        for d, lacks in enumerate(down):
+            begin = ready[d] + inner[d]
+            if lacks:
+                while received < waits[d]:
+                    received += 1
+                    while up[received] and arrival[received] < 0:
+                        when, sender = senders[sent]
+                        sent += 1
+                        free = max(free, when) + up[sender] * byte_s
+                        arrival[sender] = free + latency
+                    clock = max(clock, arrival[received])
+                while sent < len(senders) and senders[sent][0] <= clock:
+                    when, sender = senders[sent]
+                    sent += 1
+                    free = max(free, when) + up[sender] * byte_s
+                    arrival[sender] = free + latency
+                free = max(free, clock) + lacks * byte_s
+                begin = max(begin, free + latency)
+            done.append(begin + outer[d])
+        return Times(tuple(done), free, clock)
+
+    def gather(self, times: Times, up: Numbers) -> Times:
+        free, clock = times.free, times.gateway
+        for when, d in sorted((when, d) for d, when in enumerate(times.ready)):
+            if up[d]:
+                free = max(free, when) + up[d] * self.channel.byte_s
+                clock = max(clock, free + self.channel.latency_s)
+        return Times(times.ready, free, clock)
+
+    def hand_out(self, times: Times, down: Numbers, compute: Numbers, image: bool) -> Times:
+        byte_s = self.channel.byte_s * (self.channel.image if image else 1.0)
+        free = times.free
+        done = []
+        for d, lacks in enumerate(down):
+            begin = times.ready[d]
+            if lacks:
+                free = max(free, times.gateway) + lacks * byte_s
+                begin = max(begin, free + self.channel.latency_s)
+            done.append(begin + compute[d])
+        return Times(tuple(done), free, times.gateway)
+
+    def bound(
+        self, ready: Floats, free: Floats, queue: Floats, inner: Floats, outer: Floats
+    ) -> tuple[Floats, Floats]:
+        done = np.maximum(ready + inner, free[..., None] + queue * self.channel.byte_s) + outer
+        return done.max(axis=-1), done.mean(axis=-1)
+
+    def last(self, times: Times, gathered: bool) -> float:
+        return times.gateway if gathered else max(times.ready)
+
+    def mean(self, times: Times, gathered: bool) -> float:
+        return times.free if gathered else sum(times.ready) / len(times.ready)
+
+
+class Load:
+    """Many frames: how long each device and the medium are taken by one."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+
+    def exchange(
+        self, times: Times, up: Numbers, down: Numbers, waits: Sequence[int],
+        inner: Numbers, outer: Numbers,
+    ) -> Times:  # fmt: skip
+        taken = (sum(up) + sum(down)) * self.channel.byte_s
+        work = zip(times.ready, inner, outer, strict=True)
+        return Times(tuple(t + a + b for t, a, b in work), times.free + taken)
+
+    def gather(self, times: Times, up: Numbers) -> Times:
+        return Times(times.ready, times.free + sum(up) * self.channel.byte_s)
+
+    def hand_out(self, times: Times, down: Numbers, compute: Numbers, image: bool) -> Times:
+        byte_s = self.channel.byte_s * (self.channel.image if image else 1.0)
+        ready = tuple(t + c for t, c in zip(times.ready, compute, strict=True))
+        return Times(ready, times.free + sum(down) * byte_s)
+
+    def bound(
+        self, ready: Floats, free: Floats, queue: Floats, inner: Floats, outer: Floats
+    ) -> tuple[Floats, Floats]:
+        taken = free + np.maximum(queue.max(axis=-1), 0.0) * self.channel.byte_s
+        done = ready + inner + outer
+        return np.maximum(taken, done.max(axis=-1)), taken + done.mean(axis=-1)
+
+    def last(self, times: Times, gathered: bool) -> float:
+        return max(times.free, *times.ready)
+
+    def mean(self, times: Times, gathered: bool) -> float:
+        return times.free + sum(times.ready) / len(times.ready)

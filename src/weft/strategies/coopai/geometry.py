@@ -1,0 +1,173 @@
+"""What CoopAI's planners know of a network: per layer, which rows come from which, and how much.
+
+    geometry = geometry_of(in_sequence(graph))
+    geometry.layers[0].steps       # of a convolution and what follows it: windows of rows
+    geometry.layers[-1].outputs    # of a fully connected layer: its units
+
+A layer is one of three kinds. RowLayer: a convolution with activations and pools, some rows each device.
+DenseLayer: a fully connected layer on a vector. Uncut: everything else, only as a whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from weft.errors import InputError
+from weft.graph.network import Graph, Layer, Node, refs
+from weft.graph.split.rows import Rule, is_map, rule_of
+
+VALUE_BYTES = 4
+DENSE = "aten.linear.default"
+FLATTEN = frozenset(["aten.flatten.using_ints", "aten.view.default", "aten.reshape.default"])
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operator of a RowLayer: a row of `out` from a window of rows of each of `reads`."""
+
+    out: str
+    reads: tuple[str, ...]
+    rule: Rule
+    flops: float  # per row of `out`
+
+
+@dataclass(frozen=True)
+class RowLayer:
+    steps: tuple[Step, ...]
+    flops: float
+    after: bool  # something reads all rows in the end, and the gateway does it
+
+    @property
+    def output(self) -> str:
+        return self.steps[-1].out
+
+
+@dataclass(frozen=True)
+class DenseLayer:
+    inputs: int
+    outputs: int
+    flops: float
+    flattens: str | None  # the map whose flattened values it reads
+
+
+@dataclass(frozen=True)
+class Uncut:
+    flops: float
+
+
+AnyLayer = RowLayer | DenseLayer | Uncut
+
+
+@dataclass(frozen=True)
+class Geometry:
+    name: str
+    layers: tuple[AnyLayer, ...]
+    cuts: tuple[tuple[str, ...], ...]  # values that cross a cut after the first m layers
+    heights: dict[str, int]  # rows of every feature map
+    widths: dict[str, int]  # numbers in one row of it
+    sizes: dict[str, int]  # numbers in every value
+    made: dict[str, int]  # the layer that makes a value; the input: -1
+    read: dict[str, tuple[int, ...]]  # the layers that read it
+    relayed: frozenset[str] = frozenset()  # see coopai_passthrough
+    taps: frozenset[str] = frozenset()
+
+    @cached_property
+    def flops(self) -> float:
+        return sum(layer.flops for layer in self.layers)
+
+    @property
+    def inputs(self) -> int:
+        return sum(self.sizes[name] for name in self.cuts[0])
+
+    @property
+    def outputs(self) -> int:
+        return sum(self.sizes[name] for name in self.cuts[-1])
+
+    def rows(self, index: int) -> RowLayer | None:
+        layer = self.layers[index]
+        return layer if isinstance(layer, RowLayer) else None
+
+    def is_rows(self, index: int) -> bool:
+        return index < len(self.layers) and isinstance(self.layers[index], RowLayer)
+
+
+def geometry_of(graph: Graph) -> Geometry:
+    """The geometry of a graph with its layers in sequence."""
+    from weft.graph.costs import forward_flops  # knows torch's operators, and so imports torch
+
+    layers: list[AnyLayer] = []
+    for layer in graph.layers:
+        flops = {n.name: forward_flops(n, graph.values, graph.state) for n in layer.nodes}
+        layers.append(_row_layer(graph, layer, flops) or _dense_layer(graph, layer))
+    made: dict[str, int] = dict.fromkeys(graph.inputs, -1)
+    read: dict[str, list[int]] = {}
+    for index, layer in enumerate(graph.layers):
+        for node in layer.nodes:
+            made[node.name] = index
+            for name in refs(node):
+                if index not in read.setdefault(name, []):
+                    read[name].append(index)
+    maps = {name: value for name, value in graph.values.items() if is_map(value)}
+    return Geometry(
+        name=graph.name,
+        layers=tuple(layers),
+        cuts=tuple(graph.cuts),
+        heights={name: value.shape[2] for name, value in maps.items()},
+        widths={name: value.shape[1] * value.shape[3] for name, value in maps.items()},
+        sizes={name: value.bytes // VALUE_BYTES for name, value in graph.values.items()},
+        made=made,
+        read={name: tuple(found) for name, found in read.items()},
+    )
+
+
+def check_rows(geometry: Geometry) -> None:
+    """InputError where nothing can be cut by rows: this kind of plan is not for such a network."""
+    if not any(isinstance(layer, RowLayer) for layer in geometry.layers):
+        raise InputError(
+            f"{geometry.name} has no convolution that can be cut by rows "
+            f"(0 of its {len(geometry.layers)} layers); coopai, coopai+ and sls are for networks with "
+            "convolutions over images: choose another strategy, such as chain"
+        )
+
+
+def _row_layer(graph: Graph, layer: Layer, flops: dict[str, float]) -> RowLayer | None:
+    """The layer's operators that can be cut by rows; what follows the last of them is `after`."""
+    steps: list[Step] = []
+    after = False
+    for node in layer.nodes:
+        rule = rule_of(graph, node)
+        if rule is None or rule.whole or not rule.maps:
+            after = True
+            continue
+        if after:
+            return None  # rows again after something that needs all of them
+        height = graph.values[node.name].shape[2]
+        steps.append(Step(node.name, rule.maps, rule, flops[node.name] / height))
+    if not steps or not any(step.flops for step in steps):
+        return None
+    return RowLayer(tuple(steps), layer.forward_flops, after)
+
+
+def _dense_layer(graph: Graph, layer: Layer) -> DenseLayer | Uncut:
+    dense = [node for node in layer.nodes if node.op == DENSE]
+    if len(dense) != 1 or len(graph.values[dense[0].name].shape) != 2:
+        return Uncut(layer.forward_flops)
+    node = dense[0]
+    source = refs(node)[0]
+    if source not in graph.values:
+        return Uncut(layer.forward_flops)
+    return DenseLayer(
+        inputs=graph.values[source].shape[1],
+        outputs=graph.values[node.name].shape[1],
+        flops=layer.forward_flops,
+        flattens=_flattened(graph, layer, source),
+    )
+
+
+def _flattened(graph: Graph, layer: Layer, source: str) -> str | None:
+    """The map behind the vector that a fully connected layer reads, if it is only flattened."""
+    made: dict[str, Node] = {node.name: node for node in layer.nodes}
+    while source in made and made[source].op in FLATTEN:
+        source = refs(made[source])[0]
+    return source if is_map(graph.values.get(source)) else None

@@ -1,0 +1,320 @@
+"""The best blocks for k devices on a shared medium, by dynamic programming over (layer, cut state).
+
+    ways = best_ways(book, Latency(channel))
+    ways[0].blocks, ways[0].overlap       # what the event model thinks is fastest
+
+A label says when every device, the medium and the gateway are done with the first m layers, and how the rows
+of their output lie (the state). Of the labels of one m and state two are kept: the one whose last
+device is done first, and of the others the one whose devices are done first on average. Rounds are no
+barriers, so this is not exact; the simulator has the last word on what comes out.
+
+Short blocks are tried first. Of a longer one only those are looked at that would be kept if nobody had
+to wait for a message, which is found for all labels and states at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from weft.plans.rounds import RoundMode
+from weft.strategies.coopai.book import Book
+from weft.strategies.coopai.events import Clock, Times
+from weft.strategies.coopai.geometry import VALUE_BYTES, DenseLayer
+from weft.strategies.coopai.rows import Floats
+from weft.strategies.coopai.slicing import Block
+
+GATEWAY = -1  # the state in which the gateway has everything
+FAR = 1.2  # a label that is so much later than the best one after as many layers is given up
+
+
+class Label(NamedTuple):
+    times: Times
+    state: int
+    last: float = 0.0
+    mean: float = 0.0
+    before: Label | None = None
+    block: Block | None = None
+    overlap: bool = False
+    older: tuple[tuple[str, int], ...] = ()  # values of earlier blocks, and how their rows lie
+
+
+class _Labels:
+    """Labels as arrays, to bound what follows from all of them at once."""
+
+    def __init__(self, labels: list[Label]) -> None:
+        self.labels = labels
+        self.states = [label.state for label in labels]
+        times = [label.times for label in labels]
+        self.ready = np.array([t.ready for t in times])[:, None]  # by label, any state, device
+        gathered = [max(t.free, t.gateway) for t in times]
+        free = gathered if GATEWAY in self.states else [t.free for t in times]
+        self.free = np.array(free)[:, None]
+
+
+@dataclass(frozen=True)
+class Way:
+    """Blocks of all layers; `overlap` says of each whether inner rows are computed first."""
+
+    seconds: float  # by the event model
+    blocks: tuple[Block, ...]
+    overlap: tuple[bool, ...]
+
+
+def best_ways(book: Book, clock: Clock, *, overlap: bool = True) -> list[Way]:
+    """What is found for each state at the end, the fastest first."""
+    search = _Search(book, clock, overlap)
+    ways = {(way.blocks, way.overlap): way for way in search.run()}
+    return sorted(ways.values(), key=lambda way: way.seconds)
+
+
+class _Search:
+    def __init__(self, book: Book, clock: Clock, overlap: bool) -> None:
+        self.book, self.clock, self.overlap = book, clock, overlap
+        self.geometry, self.k = book.geometry, book.k
+        self.layers = len(self.geometry.layers)
+        self.kept: list[dict[int, list[Label]]] = [{} for _ in range(self.layers + 1)]
+        self.own = {
+            j: book.own_bytes(j).tolist() for j in range(self.layers) if self.geometry.is_rows(j)
+        }
+        self.seconds: list[list[float]] = book.seconds.tolist()
+        self.labels: list[list[Label]] = []  # by layers done; the earliest first
+        self.spread: list[_Labels] = []  # those of them whose rows lie with the devices
+        self.central: list[_Labels] = []  # and those where the gateway has everything
+        self.gathered: list[list[Label]] = []  # the same with everything at the gateway: the best
+        self.alone: list[Label | None] = []  # with everything at the first device
+
+    def run(self) -> Iterator[Way]:
+        self.close([Label(Times((0.0,) * self.k), GATEWAY)])
+        for m in range(1, self.layers + 1):
+            for i in reversed(range(m)):
+                if self.book.reaches(i, m - 1):
+                    self.rows(i, m)
+                if m > 1 and self.book.reaches(i, m - 2):
+                    self.rows_and_data(i, m)
+                if i + 2 >= m:
+                    self.dense(i, m)
+                self.whole(i, m)
+            self.close([label for held in self.kept[m].values() for label in held])
+        for label in self.labels[self.layers]:
+            yield _way(label, self.clock.last(self.gather(label, self.layers), gathered=True))
+
+    def close(self, labels: list[Label]) -> None:
+        """All labels of as many layers are known: those that are worth going on from."""
+        m = len(self.labels)
+        labels.sort(key=lambda label: label.last)
+        labels = [label for label in labels if label.last <= FAR * labels[0].last]
+        self.labels.append(labels)
+        self.spread.append(_Labels([label for label in labels if label.state != GATEWAY]))
+        self.central.append(_Labels([label for label in labels if label.state == GATEWAY]))
+        there = [label._replace(times=self.gather(label, m)) for label in labels]
+        there.sort(key=lambda label: self.clock.last(label.times, gathered=True))
+        self.gathered.append(there[:2])
+        first = m == 0 and self.geometry.is_rows(0)  # nobody has anything yet
+        self.alone.append(None if first or m == self.layers else self.at_first(m))
+
+    def keep(self, m: int, made: Label) -> None:
+        """`made` without what follows from its times."""
+        gathered = made.state == GATEWAY
+        last, mean = self.clock.last(made.times, gathered), self.clock.mean(made.times, gathered)
+        held = self.kept[m].setdefault(made.state, [])
+        if held and last >= held[0].last and len(held) > 1 and mean >= held[1].mean:
+            return
+        held.append(made._replace(last=last, mean=mean))
+        first, *rest = sorted(held, key=lambda label: label.last)
+        self.kept[m][made.state] = [first, *sorted(rest, key=lambda label: label.mean)[:1]]
+
+    def gather(self, label: Label, m: int) -> Times:
+        """With everything at the gateway: devices send what they made of the values that go on."""
+        if label.state == GATEWAY:
+            return label.times
+        return self.clock.gather(label.times, self.own[m - 1][label.state])
+
+    # --- rows -----------------------------------------------------------------------------------
+
+    def rows(self, i: int, m: int) -> None:
+        """Layers i to m - 1 as a block of rows."""
+        opened, n = self.book.blocks[i], m - 1 - i
+        for label, state, times in self.begun(i, n, m, opened.alone[n]):
+            self.keep_rows(i, m, label, times, state, False)
+        spread = self.spread[i]
+        if not self.overlap or not spread.labels or n >= len(opened.inner):
+            return
+        inner, outer, queue = (x[n] for x in (opened.inner, opened.outer, opened.queue))
+        before = spread.states
+        for label, state in self.hopeful(m, spread, queue[before], inner[before], outer[before]):
+            at = label.state, state
+            apart = any(lay != at[0] for name, lay in label.older if name in opened.moved)
+            if not apart and inner[at].any():
+                times = self.exchange(i, n, label, state, inner[at].tolist(), outer[at].tolist())
+                self.keep_rows(i, m, label, times, state, True)
+
+    def begun(
+        self, i: int, n: int, m: int, spent: Floats, gathers: bool = False
+    ) -> Iterator[tuple[Label, int, Times]]:
+        """(label, state, times) of blocks of n layers more than layer i, which take `spent`."""
+        opened, none = self.book.blocks[i], np.zeros(self.k)
+        queue = np.cumsum(opened.image[n], axis=-1)
+        for label, state in self.hopeful(m, self.central[i], queue, none, spent, gathers):
+            image = opened.image[n, state].tolist()
+            done = self.clock.hand_out(label.times, image, spent[state].tolist(), i == 0)
+            yield label, state, done
+        spread = self.spread[i]
+        queue = opened.queue[n, spread.states] if spread.labels else queue
+        for label, state in self.hopeful(m, spread, queue, none, spent, gathers):
+            done = self.exchange(i, n, label, state, none.tolist(), spent[state].tolist())
+            yield label, state, done
+
+    def hopeful(
+        self, m: int, begin: _Labels, queue: Floats, inner: Floats, outer: Floats,
+        gathers: bool = False,
+    ) -> Iterator[tuple[Label, int]]:  # fmt: skip
+        """Labels and states of blocks that may be kept: one cannot be done earlier than this."""
+        if not begin.labels:
+            return
+        bound = self.clock.bound(begin.ready, begin.free, queue, inner, outer)
+        last, mean = (found.tolist() for found in bound)
+        for n, label in enumerate(begin.labels):
+            for state in range(len(self.book.states)):
+                held = self.kept[m].get(GATEWAY if gathers else state, ())
+                if len(held) < 2 or last[n][state] < held[0].last or mean[n][state] < held[1].mean:
+                    yield label, state
+
+    def exchange(
+        self, i: int, n: int, label: Label, state: int, inner: list[float], outer: list[float]
+    ) -> Times:
+        """The best that is known of where older values lie: as their label says."""
+        opened, at = self.book.blocks[i], (n, label.state, state)
+        down, up = opened.down[at], opened.up[at]
+        for name, before in label.older:
+            if before != label.state and name in opened.moved:
+                downs, ups = opened.moved[name]
+                down = down + downs[n, before, state] - downs[at]
+                up = up + ups[n, before, state] - ups[at]
+        waits = opened.waits[at].tolist()
+        return self.clock.exchange(label.times, up.tolist(), down.tolist(), waits, inner, outer)
+
+    def keep_rows(
+        self, i: int, m: int, label: Label, times: Times, state: int, split: bool
+    ) -> None:
+        block = Block((i, m - 1), "rows", self.book.rows(m - 1, state))
+        lies = dict(label.older)
+        older = tuple(
+            (name, lies.get(name, label.state))
+            for name in self.geometry.cuts[m]
+            if self.geometry.made[name] < i and label.state != GATEWAY
+        )
+        self.keep(m, Label(times, state, 0.0, 0.0, label, block, split, older))
+
+    def rows_and_data(self, i: int, m: int) -> None:
+        """A fully connected layer on the device's own rows; partial sums go to the gateway."""
+        dense, layer = self.geometry.layers[m - 1], self.geometry.rows(m - 2)
+        if not isinstance(dense, DenseLayer) or not layer or dense.flattens != layer.output:
+            return
+        n = m - 2 - i
+        rows = np.array([self.book.rows(m - 2, state) for state in range(len(self.book.states))])
+        work = self.book.seconds[m - 1] * rows / rows.sum(axis=1, keepdims=True)
+        spent = self.book.blocks[i].alone[n] + work
+        for label, state, times in self.begun(i, n, m, spent, gathers=True):
+            shares = self.book.rows(m - 2, state)
+            sums = [float(dense.outputs * VALUE_BYTES) if count else 0.0 for count in shares]
+            block = Block((i, m - 1), "rows+data", shares)
+            done = self.clock.gather(times, sums)
+            self.keep(m, Label(done, GATEWAY, before=label, block=block))
+
+    # --- what the gateway gives and takes as a whole --------------------------------------------
+
+    def dense(self, i: int, m: int) -> None:
+        """One or two fully connected layers on the first devices, in every mode."""
+        layer, last = self.geometry.layers[i], self.geometry.layers[m - 1]
+        if not isinstance(layer, DenseLayer) or not isinstance(last, DenseLayer):
+            return
+        inputs, outputs = layer.inputs * VALUE_BYTES, last.outputs * VALUE_BYTES
+        work = [sum(s) for s in zip(*self.seconds[i:m], strict=True)]
+        for count in range(1, self.k + 1):
+            modes: list[tuple[RoundMode, float, float, int]] = [
+                ("model", inputs, outputs / count, layer.outputs),
+                ("data", inputs / count, outputs, layer.inputs),
+            ]
+            if m - i == 2:
+                modes = [("hybrid", inputs, outputs, layer.outputs)] * (
+                    last.inputs == layer.outputs
+                )
+            for mode, down, up, places in modes:
+                least = self.earliest(i) + (down + up) * count * self.clock.channel.byte_s
+                shares = _units(places, work, count) if self.may_keep(m, least) else None
+                if shares is None:
+                    continue
+                busy = [float(share > 0) for share in shares]
+                spent = [s * n / places for s, n in zip(work, shares, strict=True)]
+                for label in self.gathered[i]:
+                    times = self.clock.hand_out(label.times, [down * b for b in busy], spent, False)
+                    times = self.clock.gather(times, [up * b for b in busy])
+                    block = Block((i, m - 1), mode, shares)
+                    self.keep(m, Label(times, GATEWAY, before=label, block=block))
+
+    def earliest(self, i: int) -> float:
+        """When the gateway may begin to hand out."""
+        return min(max(label.times.free, label.times.gateway) for label in self.gathered[i])
+
+    def may_keep(self, m: int, least: float) -> bool:
+        """Whether something that is at the gateway no earlier than this might be kept."""
+        held = self.kept[m].get(GATEWAY, ())
+        return len(held) < 2 or least < max(held[0].last, held[1].mean)
+
+    def at_first(self, i: int) -> Label:
+        """The best label with everything that goes on at the first device, which is the fastest."""
+        sizes, k = self.geometry.sizes, self.k
+        idle, none = (0.0,) * (k - 1), (0.0,) * k
+        enters = float(sum(sizes[name] for name in self.geometry.cuts[i]) * VALUE_BYTES)
+        before = self.geometry.rows(i - 1) if i else None
+        found = [
+            label._replace(times=self.clock.hand_out(label.times, (enters, *idle), none, False))
+            for label in self.gathered[i]
+        ]
+        for label in self.labels[i] if before is not None and not before.after else ():
+            if label.state != GATEWAY:
+                has, *others = self.own[i - 1][label.state]  # the others send it theirs
+                times = self.clock.exchange(
+                    label.times, (0.0, *others), (enters - has, *idle), (k - 1,) * k, none, none
+                )
+                found.append(label._replace(times=times))
+        return min(found, key=lambda label: label.times.ready[0])
+
+    def whole(self, i: int, m: int) -> None:
+        """All of layers i to m - 1 on the first device."""
+        label = self.alone[i]
+        if label is None:
+            return
+        first, *others = label.times.ready
+        ready = (first + sum(s[0] for s in self.seconds[i:m]), *others)
+        if not self.may_keep(m, ready[0]):
+            return
+        sizes = self.geometry.sizes
+        leaves = float(sum(sizes[name] for name in self.geometry.cuts[m]) * VALUE_BYTES)
+        times = self.clock.gather(
+            label.times._replace(ready=ready), (leaves, *(0.0,) * (self.k - 1))
+        )
+        block = Block((i, m - 1), "whole", (1, *(0,) * (self.k - 1)))
+        self.keep(m, Label(times, GATEWAY, before=label, block=block))
+
+
+def _units(places: int, seconds: list[float], count: int) -> tuple[int, ...] | None:
+    """Units of the first `count` devices in proportion to speed; None: one would have none."""
+    speeds = [1 / s if s else 1.0 for s in seconds[:count]]
+    ends = [round(places * sum(speeds[: d + 1]) / sum(speeds)) for d in range(count)]
+    shares = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
+    return (*shares, *(0,) * (len(seconds) - count)) if min(shares) > 0 else None
+
+
+def _way(label: Label, seconds: float) -> Way:
+    found: list[tuple[Block, bool]] = []
+    step: Label | None = label
+    while step is not None and step.block is not None:
+        found.append((step.block, step.overlap))
+        step = step.before
+    blocks, overlap = zip(*reversed(found), strict=True)
+    return Way(seconds, tuple(blocks), tuple(overlap))

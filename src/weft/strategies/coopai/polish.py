@@ -1,0 +1,115 @@
+"""Small changes to a way through the blocks, kept where the simulator finds them faster.
+
+    seconds, best = polish(candidate, price, 400, changes(geometry, overlap=True))
+
+Rows move from one device to another in one or several rounds, two rounds become one, one becomes two, inner
+rows are computed first or not. Changes are drawn from a seeded generator: the same task, the same plan.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from weft.strategies.coopai.block_turns import proportional
+from weft.strategies.coopai.clock import Candidate
+from weft.strategies.coopai.geometry import Geometry
+from weft.strategies.coopai.slicing import Block
+
+SEEDS = (4, 6)  # one alone may be unlucky
+ROW_MODES = ("rows", "rows+data")
+
+
+Price = Callable[[Candidate], float]
+Change = Callable[[random.Random, Candidate, int], Candidate | None]
+
+
+def polish(
+    begin: Candidate, price: Price, tries: int, allowed: Sequence[Change], seed: int = SEEDS[0]
+) -> tuple[float, Candidate]:
+    """The fastest candidate that at most so many changes lead to, and its price."""
+    generator = random.Random(seed)
+    seen = {begin}
+    best, seconds = begin, price(begin)
+    for _ in range(tries):
+        change = generator.choice(allowed)
+        found = change(generator, best, generator.randrange(len(best.blocks)))
+        if found is None or found in seen:
+            continue
+        seen.add(found)
+        spent = price(found)
+        if spent <= seconds:  # an equal one may lead further: another device decides then
+            best, seconds = found, spent
+    return seconds, best
+
+
+def changes(geometry: Geometry, overlap: bool) -> list[Change]:
+    """All of them; moving rows, of which there are most, as often as all others together."""
+
+    def part(generator: random.Random, now: Candidate, n: int) -> Candidate | None:
+        return _part(geometry, generator, now, n, overlap)
+
+    return [move, move, move, _merge, part, *([_turn] if overlap else [])]
+
+
+def move(generator: random.Random, now: Candidate, n: int) -> Candidate | None:
+    """Rows from one device to another, from round n on for a few rounds."""
+    block = now.blocks[n]
+    holders = [d for d, rows in enumerate(block.shares) if rows]
+    if block.mode not in ROW_MODES or len(holders) < 2:
+        return None
+    place = generator.randrange(len(holders) - 1)
+    giver, taker = holders[place : place + 2]
+    if generator.random() < 0.5:
+        giver, taker = taker, giver
+    rows, total = generator.choice((1, 1, 2, 3)), sum(block.shares)
+    blocks = list(now.blocks)
+    for m in range(n, min(n + generator.choice((1, 1, 2, 4)), len(blocks))):
+        shares = list(blocks[m].shares)
+        moved = max(1, round(rows * sum(shares) / total))
+        if blocks[m].mode not in ROW_MODES or shares[giver] < moved:
+            break
+        shares[giver] -= moved
+        shares[taker] += moved
+        blocks[m] = Block(blocks[m].layers, blocks[m].mode, tuple(shares))
+    return now._replace(blocks=tuple(blocks))
+
+
+def _merge(generator: random.Random, now: Candidate, n: int) -> Candidate | None:
+    """Round n and the next become one."""
+    if n + 1 >= len(now.blocks):
+        return None
+    first, second = now.blocks[n : n + 2]
+    if first.mode != "rows" or second.mode not in ROW_MODES:
+        return None
+    block = Block((first.layers[0], second.layers[1]), second.mode, second.shares)
+    blocks = (*now.blocks[:n], block, *now.blocks[n + 2 :])
+    overlap = (*now.overlap[:n], now.overlap[n + 1], *now.overlap[n + 2 :])
+    return now._replace(blocks=blocks, overlap=overlap)
+
+
+def _part(
+    geometry: Geometry, generator: random.Random, now: Candidate, n: int, inner_first: bool
+) -> Candidate | None:
+    """Round n becomes two, with rows in the same proportion."""
+    block = now.blocks[n]
+    first, last = block.layers
+    end = last if block.mode == "rows" else last - 1
+    if block.mode not in ROW_MODES or first >= end:
+        return None
+    cut = generator.randrange(first, end)
+    layer = geometry.rows(cut)
+    assert layer is not None
+    split = proportional(geometry.heights[layer.output], block.shares)
+    upper = Block((first, cut), "rows", tuple(b - a for a, b in split))
+    lower = Block((cut + 1, last), block.mode, block.shares)
+    blocks = (*now.blocks[:n], upper, lower, *now.blocks[n + 1 :])
+    overlap = (*now.overlap[: n + 1], inner_first, *now.overlap[n + 1 :])
+    return now._replace(blocks=blocks, overlap=overlap)
+
+
+def _turn(generator: random.Random, now: Candidate, n: int) -> Candidate | None:
+    """Inner rows first, or not; in the first round the upper half first, or not."""
+    overlap = (*now.overlap[:n], not now.overlap[n], *now.overlap[n + 1 :])
+    halves = generator.choice((0.1, 0.3)) if n == 0 and overlap[0] else now.halves
+    return now._replace(overlap=overlap, halves=halves)

@@ -1,0 +1,267 @@
+"""Rows of every block of convolutions, for every number of devices at once: CoopAI's arithmetic.
+
+    work = row_work(geometry, devices=10)
+    work.flops[i, j]        # of layers i..j: one number per device of every k (columns)
+
+For a block i..j every device makes an even share of the rows of layer j's output. Which rows of the block's
+inputs it needs (need_d) follows backwards through the windows, clipped at the borders. It has made the
+even share of what came before (own_d), fetches the rest of need_d, and gives others what they need of own_d:
+a row that several of them need is sent once.
+
+Only whole arrays are computed with: one walk backwards over the layers treats all ends j together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.graph.split.rows import Rule
+from weft.strategies.coopai.geometry import Geometry, RowLayer
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Span = tuple[Ints, Ints]  # first rows and ends; empty where the end is not larger
+NONE = 1 << 40  # an empty span is (NONE, -NONE), which widens to nothing
+
+
+@dataclass(frozen=True)
+class Columns:
+    """One column for every device of several groups; each group shares out rows in its own way."""
+
+    sizes: tuple[int, ...]  # devices of every group
+    shares: Callable[[int], Span]  # of a map of this height, by column
+
+    @cached_property
+    def group(self) -> Ints:
+        return np.repeat(np.arange(len(self.sizes)), self.sizes)
+
+    @cached_property
+    def starts(self) -> Ints:
+        """The first column of every group."""
+        found: Ints = np.cumsum(self.sizes, dtype=int) - np.array(self.sizes, dtype=int)
+        return found
+
+    def __len__(self) -> int:
+        return sum(self.sizes)
+
+    def of(self, group: int) -> slice:
+        begin = int(self.starts[group])
+        return slice(begin, begin + self.sizes[group])
+
+
+def even_columns(most: int) -> Columns:
+    """For every k from 2 up: even shares; rows that are left over go to the last devices."""
+    sizes = tuple(range(2, most + 1))
+    k = np.repeat(np.array(sizes, dtype=int), sizes)
+    place = np.array([d for size in sizes for d in range(size)], dtype=int)
+
+    def shares(height: int) -> Span:
+        each, over = height // k, height % k
+        first = place * each + np.maximum(place - (k - over), 0)
+        end = (place + 1) * each + np.maximum(place + 1 - (k - over), 0)
+        return first, end
+
+    return Columns(sizes, shares)
+
+
+@dataclass(frozen=True)
+class RowWork:
+    """Of blocks i..j (first two dimensions), by column. Numbers, not bytes, cross the network."""
+
+    columns: Columns
+    flops: Floats  # nan: layers i..j are no block of rows
+    fetched: Floats  # what a device gets before it begins, and what it sends for that
+    sent: Floats  # what it sends when it is done
+
+
+def row_work(geometry: Geometry, devices: int) -> RowWork:
+    walk = RowWalk(geometry, even_columns(devices))
+    layers, columns = walk.shape
+    flops = np.full((layers, layers, columns), np.nan)
+    fetched, sent = np.zeros_like(flops), np.zeros_like(flops)
+    for i, reach in walk.back():
+        flops[i, i : reach + 1] = walk.spent[i : reach + 1]
+        fetched[i, i : reach + 1] = walk.fetched(i)[: reach + 1 - i]
+    for j in range(layers):
+        walk.add_sent(sent[:, j], j)
+    return RowWork(walk.columns, flops, fetched, sent)
+
+
+class Backwards:
+    """From rows of outputs to rows of inputs. Row j of every array is of blocks that end with layer
+    `base` + j.
+
+    `cost`: by layer (from `base` on) and column, what a FLOP of the layer costs there.
+    """
+
+    def __init__(self, geometry: Geometry, cost: Floats, base: int = 0) -> None:
+        self.geometry = geometry
+        self.base = base
+        self.shape = cost.shape
+        self.cost = cost
+        self.spent = np.zeros(self.shape)
+        self.first: dict[str, Ints] = {}
+        self.end: dict[str, Ints] = {}
+
+    def height(self, name: str) -> int:
+        return self.geometry.heights[name]
+
+    def widen(self, name: str, begin: int, end: int, rows: Span) -> None:
+        if name not in self.first:
+            self.first[name] = np.full(self.shape, NONE)
+            self.end[name] = np.full(self.shape, -NONE)
+        self.first[name][begin:end] = np.minimum(self.first[name][begin:end], rows[0])
+        self.end[name][begin:end] = np.maximum(self.end[name][begin:end], rows[1])
+
+    def through(self, i: int, layer: RowLayer) -> None:
+        """The operators of layer i, for all blocks that end with it or later."""
+        i -= self.base
+        for step in reversed(layer.steps):
+            if step.out not in self.first:
+                continue  # nobody reads it
+            rows = self.first[step.out][i:], self.end[step.out][i:]
+            if step.flops:
+                self.spent[i:] += step.flops * count(rows) * self.cost[i]
+            for name in step.reads:
+                self.widen(name, i, self.shape[0], under(step.rule, rows, self.height(name)))
+
+
+class RowWalk(Backwards):
+    """All blocks at once: every device makes its share of the rows of a block's output."""
+
+    def __init__(self, geometry: Geometry, columns: Columns, cost: Floats | None = None) -> None:
+        shape = (len(geometry.layers), len(columns))
+        super().__init__(geometry, np.ones(shape) if cost is None else cost)
+        self.columns = columns
+        self.own: dict[str, Span] = {}
+        for layer in geometry.layers:
+            if isinstance(layer, RowLayer):
+                self.own.update(self.own_rows(layer))
+
+    def back(self) -> Iterator[tuple[int, int]]:
+        """For every first layer i, from the last: i and the last layer of its longest block.
+
+        At that moment `spent` and the spans are those of the blocks from i on.
+        """
+        reach = -1
+        for i in reversed(range(self.shape[0])):
+            layer = self.geometry.rows(i)
+            if layer is None:
+                reach = -1
+                continue
+            reach = i if layer.after or reach < 0 else reach
+            self.begin(i, layer)
+            self.through(i, layer)
+            yield i, reach
+
+    def own_rows(self, layer: RowLayer) -> dict[str, Span]:
+        """What a device has of the layer's values once it made its share of the output."""
+        found = {layer.output: self.columns.shares(self.height(layer.output))}
+        for step in reversed(layer.steps):
+            rows = found.setdefault(step.out, self.columns.shares(self.height(step.out)))
+            for name in step.reads:
+                found[name] = under(step.rule, rows, self.height(name))
+        made = {step.out for step in layer.steps}
+        return {name: rows for name, rows in found.items() if name in made}
+
+    def begin(self, i: int, layer: RowLayer) -> None:
+        """What must come out of layer i: all of it where a block ends here, or a value goes on."""
+        self.widen(layer.output, i, i + 1, self.own[layer.output])
+        for step in layer.steps:
+            beyond = [j for j in range(i, self.shape[0]) if step.out in self.geometry.cuts[j + 1]]
+            if beyond:
+                self.widen(step.out, i, beyond[-1] + 1, self.own[step.out])
+
+    def fetched(self, i: int) -> Floats:
+        """Numbers that cross the network before blocks that begin with layer i, by last layer."""
+        found = np.zeros((self.shape[0] - i, self.shape[1]))
+        for name in self.geometry.cuts[i]:
+            inside = name in self.geometry.taps and i not in self.geometry.read[name]
+            if name not in self.first or inside:
+                continue
+            need = self.first[name][i:], self.end[name][i:]
+            rows = count(need)
+            if name in self.own and name not in self.geometry.relayed:
+                own = self.own[name]
+                rows = rows - count(both(need, own))
+                rows += wanted_by_others(need, own, self.height(name), self.columns)
+            found += rows * self.geometry.widths[name]
+        return found
+
+    def add_sent(self, sent: Floats, j: int) -> None:
+        """Rows that go to the gateway as soon as a block ends with layer j; `sent` is by i."""
+        layer, geometry = self.geometry.rows(j), self.geometry
+        if layer is None:
+            return
+        crossing = [name for name in geometry.cuts[j + 1] if name in self.own]
+        if geometry.is_rows(j + 1) and not layer.after:
+            crossing = [name for name in crossing if name in geometry.relayed]
+        else:
+            crossing = list(dict.fromkeys([layer.output, *crossing]))
+        for name in crossing:
+            rows = count(self.own[name]) * geometry.widths[name]
+            sent[: geometry.made[name] + 1] += rows
+
+
+def count(rows: Span) -> Ints:
+    found: Ints = np.maximum(rows[1] - rows[0], 0)
+    return found
+
+
+def both(one: Span, other: Span) -> Span:
+    return np.maximum(one[0], other[0]), np.minimum(one[1], other[1])
+
+
+def under(rule: Rule, rows: Span, height: int) -> Span:
+    """The rows of an operator's input under the windows of some rows of its output."""
+    if rule.row_by_row:
+        return rows
+    first, end = rows
+    some = end > first
+    top, bottom = (first, end - 1) if rule.repeat == 1 else (
+        first // rule.repeat, (end - 1) // rule.repeat)  # fmt: skip
+    begin = np.maximum(top * rule.stride - rule.above, 0)
+    last = np.minimum(bottom * rule.stride - rule.above + rule.reach, height)
+    some = some & (last > begin)
+    return np.where(some, begin, NONE), np.where(some, last, -NONE)
+
+
+def wanted_by_others(need: Span, own: Span, height: int, columns: Columns) -> Ints:
+    """Rows of own_d that at least one other device needs: what anyone needs, but for d alone.
+
+    Needs come in the order of the devices, their first rows and their ends both. So what d alone needs
+    lies between the end of those before it and the first row of those after it.
+    """
+    some = need[1] > need[0]
+    # Each group has its own range of numbers, so that sums over the columns never mix two of them.
+    base = columns.group * (height + 2)
+    ends = np.maximum.accumulate(np.where(some, need[1], 0) + base, axis=1)
+    firsts = np.where(some, need[0], height) + base
+    firsts = np.minimum.accumulate(firsts[:, ::-1], axis=1)[:, ::-1]
+    before, after = np.zeros_like(ends), np.full_like(firsts, height)
+    before[:, 1:] = np.maximum(ends[:, :-1] - base[1:], 0)
+    after[:, :-1] = np.minimum(firsts[:, 1:] - base[:-1], height)
+    alone = np.maximum(need[0], before), np.minimum(need[1], after)
+    sizes = np.array(columns.sizes, dtype=int)
+    lowest = np.repeat(firsts[:, columns.starts], sizes, axis=1) - base
+    highest = np.repeat(ends[:, columns.starts + sizes - 1], sizes, axis=1) - base
+    found = count(both((lowest, highest), own)) - count(both(alone, own))
+    gaps = np.where(some & (before > 0), np.maximum(need[0] - before, 0), 0)
+    if gaps.any():
+        found -= _below(own[1], before, gaps, columns) - _below(own[0], before, gaps, columns)
+    return found
+
+
+def _below(rows: Ints, first: Ints, gaps: Ints, columns: Columns) -> Ints:
+    """Rows before `rows` that lie in gaps between the needs, where windows leave rows out."""
+    found = np.zeros_like(gaps)
+    for group in range(len(columns.sizes)):
+        own = columns.of(group)
+        reach = rows[own][None, :, None] - first[:, None, own]
+        found[:, own] = np.clip(reach, 0, gaps[:, None, own]).sum(axis=2)
+    return found

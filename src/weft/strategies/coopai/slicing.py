@@ -1,0 +1,167 @@
+"""From blocks of layers and each device's share to the rounds of a plan.
+
+    rounds = rounds_of(graph, [Block((0, 3), "rows"), Block((4, 4), "model")], devices, gateway)
+    segment = turn_segment(graph, rounds[0], 2)      # what the first device runs in the first round
+
+`graph` has its layers in sequence (weft.graph.sequence). Every value that a block makes and somebody
+later needs is shared out evenly, or in proportion to the block's shares; what a device takes follows
+from that. A value that passes a round untouched is no matter of that round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from weft.errors import InputError
+from weft.graph.network import Graph, Segment
+from weft.graph.split.divide import divide
+from weft.graph.split.slices import (
+    after_sum_segment,
+    plain_segment,
+    rows_and_data_segment,
+    rows_segment,
+    units_segment,
+)
+from weft.plans.plan import Part, Shard
+from weft.plans.rounds import Round, RoundMode, Turn
+from weft.strategies.coopai.block_turns import Block, Turns
+from weft.strategies.coopai.row_turns import Owned
+
+__all__ = ["Block", "rounds_of", "shards_of", "turn_segment"]
+
+
+def rounds_of(
+    graph: Graph,
+    blocks: Sequence[Block],
+    devices: Sequence[str],
+    gateway: str,
+    overlap: bool | Sequence[bool] = False,
+    halves: float = 0.0,
+) -> tuple[Round, ...]:
+    """The rounds in which `devices` compute the blocks through the gateway.
+
+    `overlap`, for all blocks or for each: a device first computes the rows for which it has
+    everything, then the others. Where it has nothing, as in the first round, the upper half goes
+    before the lower one, if that adds no more than the part `halves` to the computation (0: never).
+    """
+    _check(graph, blocks, devices)
+    slicer = Slicer(graph, devices, gateway)
+    first_inner = [overlap] * len(blocks) if isinstance(overlap, bool) else overlap
+    owned: Owned = {device: {} for device in devices}
+    rounds = []
+    for block, inner in zip(blocks, first_inner, strict=True):
+        found = slicer.round(block, owned if inner else None, halves)
+        if not found.sums:
+            _remember(owned, found.turns)
+        rounds.append(found)
+    return tuple(rounds)
+
+
+class Slicer:
+    """Rounds for these devices, one by one; what recurs is computed once."""
+
+    def __init__(self, graph: Graph, devices: Sequence[str], gateway: str) -> None:
+        self.graph, self.devices, self.gateway = graph, devices, gateway
+        self._turns: dict[tuple[tuple[int, int], RoundMode], Turns] = {}
+
+    def turns(self, layers: tuple[int, int], mode: RoundMode) -> Turns:
+        if (layers, mode) not in self._turns:
+            self._turns[layers, mode] = Turns(self.graph, layers, mode, self.devices, self.gateway)
+        return self._turns[layers, mode]
+
+    def round(self, block: Block, owned: Owned | None, halves: float) -> Round:
+        """`owned`: what each device has, given where inner rows come first."""
+        maker = self.turns(block.layers, block.mode)
+        if owned is not None:
+            owned = {
+                device: {name: have[name] for name in maker.reads if name in have}
+                for device, have in owned.items()
+            }
+        turns = maker.of_devices(block.shares, owned, halves)
+        sums = maker.made.data is not None
+        return Round(block.layers, block.mode, turns, maker.before, maker.after, sums)
+
+
+def shards_of(rounds: Iterable[Round]) -> tuple[Shard, ...]:
+    """What each device computes, for the plan: one shard per device and round."""
+    shards = []
+    for each in rounds:
+        devices = dict.fromkeys(turn.device for turn in each.turns)
+        last = max((turn.gives for turn in each.turns), key=len)[-1].value
+        for device in devices:
+            turns = [turn for turn in each.turns if turn.device == device]
+            part = Part() if len(devices) == 1 else _part(each.mode, turns, last)
+            shards.append(Shard(device, each.layers, part))
+    return tuple(shards)
+
+
+def turn_segment(graph: Graph, each: Round, number: int) -> Segment:
+    """What a turn runs; `number` as in `Round.numbered`."""
+    made = divide(graph, each.layers, each.mode)
+    turn = each.numbered[number]
+    takes, gives = (
+        {strip.value: (strip.first, strip.last) for strip in strips}
+        for strips in (turn.takes, turn.gives)
+    )
+    where = (graph, each.layers, number)
+    if number == 1:
+        return plain_segment(*where, made.before, takes, gives)
+    if number == len(each.turns) + 2:
+        if each.sums:
+            return after_sum_segment(*where, made, gives)
+        return plain_segment(*where, made.after, takes, gives)
+    if each.mode == "whole":
+        return plain_segment(*where, made.own, takes, gives)
+    if each.mode == "rows":
+        return rows_segment(*where, made, takes, gives)
+    if each.mode == "rows+data":
+        return rows_and_data_segment(*where, made, takes, turn.places)
+    return units_segment(*where, made, takes, gives, turn.places)
+
+
+def _remember(owned: Owned, turns: Iterable[Turn]) -> None:
+    """Adds what devices give in a round to what they have; strips of one device lie side by side."""
+    for turn in turns:
+        have = owned[turn.device]
+        for strip in turn.gives:
+            first, last = have.get(strip.value, (strip.first, strip.last))
+            have[strip.value] = (min(first, strip.first), max(last, strip.last))
+
+
+def _part(mode: RoundMode, turns: Sequence[Turn], last: str) -> Part:
+    if mode == "whole":
+        return Part()
+    if mode in ("model", "hybrid"):
+        return Part(outputs=turns[0].places)
+    if mode == "data":
+        return Part(inputs=turns[0].places)
+    if mode == "rows+data":
+        return Part(rows=turns[0].places)
+    strips = [strip for turn in turns for strip in turn.gives if strip.value == last]
+    if not strips:
+        return Part(rows=(0, 0))
+    return Part(rows=(min(s.first for s in strips), max(s.last for s in strips)))
+
+
+def _check(graph: Graph, blocks: Sequence[Block], devices: Sequence[str]) -> None:
+    if not devices or len(set(devices)) < len(devices):
+        raise InputError(f"devices {', '.join(devices) or 'none'}: name at least one, each once")
+    after = 0
+    for block in blocks:
+        first, last = block.layers
+        if first != after or last < first:
+            raise InputError(
+                f"a block of layers {first + 1} to {last + 1} follows on layer {after}; blocks must "
+                f"cover layers 1 to {len(graph.layers)} without gap"
+            )
+        after = last + 1
+        shares = block.shares
+        if shares and (len(shares) != len(devices) or min(shares) < 0 or not sum(shares)):
+            raise InputError(
+                f"shares {shares} of layers {first + 1} to {last + 1} for {len(devices)} devices: give "
+                "one number for each, 0 or more"
+            )
+    if after != len(graph.layers):
+        raise InputError(
+            f"the blocks end at layer {after} of {len(graph.layers)}; add a block for the rest"
+        )

@@ -1,0 +1,1 @@
+"""Decoupled training, FedAvg, and decoupled+: classes over peers without a server."""

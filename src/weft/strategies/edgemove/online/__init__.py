@@ -1,0 +1,1 @@
+"""What EdgeMove and its baselines decide during a run, and the simulated city in which they are compared."""

@@ -1,0 +1,122 @@
+"""EdgeMove's online decisions (Algorithms 1 to 3), one look per training cycle.
+
+    policy = EdgeMove(costs, every=500, seed=3)
+
+Algorithm 1 gives a first cut for a worker. Algorithm 2 then moves the cut by one layer per cycle: as
+printed it never stops, so it keeps the best cut seen, takes a neighbour only where that is 3%
+faster, holds when both neighbours failed, and starts again when a cycle takes 10% more or less than the
+best one did. Algorithm 3 probes all servers in reach when a cycle is slower than the worst so far, and
+changes to a better one a cycle later, when the answers are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from weft.strategies.edgemove.model import SplitCosts, approximate_cut, middling
+from weft.strategies.edgemove.online.baselines import IN_FLIGHT, alone
+from weft.strategies.edgemove.online.policy import Decision, Seen, Server, Setting
+
+BETTER = 0.03  # a neighbouring cut must be so much faster
+DRIFT = 0.10  # a held cut is looked at again when its time leaves this band
+
+
+class CutSearch:
+    """Algorithm 2 for one worker: asked once per cycle for the next cut."""
+
+    def __init__(self, cut: int, layers: int, random: np.random.Generator) -> None:
+        self.layers, self.random = layers, random
+        self.best, self.best_s = cut, np.inf
+        self.todo: list[int] = []  # directions not tried yet from the best cut
+        self.armed = True
+
+    def next(self, cut: int, seconds: float) -> int:
+        """The cut of the next cycle, after one of `seconds` per minibatch with `cut`."""
+        if not self.armed:
+            if abs(seconds / self.best_s - 1) <= DRIFT:
+                return cut
+            self.armed, self.best_s = True, np.inf
+        if self.best_s == np.inf:
+            self.best, self.best_s = cut, seconds
+            self.todo = [1, -1] if self.random.integers(2) else [-1, 1]
+        elif seconds < (1 - BETTER) * self.best_s:
+            onward = 1 if cut > self.best else -1  # where it came from is known to be worse
+            self.best, self.best_s, self.todo = cut, seconds, [onward]
+        while self.todo:
+            neighbour = self.best + self.todo.pop(0)
+            if 1 <= neighbour <= self.layers - 1:
+                return neighbour
+        self.armed = False
+        return self.best
+
+
+class EdgeMove:
+    def __init__(
+        self, costs: SplitCosts, every: int = 500, seed: int = 0, in_flight: int = IN_FLIGHT
+    ) -> None:
+        self.costs, self.every, self.in_flight = costs, every, in_flight
+        self._random = np.random.default_rng([seed, 12])
+        self._search: CutSearch | None = None
+        self._worst_s = 0.0  # t_wst; 0: the next cycle sets it
+        self._probing = False
+
+    def decide(self, seen: Seen) -> Decision | None:
+        worker = seen.setting.worker
+        if worker is None or seen.lost:
+            why = "the worker is lost" if seen.lost else "the fastest in the probe"
+            reach = {server.name for server in seen.servers}
+            probed = [server for server in seen.probed if server.name in reach]
+            return self._change(seen, probed or seen.servers, why)
+        if self._probing and seen.probed:
+            self._probing = False
+            best = self._fastest(seen.probed)
+            if best is not None and best.name != worker:
+                return self._change(seen, seen.probed, "another server is faster")
+            self._worst_s = seen.period_s
+        slower = self._worst_s > 0 and seen.period_s > self._worst_s
+        self._worst_s = self._worst_s or seen.period_s
+        self._probing = slower or bool(seen.faster)
+        return self._adapt_cut(seen)
+
+    def _adapt_cut(self, seen: Seen) -> Decision | None:
+        now = seen.setting
+        if self._search is None:
+            self._search = CutSearch(now.cut, self.costs.layers, self._random)
+        cut = self._search.next(now.cut, seen.period_s)
+        if cut == now.cut and not self._probing:
+            return None
+        why = "the cycle was the slowest so far" if cut == now.cut else "a neighbouring cut"
+        return Decision(Setting(now.worker, cut, self.in_flight), why, probe=self._probing)
+
+    def _change(self, seen: Seen, servers: Sequence[Server], why: str) -> Decision | None:
+        chosen = self._fastest(servers)
+        self._probing, self._worst_s = False, 0.0
+        if chosen is None:
+            return alone(seen, self.costs, "no server is in reach")
+        cut = approximate_cut(
+            self.costs.layers,
+            self.costs.alone_s,
+            float(self.costs.worker_s[0]) * chosen.slowdown,
+            self._network_s(chosen),
+        )
+        self._search = CutSearch(cut, self.costs.layers, self._random)
+        return Decision(Setting(chosen.name, cut, self.in_flight), why)
+
+    def _fastest(self, servers: Sequence[Server]) -> Server | None:
+        near = [server for server in servers if server.tier == "edge"]
+        return min(near, key=self._score, default=None)
+
+    def _score(self, server: Server) -> float:
+        """Seconds of the test network there, with the way there and back."""
+        return float(self.costs.worker_s[0]) * server.slowdown + self._network_s(server)
+
+    def _network_s(self, server: Server) -> float:
+        """RTT per iteration: propagation, and transmission over a middling cut, since the cut is not
+        known yet and the test network must not tell."""
+        inner = slice(1, self.costs.layers)
+        up, down = (
+            middling(sizes[inner]) for sizes in (self.costs.up_bytes, self.costs.down_bytes)
+        )
+        return server.rtt_s + up / server.up_bytes_per_s + down / server.down_bytes_per_s

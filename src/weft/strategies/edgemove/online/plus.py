@@ -1,0 +1,162 @@
+"""edgemove+: server, cut, minibatches in flight and codec chosen together, from smoothed measurements.
+
+    policy = EdgeMovePlus(costs, in_flight=2)        # or in_flight=None: up to four
+
+Every 50 minibatches it computes the exact period P of every choice. A change that holds for H seconds
+and costs c of them (the pipeline runs empty, weights move) makes (H - c) / (P H) minibatches per
+second; the best is taken where it makes 5% more than what runs now. Another server is probed before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.plans.plan import Codec
+from weft.strategies.edgemove.model import (
+    Floats,
+    SplitCosts,
+    Spread,
+    Stages,
+    noisy_period,
+    period,
+    stage_seconds,
+    useful_in_flight,
+)
+from weft.strategies.edgemove.online.baselines import alone, ways_of
+from weft.strategies.edgemove.online.policy import Decision, Seen, Server, Setting
+
+MOST_IN_FLIGHT = 4  # plain SGD takes no more iterations up to here
+# Minibatches that are remembered; a new measurement counts by how many are behind it. Links change
+# with every street corner and are measured well, a server's load changes over minutes and single
+# minibatches say little of it.
+MEMORY = {"slowdown": 20, "up_bytes_per_s": 4, "down_bytes_per_s": 4, "rtt_s": 10}
+GAIN = 0.05
+CURIOUS = 0.02  # a server that promises so much is probed
+HOLDS_S = 150.0  # a choice is not expected to last longer: loads and links change
+EVEN = Spread()  # every minibatch like the others
+
+
+class Choice(NamedTuple):
+    rate: float  # minibatches per second, the change paid for
+    period_s: float
+    setting: Setting
+
+
+class EdgeMovePlus:
+    """`spread` is how much single minibatches scatter, where that is known; `idle` is the slowdown
+    that no server is below, so that smaller measurements are taken for the chance they are."""
+
+    def __init__(
+        self,
+        costs: SplitCosts,
+        every: int = 50,
+        in_flight: int | None = None,
+        codecs: Sequence[Codec] = ("none",),
+        spread: Spread = EVEN,
+        idle: float = 0.0,
+    ) -> None:
+        self.costs, self.every, self.in_flight = costs, every, in_flight
+        self.spread, self.idle = spread, idle
+        self._coded = {codec: costs.coded(codec) for codec in codecs}
+        self._known: dict[str, Server] = {}  # means; `over` says how many minibatches are in them
+
+    def decide(self, seen: Seen) -> Decision | None:
+        near = self._means(seen)
+        if not near:
+            return alone(seen, self.costs, "no server is in reach")
+        now = seen.setting
+        best = max(
+            (self._best(near, codec, now) for codec in self._coded), key=lambda choice: choice.rate
+        )
+        if best.rate * self.costs.alone_s <= 1:
+            return alone(seen, self.costs, "no server is faster than the client alone")
+        if now.worker is None or seen.lost:
+            why = "the worker is lost" if seen.lost else "the best choice at the start"
+            return Decision(best.setting, why)
+        gain = best.rate * self._period(near, now) - 1
+        other = best.setting.worker != now.worker
+        # Of many servers that are measured in passing, the luckiest seems the best: it is probed first.
+        if other and not seen.probed:
+            return Decision(now, "is it better?", probe=True) if gain > CURIOUS else None
+        if best.setting == now or gain <= GAIN:
+            return None
+        moved = "server" if other else "cut or pipeline"
+        return Decision(best.setting, f"another {moved}: {best.period_s * 1e3:.1f} ms expected")
+
+    def _best(self, near: Sequence[Server], codec: Codec, now: Setting) -> Choice:
+        """The best server, cut and count for one codec."""
+        costs = self._coded[codec]
+        stages = stage_seconds(costs, ways_of(near))
+        if self.in_flight is None:
+            counts = np.clip(useful_in_flight(stages), 1, MOST_IN_FLIGHT)
+        else:
+            counts = np.full(stages.client_s.shape, self.in_flight)
+        periods = self._periods(stages, counts)
+        empty_s = np.sum(stages, axis=0)  # the pipeline runs empty and fills again: one whole way
+        holds_s = np.minimum([server.stays_s for server in near], HOLDS_S)[:, None]
+        spent_s = empty_s + self._moving_s(near, now)
+        rates = np.maximum(holds_s - spent_s, 0.0) / (periods * np.maximum(holds_s, 1e-3))
+        row, column = divmod(int(rates.argmax()), rates.shape[1])
+        setting = Setting(near[row].name, column + 1, int(counts[row, column]), codec)
+        return Choice(float(rates[row, column]), float(periods[row, column]), setting)
+
+    def _moving_s(self, near: Sequence[Server], now: Setting) -> Floats:
+        """Seconds in which weights move: a new worker gets its whole part, the old one what is new
+        to it, and the client what comes back."""
+        inner = slice(1, self.costs.layers)
+        ways = ways_of(near)
+        moved = np.tile(self.costs.worker_bytes[inner], (len(near), 1)) / ways[1][:, None]
+        for row, server in enumerate(near):
+            if server.name == now.worker:
+                new = self.costs.param_bytes[now.cut] - self.costs.param_bytes[inner]
+                moved[row] = np.where(
+                    new > 0, new / server.up_bytes_per_s, -new / server.down_bytes_per_s
+                )
+        return moved
+
+    def _period(self, near: Sequence[Server], now: Setting) -> float:
+        """What runs now, by the same measurements as the alternatives."""
+        server = next((server for server in near if server.name == now.worker), None)
+        if server is None:
+            return math.inf
+        stages = stage_seconds(self._coded[now.codec], ways_of([server]))
+        return float(self._periods(stages, now.in_flight)[0, now.cut - 1])
+
+    def _periods(self, stages: Stages, in_flight: int | NDArray[np.int64]) -> Floats:
+        if not any(self.spread):
+            return period(stages, in_flight)
+        return noisy_period(stages, in_flight, self.spread)
+
+    def _means(self, seen: Seen) -> list[Server]:
+        """Every edge server in reach, as its latest measurements have it; one that was away starts
+        anew."""
+        probed = {server.name: server for server in seen.probed}
+        found: dict[str, Server] = {}
+        for server in seen.servers:
+            if server.tier != "edge":
+                continue
+            known = mean_of(self._known.get(server.name), server)
+            probe = probed.get(server.name, server)
+            found[server.name] = known if probe == server else mean_of(known, probe)
+        self._known = found
+        return [
+            msgspec.structs.replace(server, slowdown=max(server.slowdown, self.idle))
+            for server in found.values()
+        ]
+
+
+def mean_of(known: Server | None, new: Server) -> Server:
+    """The mean of what is known of a server and a new measurement, each by its minibatches."""
+    if known is None:
+        return new
+    means = {}
+    for name, memory in MEMORY.items():
+        old, share = getattr(known, name), new.over / (min(known.over, memory) + new.over)
+        means[name] = old + share * (getattr(new, name) - old)
+    return msgspec.structs.replace(new, over=known.over + new.over, **means)

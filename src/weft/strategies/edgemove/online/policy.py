@@ -1,0 +1,73 @@
+"""What a policy sees of a run, and what it may ask for: plain records, the same for a simulated city
+and a live run.
+
+    decision = policy.decide(seen)      # None: go on as it is
+
+A policy decides for one client and its servers: who is the worker, where the network is cut, how
+many minibatches are in flight. It keeps whatever memory it wants; it opens nothing and sends nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+from msgspec import Struct
+
+from weft.fleet.fleet import Tier
+from weft.plans.plan import Codec
+
+
+class Setting(Struct, frozen=True):
+    """How client and worker share the network."""
+
+    worker: str | None  # None: the client trains alone
+    cut: int  # layers 0..cut-1 are the client's
+    in_flight: int = 1
+    codec: Codec = "none"  # for activations and their gradients
+
+
+class Server(Struct, frozen=True):
+    """What was last measured of a server that is in reach."""
+
+    name: str
+    slowdown: float  # its seconds over those of the profile; load included
+    up_bytes_per_s: float  # client to server
+    down_bytes_per_s: float
+    rtt_s: float  # propagation there and back, without transmission
+    tier: Tier = "edge"
+    stays_s: float = math.inf  # how long it will be in reach, as far as the client can tell
+    over: int = 1  # minibatches behind these numbers: how far chance is averaged out
+
+
+class Seen(Struct, frozen=True):
+    """One look at a run: what has happened since the last one."""
+
+    step: int  # minibatches done
+    now_s: float  # since the run began
+    setting: Setting
+    period_s: float  # measured, per minibatch, changes of setting left out; 0 before the first
+    servers: tuple[Server, ...]  # those in reach; empty: nobody is there
+    lost: bool = False  # the worker is out of reach or dead
+    # Answers to the probe that the last decision asked for. A run may probe by itself before the first
+    # minibatch and when the worker is lost; where it has not, policies go by `servers`.
+    probed: tuple[Server, ...] = ()
+    faster: tuple[str, ...] = ()  # servers that have told us since then that they got faster
+
+
+class Decision(Struct, frozen=True):
+    setting: Setting
+    why: str  # for people: goes into the run's events
+    # Train the test network on every server in reach while training goes on; the answers are in the
+    # next look. The setting may stay as it is.
+    probe: bool = False
+    profile: bool = False  # measure layer by layer on client and worker first, training stopped
+
+
+class Policy(Protocol):
+    """Asked before the first minibatch (step 0, the client alone), then every `every` minibatches, and
+    at once when the worker is lost."""
+
+    every: int  # minibatches between two looks
+
+    def decide(self, seen: Seen) -> Decision | None: ...

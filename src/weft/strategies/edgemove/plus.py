@@ -1,0 +1,84 @@
+"""edgemove+: server, cut, minibatches in flight and codec together, by the pipeline's exact period.
+
+    weft plan vgg16 --fleet F.toml -s edgemove+ --set in_flight=2 --set codecs=all
+
+All machines in reach are candidates, the cloud too, and so is the client alone. Of equally fast
+choices the one with fewer minibatches in flight is taken: fewer versions of weights, fresher gradients.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple, get_args
+
+import msgspec
+import numpy as np
+
+from weft.plans import options
+from weft.plans.plan import Codec, Plan
+from weft.plans.registry import strategy
+from weft.plans.task import Task
+from weft.strategies.common.costs import Costs
+from weft.strategies.common.stages import layer_plan
+from weft.strategies.edgemove.model import period, useful_in_flight
+from weft.strategies.edgemove.strategy import IN_FLIGHT, cuttable, fleet_stages, split_plan, workers
+
+MOST_IN_FLIGHT = 4  # plain SGD takes no more iterations up to here
+CODECS = {"codecs": "none | all: whether it may also choose a codec for activations and gradients"}
+
+
+class Found(NamedTuple):
+    """In the order of preference: faster, fewer in flight."""
+
+    seconds: float
+    in_flight: int
+    worker: str
+    cut: int
+    codec: Codec
+
+
+@strategy(
+    "edgemove+", "server, cut and minibatches in flight chosen together", ("train",),
+    {**IN_FLIGHT, **CODECS},
+)  # fmt: skip
+def edgemove_plus(task: Task) -> Plan:
+    choose = options.choice(task, "codecs", ("none", "all"), "none") == "all"
+    codecs: tuple[Codec, ...] = get_args(Codec) if choose else (options.codec(task),)
+    cuttable(task, "edgemove+")
+    best: Found | None = None
+    for codec in codecs:
+        coded = dataclasses.replace(task, options={**task.options, "codec": codec})
+        found = best_split(coded, codec)
+        # A codec changes the numbers: without gain it is left out.
+        if found is not None and (best is None or found.seconds < best.seconds):
+            best = found
+    alone_s = Costs(task).total(task.source)
+    if best is None or best.seconds >= alone_s:
+        decisions = {"worker": None, "cut": len(task.profile.layers), "in_flight": 1}
+        whole = [task.source] * len(task.profile.layers)
+        return layer_plan(task, "edgemove+", whole, decisions={**decisions, "model_s": alone_s})
+    coded = dataclasses.replace(task, options={**task.options, "codec": best.codec})
+    plan = split_plan(coded, "edgemove+", Costs(coded), best.worker, best.cut, best.in_flight)
+    return msgspec.structs.replace(plan, decisions={**plan.decisions, "codec": best.codec})
+
+
+def best_split(task: Task, codec: Codec) -> Found | None:
+    """The best of all servers, cuts and counts that fit into memory."""
+    costs = Costs(task)
+    fixed = options.integer(task, "in_flight", 0)
+    best: Found | None = None
+    for worker in workers(task, "edgemove+", keep=lambda tier: True):
+        stages = fleet_stages(task, costs, worker)
+        useful = np.clip(useful_in_flight(stages), 1, MOST_IN_FLIGHT)
+        counts = np.full_like(useful, fixed) if fixed else useful
+        periods = period(stages, counts)
+        for cut in range(1, costs.layers):
+            if not (
+                costs.fits(task.source, 0, cut - 1) and costs.fits(worker, cut, costs.layers - 1)
+            ):
+                continue
+            index = cut - 1
+            found = Found(float(periods[index]), int(counts[index]), worker, cut, codec)
+            if best is None or found[:2] < best[:2]:
+                best = found
+    return best

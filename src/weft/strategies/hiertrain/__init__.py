@@ -1,0 +1,1 @@
+"""HierTrain, its baselines JointDNN and JALAD, and hiertrain+: layers and samples over three tiers."""

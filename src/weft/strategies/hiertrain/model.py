@@ -1,0 +1,203 @@
+"""HierTrain's cost model (the paper's equations 5 to 12), for all of its cells at once.
+
+    costs = HierCosts.of(task, ("pi", "nuc", "cloud"))
+    cells = all_cells(costs)                       # one for every (roles, m_s, m_l)
+    cells.seconds(b_o, b_s, b_l)                   # the step time T in each of them
+
+Worker o trains all N layers on b_o samples, s the first m_s layers on b_s, l the first m_l on b_l; o
+finishes the others' samples. In a cell everything is linear in b but for four maxima:
+
+    T = const + max(o1 b_o, s1 b_s, l1 b_l) + max(o2 b_o, s2 b_s, l2 b_l)          layers 1..m_s
+              + max(o3 (b_o + b_s), l3 b_l) + max(o4 (b_o + b_s), l4 b_l)          m_s+1..m_l
+
+(1 and 3 forward, 2 and 4 backward). The paper's bandwidth B_os is one number; where a link's two
+directions differ, each transfer takes its own. Latency is not in the paper's model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import permutations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.codecs.sizes import coded_bytes
+from weft.plans import options
+from weft.plans.task import Task
+
+Array = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# The six ways to give the workers (by their index) the roles o, s and l.
+ROLES: Ints = np.array(list(permutations(range(3))), dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class HierCosts:
+    """What the model reads of a task: three workers, the first of them holds the samples."""
+
+    workers: tuple[str, str, str]
+    batch: int
+    forward: Array  # [worker, a, b]: seconds per sample of layers a..b-1
+    backward: Array
+    update: Array  # [worker, a, b]: seconds per step
+    weights: Array  # [m]: bytes of the first m layers' parameters
+    output: Array  # [m]: bytes per sample over a cut after m layers
+    enter: Array  # [worker]: seconds per sample from the first worker
+    per_byte: Array  # [from, to]: seconds
+
+    @property
+    def layers(self) -> int:
+        return len(self.weights) - 1
+
+    @staticmethod
+    def of(task: Task, workers: tuple[str, str, str]) -> HierCosts:
+        profile, batch = task.profile, task.batch
+        times = [profile.devices[name] for name in workers]
+        route, codec = options.route(task), options.codec(task)
+        sent = [coded_bytes(batch * layer.output_bytes, codec) / batch for layer in profile.layers]
+        per_byte = np.array(
+            [[1 / task.fleet.path_rate(a, b, route) for b in workers] for a in workers]
+        )
+        return HierCosts(
+            workers=workers,
+            batch=batch,
+            forward=_sections([_per_sample(t.forward_s, t.forward_call_s, batch) for t in times]),
+            backward=_sections(
+                [_per_sample(t.backward_s, t.backward_call_s, batch) for t in times]
+            ),
+            update=_sections([_floats(t.update_s) for t in times]),
+            weights=np.cumsum([0.0, *(layer.param_bytes for layer in profile.layers)]),
+            output=_floats((0.0, *sent)),
+            enter=profile.input_bytes * per_byte[0],
+            per_byte=per_byte,
+        )
+
+
+def _floats(values: tuple[float, ...]) -> Array:
+    return np.array(values, dtype=np.float64)
+
+
+def _per_sample(each: tuple[float, ...], call: tuple[float, ...], batch: int) -> Array:
+    """The model knows no cost of a call: its share of one for the whole batch goes to a sample."""
+    return _floats(each) + _floats(call) / batch if call else _floats(each)
+
+
+def _sections(rows: list[Array]) -> Array:
+    """[worker, a, b]: the sum of layers a..b-1.
+
+    Added up from every a: differences of prefix sums would lose small layers behind large ones.
+    """
+    values = np.stack(rows)
+    workers, layers = values.shape
+    sums = np.zeros((workers, layers + 1, layers + 1))
+    np.cumsum(
+        np.triu(np.repeat(values[:, None, :], layers + 1, axis=1)), axis=2, out=sums[:, :, 1:]
+    )
+    return sums
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Columns with one entry per cell; the slopes as in the formula at the top of this file."""
+
+    batch: int
+    roles: Ints  # [3, cell]: the workers in the roles o, s, l
+    m_s: Ints
+    m_l: Ints
+    const: Array
+    first: Array  # [6, cell]: o1, s1, l1, o2, s2, l2
+    rest: Array  # [4, cell]: o3, l3, o4, l4
+
+    def __len__(self) -> int:
+        return len(self.const)
+
+    def take(self, which: Ints) -> Cells:
+        return Cells(
+            self.batch,
+            self.roles[:, which],
+            self.m_s[which],
+            self.m_l[which],
+            self.const[which],
+            self.first[:, which],
+            self.rest[:, which],
+        )
+
+    def seconds(self, b_o: Array, b_s: Array, b_l: Array) -> Array:
+        """T (eq 12) for shares of shape [..., cell]."""
+        return early(self.first, b_o, b_s, b_l) + late(self.rest, b_o + b_s, b_l) + self.const
+
+
+def early(first: Array, b_o: Array, b_s: Array, b_l: Array) -> Array:
+    """Layers 1..m_s (eqs 5 and 6 and their backward pass): each worker on its own samples."""
+    o1, s1, l1, o2, s2, l2 = first
+    forward = np.maximum(np.maximum(o1 * b_o, s1 * b_s), l1 * b_l)
+    backward = np.maximum(np.maximum(o2 * b_o, s2 * b_s), l2 * b_l)
+    return np.asarray(forward + backward)
+
+
+def late(rest: Array, b_os: Array, b_l: Array) -> Array:
+    """Layers m_s+1..m_l (eq 7 and its backward pass): o has the samples of s as well."""
+    o3, l3, o4, l4 = rest
+    return np.asarray(np.maximum(o3 * b_os, l3 * b_l) + np.maximum(o4 * b_os, l4 * b_l))
+
+
+def all_cells(costs: HierCosts) -> Cells:
+    """Every (roles, m_s, m_l), 0 <= m_s <= m_l <= N.
+
+    A worker without layers has no samples: there a sample costs more than any plan that is worth it.
+    """
+    layers, batch = costs.layers, costs.batch
+    m_s, m_l = np.triu_indices(layers + 1)
+    o, s, l = ROLES.T  # noqa: E741 - the paper's letter
+    up_s, down_s = costs.per_byte[s, o][:, None], costs.per_byte[o, s][:, None]
+    up_l, down_l = costs.per_byte[l, o][:, None], costs.per_byte[o, l][:, None]
+    enter = costs.enter[:, None]
+    # [worker, pair] first, so that the roles only pick rows of it.
+    forward_s, backward_s = costs.forward[:, 0, m_s], costs.backward[:, 0, m_s]
+    forward_d, backward_d = costs.forward[:, m_s, m_l], costs.backward[:, m_s, m_l]
+    out_s, out_l = costs.output[m_s], costs.output[m_l]
+    first = np.stack(
+        [
+            (enter + forward_s)[o],
+            (enter + forward_s)[s] + out_s * up_s,
+            (enter + forward_s)[l],
+            backward_s[o],
+            backward_s[s] + out_s * down_s,
+            backward_s[l],
+        ]
+    ).reshape(6, -1)
+    rest = np.stack(
+        [
+            forward_d[o],
+            forward_d[l] + out_l * up_l,
+            backward_d[o],
+            backward_d[l] + out_l * down_l,
+        ]
+    ).reshape(4, -1)
+    update = costs.update[:, 0]
+    alone = batch * (costs.forward + costs.backward)[:, m_l, layers]
+    updates = np.maximum(
+        np.maximum(update[o, layers][:, None], update[:, m_s][s]), update[:, m_l][l]
+    )
+    exchange = np.maximum(
+        costs.weights[m_s] * (up_s + down_s), costs.weights[m_l] * (up_l + down_l)
+    )
+    const = (alone[o] + updates + exchange).reshape(-1)
+    pairs = len(m_s)
+    cells = Cells(
+        batch,
+        np.repeat(ROLES.T, pairs, axis=1),
+        np.tile(m_s, 6),
+        np.tile(m_l, 6),
+        const,
+        first,
+        rest,
+    )
+    # What it takes o to do everything is an upper bound of what is worth it.
+    whole = float(np.min(const + batch * (first[0] + first[3] + rest[0] + rest[2])))
+    dear = 1e6 * whole or 1.0
+    first[1, cells.m_s == 0] = dear
+    first[2, cells.m_l == 0] = dear
+    return cells

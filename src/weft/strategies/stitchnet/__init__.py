@@ -1,0 +1,1 @@
+"""StitchNet, its baselines, and stitchnet+: neurons over a swarm on lossy radio."""

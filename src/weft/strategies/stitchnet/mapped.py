@@ -1,0 +1,197 @@
+"""StitchNet as plans: neurons over devices on lossy links, with its baselines and `stitchnet+`.
+
+    coordinator   the input and the output layer
+    workers       units of each hidden layer, as the mapping says
+
+A plan's shards hold whole layers for the coordinator and sets of units for workers. `decisions` carry
+what the mapping decided: the coordinator, the path of every message, how many messages and packets a
+batch takes. The packet reception ratios are those of the fleet's links (1 - loss); with `probes=50` they are
+measured by so many packets, as a swarm would have to, and the plan is made by what was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast, get_args
+
+import numpy as np
+
+from weft.errors import InputError
+from weft.fleet.fleet import Fleet
+from weft.fleet.radio import Matrix, fleet_delivery, probed
+from weft.graph.split.missing import Update
+from weft.plans import options
+from weft.plans.plan import Part, Plan, Shard
+from weft.plans.task import Task
+from weft.strategies.stitchnet.mapping import MAPPERS, Spread, mix_mapped
+from weft.strategies.stitchnet.paths import (
+    Path,
+    Routes,
+    chance,
+    messages,
+    packets,
+    plan_routes,
+    wanted,
+)
+from weft.strategies.stitchnet.search import best_spread
+
+OPTIONS = {
+    "path": "subpath | direct | coordinator: which way messages go",
+    "update": "zero | own | none: what stands in for a message that got lost",
+    "probes": "packets that measure each link before planning; without it the fleet's loss is taken",
+    "seed": "of measuring and of random mappings",
+}
+MAPPING = {"mapping": "quality | random | reverse: who counts as well connected"}
+PLUS_OPTIONS = {
+    "packets": "a batch may take; where not given as many as stitchnet would take",
+    "update": OPTIONS["update"],
+    "probes": OPTIONS["probes"],
+    "seed": OPTIONS["seed"],
+    "copies": "percent of each device's units that others of their layer compute too, in answering",
+    "rescale": "no | yes: in testing, multiply what came by the weight expected over the weight that came",
+}
+
+
+def stitchnet(task: Task) -> Plan:
+    """Mix-Mapped: well-connected workers horizontal, the others vertical."""
+    order = options.choice(task, "mapping", ("quality", "random", "reverse"), "quality")
+    mapper = "mix-mapped" if order == "quality" else f"mix-mapped-{order}"
+    return mapped(task, "stitchnet", mapper)
+
+
+def vertical(task: Task) -> Plan:
+    return mapped(task, "vertical", "vertical")
+
+
+def horizontal(task: Task) -> Plan:
+    return mapped(task, "horizontal", "horizontal")
+
+
+def random_units(task: Task) -> Plan:
+    return mapped(task, "random-units", "random-units")
+
+
+def average_layers(task: Task) -> Plan:
+    return mapped(task, "average-layers", "average-layers")
+
+
+def stitchnet_plus(task: Task) -> Plan:
+    """Spread and packets by the weight that is expected to be delivered; devices may be unequal."""
+    widths, prr = hidden_widths(task), measured(task)
+    usual = mix_mapped(prr, widths)
+    own = packets(plan_routes("subpath", prr, usual))
+    budget = options.integer(task, "packets", own)
+    found = best_spread(prr, widths, budget, capacity=capacities(task.fleet))
+    rescale = options.choice(task, "rescale", ("no", "yes"), "no") == "yes"
+    more = {
+        "budget": budget,
+        "delivered_weight": found.value,
+        "rescale": rescale,
+        "copied": options.integer(task, "copies", 0, high=100),
+    }
+    return as_plan(task, "stitchnet+", prr, found.spread, found.routes, more)
+
+
+def capacities(fleet: Fleet) -> list[float] | None:
+    """What each device can carry beside the others; None where all are alike, or one is not known."""
+    known = [device.gflops for device in fleet.devices if device.gflops is not None]
+    unequal = len(known) == len(fleet.devices) and len(set(known)) > 1
+    return known if unequal else None
+
+
+def mapped(task: Task, name: str, mapper: str) -> Plan:
+    widths, prr = hidden_widths(task), measured(task)
+    spread = MAPPERS[mapper](prr, widths, None, seed_of(task))
+    path = cast(Path, options.choice(task, "path", get_args(Path), "subpath"))
+    routes = plan_routes(path, prr, spread)
+    return as_plan(task, name, prr, spread, routes, {"mapping": mapper, "path": path})
+
+
+def seed_of(task: Task) -> int:
+    return options.integer(task, "seed", 1)
+
+
+def measured(task: Task) -> Matrix:
+    """What the plan may know of the links."""
+    if len(task.fleet.devices) < 3:
+        raise InputError(
+            f"the fleet has {len(task.fleet.devices)} devices; a swarm needs a coordinator and at "
+            "least two workers"
+        )
+    delivery = fleet_delivery(task.fleet)
+    if "probes" not in task.options:
+        return delivery
+    return probed(delivery, options.integer(task, "probes", 50), [seed_of(task), 1])
+
+
+def hidden_widths(task: Task) -> tuple[int, ...]:
+    """Neurons (or channels) of each layer but the last; they are what is spread."""
+    if task.graph is None:
+        raise InputError(
+            "neurons can only be spread where the network itself is known, not from a profile alone: "
+            "leave --profile out"
+        )
+    graph = task.graph
+    widths = []
+    for layer in range(1, len(graph.layers)):
+        names = graph.cut(layer)
+        shape = graph.values[names[0]].shape
+        if len(names) != 1 or len(shape) < 2:
+            raise InputError(
+                f"model {graph.name}: layer {graph.layers[layer - 1].name} hands {len(names)} tensors to "
+                "the next; neurons are spread over networks whose layers follow one another"
+            )
+        widths.append(shape[1])
+    if not widths:
+        raise InputError(f"model {graph.name} has no hidden layer whose neurons could be spread")
+    return tuple(widths)
+
+
+def as_plan(
+    task: Task, name: str, prr: Matrix, spread: Spread, routes: Routes, more: Mapping[str, Any]
+) -> Plan:
+    names = task.fleet.names
+    head = names[spread.coordinator]
+    shards = [
+        Shard(names[d], (layer, layer), Part(units=tuple(int(u) for u in spread.units(d, layer))))
+        for layer in range(len(spread.owners))
+        for d in spread.holders()[layer + 1]
+    ]
+    last = len(spread.owners)
+    update = options.choice(task, "update", get_args(Update), "zero")
+    expected = chance(routes, prr)[wanted(spread)]
+    return Plan(
+        strategy=name,
+        model=task.profile.model,
+        batch=task.batch,
+        mode=task.mode,
+        shards=(*shards, Shard(head, (last, last))),
+        source=head,
+        fleet=task.fleet,
+        profile=task.profile,
+        codec=options.codec(task),
+        input_codec=options.input_codec(task),
+        route=options.route(task),
+        optimizer=task.optimizer,
+        decisions={
+            "coordinator": head,
+            "horizontal": [names[d] for d in spread.horizontal],
+            "vertical": [names[d] for d in spread.vertical],
+            **more,
+            "update": update,
+            "messages": messages(routes),
+            "packets": packets(routes),
+            "expected_delivery": float(np.mean(expected)),
+            "ways": ways(routes, names),
+        },
+    )
+
+
+def ways(routes: Routes, names: tuple[str, ...]) -> list[list[Any]]:
+    """Every message as [slot, sender, receiver, packets direct, packets relayed, relay]."""
+    found: list[list[Any]] = []
+    for slot, s, d in np.argwhere((routes.direct + routes.relayed) > 0).tolist():
+        direct, relayed = int(routes.direct[slot, s, d]), int(routes.relayed[slot, s, d])
+        relay = names[routes.via[s, d]] if relayed else None
+        found.append([slot, names[s], names[d], direct, relayed, relay])
+    return found

@@ -1,0 +1,91 @@
+"""Strategies of peers: plans that can be priced, lowered, saved, and compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from weft import api
+from weft.errors import InputError
+from weft.fleet.fleet import Device, Fleet, Medium
+from weft.plans.peers import SHARED
+from weft.plans.plan import Plan
+from weft.plans.profile import DeviceTimes, LayerCost, Profile
+from weft.plans.task import Task
+from weft.program.lower.lower import lower
+from weft.program.validate import check_flow
+from weft.simulate.price import price
+
+SPEEDS = {"a": 1.0, "b": 1.0, "c": 2.0, "d": 10.0}  # seconds per second
+
+
+def task(**options: object) -> Task:
+    """Six layers, the last ten numbers wide; four devices, the last ten times slower."""
+    convolutions = (LayerCost(f"conv{n}", 4000, 4000, 1e6, 4000) for n in range(1, 6))
+    layers = (*convolutions, LayerCost("fc", 400, 40, 1e3, 40))
+    times = DeviceTimes((0.001,) * 6, (0.002,) * 6, (0.0,) * 6)
+    fleet = Fleet(
+        tuple(Device(n, data=n == "a") for n in SPEEDS),
+        medium=(Medium("air", "a", ("b", "c", "d"), 80.0),),
+    )
+    profile = Profile("net", 400, layers, {n: times.scaled(s) for n, s in SPEEDS.items()})
+    return api.make_task(profile, fleet, batch=4, options={"steps": 5, **options})
+
+
+@pytest.mark.parametrize("strategy", ["decoupled", "decoupled+", "fedavg"])
+def test_a_plan_of_peers_is_priced_saved_and_lowered_again(strategy: str, tmp_path: Path) -> None:
+    plan = api.decide(strategy, task())
+    assert plan.predicted is not None
+    plan.save(tmp_path / "plan.json")
+    again = Plan.load(tmp_path / "plan.json")
+    assert again == plan
+    check_flow(lower(again))
+    assert price(again) == plan.predicted
+    assert {label for shard in plan.shards for label in shard.part.classes or ()} == set(range(10))
+
+
+def test_those_who_wait_go_as_fast_as_the_slowest_and_the_others_as_half_of_them() -> None:
+    waits, free = (api.decide(s, task(classes="0,1,2/2,3,4/4,5,6/6,7,8,9,0")) for s in
+                   ("decoupled", "decoupled+"))  # fmt: skip
+    assert waits.predicted is not None
+    assert free.predicted is not None
+    own = waits.predicted.compute_s
+    assert waits.predicted.seconds >= own["d"]
+    assert free.predicted.seconds == sorted(free.predicted.compute_s.values())[1] <= 2 * own["a"]
+
+
+def test_a_sub_model_computes_less_than_the_whole_network() -> None:
+    whole, part = (api.decide(s, task(classes="0,1/2,3/4,5/6,7,8,9")) for s in
+                   ("fedavg", "decoupled"))  # fmt: skip
+    assert whole.predicted is not None
+    assert part.predicted is not None
+    assert part.predicted.compute_s["a"] < whole.predicted.compute_s["a"]
+    assert part.predicted.memory_bytes["a"] < whole.predicted.memory_bytes["a"]
+    assert whole.peers is not None
+    assert [held.group for held in whole.peers.peer("a").held] == [SHARED]
+
+
+def test_half_precision_halves_what_is_exchanged() -> None:
+    sizes = []
+    for codec in ("none", "fp16"):
+        plan = api.decide("decoupled+", task(codec=codec))
+        assert plan.predicted is not None
+        sizes.append(plan.predicted.transfer_bytes["air"])
+    assert sizes[1] == pytest.approx(sizes[0] / 2, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options", "words"),
+    [
+        ("decoupled+", {"shared": "ring"}, "shared=ring is not allowed"),
+        ("decoupled", {"shared": "star"}, "one of ring, gossip, hub"),
+        ("decoupled", {"topology": "0-1"}, "not one graph"),
+        ("fedavg", {"steps": "0"}, "steps=0 is not allowed"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(
+    strategy: str, options: dict[str, str], words: str
+) -> None:
+    with pytest.raises(InputError, match=words):
+        api.decide(strategy, task(**options))

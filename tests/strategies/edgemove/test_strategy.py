@@ -1,0 +1,155 @@
+"""EdgeMove's strategies: one cut, one worker, and the exact period of the pipeline over it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.errors import InputError
+from weft.fleet.fleet import Device, Fleet, Link, Medium
+from weft.plans.plan import Plan
+from weft.plans.registry import make_plan
+from weft.plans.task import Task
+from weft.strategies.common.costs import Costs
+from weft.strategies.edgemove.plus import MOST_IN_FLIGHT
+
+MakeTask = Callable[..., Task]
+STREET = Fleet(
+    (
+        Device("pi", data=True),
+        Device("near", "edge"),
+        Device("far", "edge"),
+        Device("cloud", "cloud"),
+    ),
+    (
+        Link(("pi", "near"), 50, 100, 5),
+        Link(("pi", "far"), 50, 100, 2000),
+        Link(("pi", "cloud"), 10, 10, 50),
+    ),
+)
+SPEEDS = {"pi": 1.0, "near": 8.0, "far": 20.0, "cloud": 40.0}
+
+
+def exact_period(task: Task, plan: Plan) -> float:
+    """P from the fleet's own numbers, for links of their own each way."""
+    cut, k, worker = (plan.decisions[key] for key in ("cut", "in_flight", "worker"))
+    costs, fleet, source = Costs(task), task.fleet, task.source
+    size = task.batch * task.profile.cut_bytes(cut)
+    c = costs.compute(source, 0, cut - 1)
+    w = costs.compute(worker, cut, costs.layers - 1)
+    u, d = size / fleet.path_rate(source, worker), size / fleet.path_rate(worker, source)
+    rtt = fleet.path_latency(source, worker) + fleet.path_latency(worker, source)
+    return max(c, w, u, d, (c + w + u + d + rtt) / k)
+
+
+@pytest.mark.parametrize("name", ["edgemove", "edgemove+", "device-cloud", "pipedream-e"])
+def test_the_client_keeps_the_first_layers_and_stale_gradients_are_told(
+    name: str, make_task: MakeTask
+) -> None:
+    task = make_task(fleet=STREET, speeds=SPEEDS, layers=8)
+    plan = make_plan(name, task)
+    worker, cut = plan.decisions["worker"], plan.decisions["cut"]
+    assert [(s.device, s.layers) for s in plan.shards] == [("pi", (0, cut - 1)), (worker, (cut, 7))]
+    assert plan.stale == plan.decisions["in_flight"] - 1
+    assert plan.micro_batches == 1
+    assert plan.decisions["model_s"] == pytest.approx(exact_period(task, plan))
+
+
+def test_edgemove_takes_the_server_that_answers_first_not_the_fastest(make_task: MakeTask) -> None:
+    far_away = make_task(fleet=STREET, speeds=SPEEDS, layers=8, batch=1)
+    assert make_plan("edgemove", far_away).decisions["worker"] == "near"
+    busy = make_task(fleet=STREET, speeds={**SPEEDS, "near": 1.5}, layers=8, batch=8)
+    assert make_plan("edgemove", busy).decisions["worker"] == "far"
+
+
+def test_the_number_in_flight_is_two_and_can_be_set(make_task: MakeTask) -> None:
+    assert make_plan("edgemove", make_task(fleet=STREET, speeds=SPEEDS)).stale == 1
+    task = make_task(fleet=STREET, speeds=SPEEDS, in_flight="1")
+    assert all(
+        make_plan(name, task).stale == 0 for name in ("edgemove", "edgemove+", "device-cloud")
+    )
+
+
+def test_pipedream_e_is_random_by_seed_and_blind_to_links(make_task: MakeTask) -> None:
+    plans = [
+        make_plan("pipedream-e", make_task(fleet=STREET, speeds=SPEEDS, seed=str(seed)))
+        for seed in range(1, 20)
+    ]
+    assert {plan.decisions["worker"] for plan in plans} == {"near", "far"}
+    slow = Fleet(STREET.devices, tuple(Link(link.between, 1, 1) for link in STREET.link))
+    again = make_plan("pipedream-e", make_task(fleet=slow, speeds=SPEEDS, seed="1"))
+    assert again.decisions["cut"] == plans[0].decisions["cut"]
+
+
+def test_the_client_alone_wins_where_no_link_is_worth_it(make_task: MakeTask) -> None:
+    slow = Fleet(STREET.devices, tuple(Link(link.between, 0.001, 0.001) for link in STREET.link))
+    plan = make_plan("edgemove+", make_task(fleet=slow, speeds=SPEEDS))
+    assert plan.devices == ("pi",)
+    assert plan.decisions["worker"] is None
+    assert plan.stale == 0
+
+
+def test_a_codec_is_chosen_only_where_it_gains(make_task: MakeTask) -> None:
+    narrow = Fleet(STREET.devices, tuple(Link(link.between, 0.01, 0.01) for link in STREET.link))
+    assert (
+        make_plan("edgemove+", make_task(fleet=narrow, speeds=SPEEDS, codecs="all")).codec == "int8"
+    )
+    wide = Fleet(STREET.devices, tuple(Link(link.between, 1e5, 1e5) for link in STREET.link))
+    assert (
+        make_plan("edgemove+", make_task(fleet=wide, speeds=SPEEDS, codecs="all")).codec == "none"
+    )
+
+
+def test_a_shared_medium_carries_activations_and_gradients_in_turn(make_task: MakeTask) -> None:
+    wifi = Fleet(STREET.devices[:2], (), (Medium("wifi", "near", ("pi",), 1.0),))
+    task = make_task(fleet=wifi, speeds={"near": 1e6}, layers=2, in_flight="4")
+    plan = make_plan("edgemove+", task)
+    both_ways = 2 * task.batch * task.profile.cut_bytes(1) / 125_000
+    computing = Costs(task).compute("pi", 0, 0)
+    assert plan.decisions["model_s"] == pytest.approx(max(both_ways, computing), rel=1e-3)
+
+
+def test_what_does_not_fit_is_not_chosen(make_task: MakeTask) -> None:
+    devices = (*STREET.devices[:1], Device("near", "edge", memory_mb=5), *STREET.devices[2:])
+    fleet = Fleet(devices, STREET.link)
+    task = make_task(
+        fleet=fleet, speeds={**SPEEDS, "near": 1e4, "far": 1.0, "cloud": 1.0}, layers=4
+    )
+    plan = make_plan("edgemove+", task)  # a layer is 1 MB, with its gradient 2 MB
+    assert plan.decisions["worker"] == "near"
+    assert plan.decisions["cut"] >= 2
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_edgemove_plus_is_the_best_of_all_servers_cuts_and_counts(
+    random_tasks: Callable[..., st.SearchStrategy[Task]], data: st.DataObject
+) -> None:
+    drawn = data.draw(random_tasks(max_layers=5, devices=4).filter(
+        lambda t: t.mode == "train" and len(t.profile.layers) > 1))  # fmt: skip
+    plan = make_plan("edgemove+", drawn)
+    costs, source = Costs(drawn), drawn.source
+    best = costs.total(source)
+    for worker in ("d1", "d2", "d3"):
+        for cut in range(1, costs.layers):
+            c = costs.compute(source, 0, cut - 1)
+            w = costs.compute(worker, cut, costs.layers - 1)
+            link, way = costs.load(cut, source, worker), costs.cross(cut, source, worker)
+            for k in range(1, MOST_IN_FLIGHT + 1):
+                best = min(best, max(c, w, link, (c + w + way) / k))
+    assert plan.decisions["model_s"] == pytest.approx(best)
+
+
+def test_what_cannot_be_cut_or_reached_is_an_error_that_says_so(make_task: MakeTask) -> None:
+    with pytest.raises(InputError, match="only one layer"):
+        make_plan("edgemove", make_task(fleet=STREET, speeds=SPEEDS, layers=1))
+    lonely = Fleet((Device("pi"), Device("cloud", "cloud")), (Link(("pi", "cloud"), 1, 1),))
+    with pytest.raises(InputError, match=r"needs a machine of tier 'edge'.*cloud \(cloud\)"):
+        make_plan("edgemove", make_task(fleet=lonely))
+    with pytest.raises(InputError, match="codecs=some"):
+        make_plan("edgemove+", make_task(fleet=STREET, speeds=SPEEDS, codecs="some"))
+    with pytest.raises(InputError, match="not for infer"):
+        make_plan("edgemove", make_task(fleet=STREET, speeds=SPEEDS, mode="infer"))

@@ -1,0 +1,139 @@
+"""hiertrain+: never worse than what it is compared with, under the simulator's price."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from weft.api import compare, make_task
+from weft.fleet.parse import parse_fleet
+from weft.plans.plan import Plan
+from weft.plans.profile import DeviceTimes, LayerCost, Profile
+from weft.plans.registry import make_plan
+from weft.program.lower.lower import lower
+from weft.program.validate import validate
+from weft.simulate.price import price
+from weft.strategies.hiertrain.plus import OTHERS
+
+FLEET = """
+[[device]]
+name = "pi"
+data = true
+[[device]]
+name = "nuc"
+tier = "edge"
+[[device]]
+name = "cloud"
+tier = "cloud"
+[[link]]
+between = ["pi", "nuc"]
+mbps = {near}
+[[link]]
+between = ["nuc", "cloud"]
+mbps = {far}
+latency_ms = 5
+"""
+
+
+def profile(seed: float, layers: int = 4) -> Profile:
+    """Activations shrink and weights grow with depth, as in a convolutional network."""
+    costs = tuple(
+        LayerCost(f"layer{n}", int(4_000 * 4**n * seed), int(40_000 / 3**n)) for n in range(layers)
+    )
+
+    def times(slow: float) -> DeviceTimes:
+        forward = tuple(slow * 1e-4 * (n + 1) for n in range(layers))
+        return DeviceTimes(forward, tuple(2 * t for t in forward), (slow * 1e-4,) * layers)
+
+    return Profile("net", 12_000, costs, {"pi": times(20), "nuc": times(3), "cloud": times(1)})
+
+
+# No shrinking: each example plans nine strategies, and the first that fails says enough.
+@settings(
+    max_examples=4,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.generate],
+)
+@given(
+    near=st.sampled_from([2.0, 5.0, 20.0]),
+    far=st.sampled_from([1.5, 3.0, 50.0]),
+    seed=st.floats(0.2, 5),
+    codecs=st.sampled_from(["none", "all"]),
+)
+def test_no_other_strategy_is_faster_with_the_same_codecs(
+    near: float, far: float, seed: float, codecs: str
+) -> None:
+    fleet = parse_fleet(FLEET.format(near=near, far=far))
+    task = make_task(profile(seed), fleet, batch=16, options={"codecs": codecs})
+    plan = make_plan("hiertrain+", task)
+    validate(lower(plan))
+    best = price(plan).seconds
+    coding = {"codec": plan.codec, "input_codec": plan.input_codec}
+    plain = make_task(profile(seed), fleet, batch=16)
+    for name in OTHERS:
+        if name == "jalad" and codecs == "none":
+            continue  # it is coded by definition
+        options = {} if name == "jalad" else coding if codecs == "all" else {}
+        other = make_plan(name, make_task(profile(seed), fleet, batch=16, options=options))
+        assert best <= price(other).seconds * (1 + 1e-9), name
+    rows = [row for row in compare(plain, ("hiertrain+", *OTHERS)) if row.valid]
+    ours = next(row for row in rows if row.strategy == "hiertrain+")
+    assert ours.seconds == pytest.approx(rows[0].seconds)
+
+
+def test_it_says_what_it_decided() -> None:
+    fleet = parse_fleet(FLEET.format(near=5, far=3))
+    plan = make_plan("hiertrain+", make_task(profile(1.0), fleet, batch=16))
+    assert isinstance(plan, Plan)
+    assert plan.strategy == "hiertrain+"
+    assert plan.codec == plan.gradient_codec == plan.input_codec == "int8"
+    if "as" not in plan.decisions:
+        lanes = plan.decisions["lanes"]
+        assert plan.decisions["b_o"] + sum(lane["samples"] for lane in lanes) == 16
+
+
+def test_more_than_three_devices_share_the_samples() -> None:
+    """One more edge server beside the first, and links so fast that only computing counts."""
+    more = """
+        [[device]]
+        name = "nuc2"
+        tier = "edge"
+        [[link]]
+        between = ["pi", "nuc2"]
+        mbps = 10000
+        [[link]]
+        between = ["nuc2", "cloud"]
+        mbps = 10000
+        """
+    fleet = parse_fleet(FLEET.format(near=10_000, far=10_000) + more)
+    base = profile(0.01)
+    equal = dict.fromkeys(("nuc", "nuc2", "cloud"), base.devices["nuc"])
+    times = {**equal, "pi": base.devices["pi"]}
+    known = msgspec.structs.replace(base, devices=times)
+    plan = make_plan("hiertrain+", make_task(known, fleet, batch=32))
+    validate(lower(plan))
+    assert len({shard.device for shard in plan.shards}) >= 4
+    three = make_plan("hiertrain+", make_task(
+        msgspec.structs.replace(known, devices={k: times[k] for k in ("pi", "nuc", "cloud")}),
+        parse_fleet(FLEET.format(near=10_000, far=10_000)), batch=32,
+    ))  # fmt: skip
+    assert price(plan).seconds < 0.8 * price(three).seconds
+
+
+@pytest.mark.parametrize(
+    ("codecs", "expected"),
+    [
+        ("none", ("none", "none", "none")),
+        ("activations", ("int8", "none", "none")),
+        ("weights", ("int8", "int8", "none")),
+        ("all", ("int8", "int8", "int8")),
+    ],
+)
+def test_only_what_may_be_coded_is_coded(codecs: str, expected: tuple[str, str, str]) -> None:
+    fleet = parse_fleet(FLEET.format(near=5, far=3))
+    task = make_task(profile(1.0), fleet, batch=16, options={"codecs": codecs})
+    plan = make_plan("hiertrain+", task)
+    assert (plan.codec, plan.gradient_codec, plan.input_codec) == expected

@@ -1,0 +1,145 @@
+"""StitchNet's plans: shards of units, and decisions that say who hears whom."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+
+from weft import zoo
+from weft.api import make_task
+from weft.errors import InputError
+from weft.fleet.fleet import Device, Fleet, Link
+from weft.fleet.radio import radio_fleet
+from weft.graph.capture import capture
+from weft.graph.network import Graph
+from weft.plans.derive import derive_profile
+from weft.plans.plan import Plan
+from weft.plans.task import Task
+from weft.strategies.stitchnet import mapped as stitchnet
+from weft.strategies.stitchnet.topology import find_topology
+
+PLACE = find_topology()
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return capture(zoo.build("mlp"), torch.zeros(2, 1, 28, 28), name="mlp")
+
+
+@pytest.fixture(scope="module")
+def swarm() -> Fleet:
+    return radio_fleet(PLACE, 3.9)
+
+
+def ask(graph: Graph, fleet: Fleet, **options: object) -> Task:
+    return make_task(derive_profile(graph, fleet), fleet, batch=100, options=options, graph=graph)
+
+
+@pytest.mark.parametrize(
+    ("decide", "expected"),
+    [
+        (stitchnet.stitchnet, 141),
+        (stitchnet.vertical, 30),
+        (stitchnet.horizontal, 360),
+        (stitchnet.random_units, 360),
+        (stitchnet.average_layers, 147),
+        (stitchnet.stitchnet_plus, 30),
+    ],
+)
+def test_a_plan_gives_every_unit_to_one_worker_and_the_output_to_the_coordinator(
+    graph: Graph, swarm: Fleet, decide: Callable[[Task], Plan], expected: int
+) -> None:
+    plan = decide(ask(graph, swarm, probes=50, seed=3))
+    head = plan.decisions["coordinator"]
+    assert plan.source == head
+    for layer in range(4):
+        units = [u for s in plan.shards if s.layers == (layer, layer) for u in s.part.units or ()]
+        assert sorted(units) == list(range(64))
+    *hidden, last = plan.shards
+    assert (last.device, last.layers, last.part.units) == (head, (4, 4), None)
+    assert head not in {shard.device for shard in hidden}
+    assert plan.decisions["messages"] == expected == len(plan.decisions["ways"])
+    sent = sum(direct + 2 * relayed for *_, direct, relayed, _ in plan.decisions["ways"])
+    assert sent == plan.decisions["packets"]
+    assert msgspec.json.decode(msgspec.json.encode(plan), type=Plan) == plan
+
+
+def test_decisions_are_made_by_what_was_measured(graph: Graph, swarm: Fleet) -> None:
+    known = stitchnet.stitchnet(ask(graph, swarm))
+    again = stitchnet.stitchnet(ask(graph, swarm))
+    probed = [stitchnet.stitchnet(ask(graph, swarm, probes=3, seed=s)) for s in (1, 2, 3)]
+    assert known == again
+    assert any(plan.decisions["ways"] != known.decisions["ways"] for plan in probed)
+    relayed = [way for way in known.decisions["ways"] if way[4]]
+    assert relayed
+    assert {way[5] for way in relayed} == {known.decisions["coordinator"]}
+
+
+def test_options_choose_path_and_mapping(graph: Graph, swarm: Fleet) -> None:
+    direct = stitchnet.stitchnet(ask(graph, swarm, path="direct"))
+    assert direct.decisions["packets"] == direct.decisions["messages"] == 141
+    reverse = stitchnet.stitchnet(ask(graph, swarm, mapping="reverse"))
+    assert not set(reverse.decisions["horizontal"]) & set(direct.decisions["horizontal"])
+    few = stitchnet.stitchnet_plus(ask(graph, swarm, packets=50))
+    assert few.decisions["packets"] <= 50
+    with pytest.raises(InputError, match="path=far is not allowed"):
+        stitchnet.vertical(ask(graph, swarm, path="far"))
+    with pytest.raises(InputError, match="update=half is not allowed"):
+        stitchnet.vertical(ask(graph, swarm, update="half"))
+
+
+def test_faster_devices_own_more_neurons(graph: Graph, swarm: Fleet) -> None:
+    devices = tuple(Device(d.name, gflops=1.0 + (d.name == "n2")) for d in swarm.devices)
+    plan = stitchnet.stitchnet_plus(ask(graph, Fleet(devices, swarm.link)))
+    owned = {d.name: 0 for d in devices}
+    for shard in plan.shards[:-1]:
+        owned[shard.device] += len(shard.part.units or ())
+    fast = owned.pop("n2")
+    assert fast == 0 or fast == pytest.approx(2 * sorted(owned.values())[-1], abs=2)
+    assert plan.decisions["coordinator"] != "n2" or fast == 0
+
+
+def test_channels_of_a_convolution_are_units_too(swarm: Fleet) -> None:
+    graph = capture(zoo.build("lenet5"), torch.zeros(2, 1, 28, 28), name="lenet5")
+    plan = stitchnet.stitchnet_plus(ask(graph, swarm))
+    widths = [
+        sum(len(s.part.units or ()) for s in plan.shards if s.layers == (k, k)) for k in range(4)
+    ]
+    assert widths == [6, 16, 120, 84]
+
+
+class Skip(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.d = (nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.a(x)
+        out: torch.Tensor = self.d(self.c(self.b(h)) + h)
+        return out
+
+
+def test_what_cannot_be_spread_is_refused_with_the_reason(graph: Graph, swarm: Fleet) -> None:
+    task = ask(graph, swarm)
+    with pytest.raises(InputError, match="not from a profile alone"):
+        stitchnet.stitchnet(make_task(task.profile, swarm, batch=100))
+    skip = capture(Skip(), torch.zeros(2, 8), name="skip")
+    with pytest.raises(InputError, match=r"skip: layer .* hands 2 tensors"):
+        stitchnet.stitchnet(ask(skip, swarm))
+    pair = Fleet(swarm.devices[:2], (Link(("n1", "n2"), 1.0, 1.0),))
+    with pytest.raises(InputError, match="the fleet has 2 devices"):
+        stitchnet.stitchnet(ask(graph, pair))
+    single = capture(nn.Linear(8, 4), torch.zeros(2, 8), name="single")
+    with pytest.raises(InputError, match="no hidden layer"):
+        stitchnet.stitchnet(ask(single, swarm))
+
+
+def test_planning_needs_no_torch() -> None:
+    code = "import sys, weft.strategies.stitchnet.mapped; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
