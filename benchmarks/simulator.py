@@ -17,8 +17,8 @@ from itertools import pairwise
 from weft.fleet.fleet import Device, Fleet, Link, Medium
 from weft.plans.plan import Plan, Shard
 from weft.plans.profile import DeviceTimes, LayerCost, Profile
-from weft.program.instructions import Program
 from weft.program.lower.lower import lower
+from weft.program.program import Program
 from weft.simulate.simulate import simulate
 
 REPEATS = 5

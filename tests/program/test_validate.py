@@ -16,13 +16,13 @@ from weft.program.instructions import (
     Instruction,
     Load,
     Loss,
-    Program,
     Recv,
     Send,
     Tensor,
     Update,
 )
 from weft.program.lower.lower import lower
+from weft.program.program import Program
 from weft.program.validate import validate
 
 MakePlan = Callable[..., Plan]

@@ -15,12 +15,12 @@ from weft.program.instructions import (
     Forward,
     Instruction,
     Load,
-    Program,
     Recv,
     Send,
     Tensor,
     Update,
 )
+from weft.program.program import Program
 from weft.program.timeline import Span
 from weft.simulate.simulate import simulate
 

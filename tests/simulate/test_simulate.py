@@ -11,9 +11,10 @@ from weft.errors import InputError, WeftError
 from weft.fleet.fleet import Device, Fleet, Link, Medium
 from weft.plans.plan import Plan, Shard
 from weft.plans.profile import DeviceTimes, LayerCost, Profile
-from weft.program.instructions import Backward, Forward, Instruction, Program, Recv, Send, Tensor
+from weft.program.instructions import Backward, Forward, Instruction, Recv, Send, Tensor
 from weft.program.instructions import Update as Step
 from weft.program.lower.lower import lower
+from weft.program.program import Program
 from weft.simulate.simulate import simulate
 
 MakePlan = Callable[..., Plan]

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from weft.adapt.steer import Labels, PolicySteering
+from weft.codecs.sizes import Codec
 from weft.errors import InputError
-from weft.plans.plan import Codec, Plan
+from weft.plans.plan import Plan
 from weft.strategies.edgemove.model import SplitCosts, split_costs
 from weft.strategies.edgemove.online.baselines import PROFILED, DeviceCloud, PipeDreamE
 from weft.strategies.edgemove.online.edgemove import EdgeMove

@@ -10,16 +10,15 @@ largest value. Only floating-point tensors are coded; labels and tokens travel a
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import torch
 from msgspec import Struct
 from torch import Tensor
 
+from weft.codecs.sizes import Codec
 from weft.graph.network import DTYPE_BYTES
 from weft.graph.operators import DTYPES
 
-Codec = Literal["none", "fp16", "int8"]
 CODECS: tuple[Codec, ...] = ("none", "fp16", "int8")
 MAX_DIMS = 8
 MAX_ELEMENTS = 1 << 30

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from weft.plans.plan import Codec
+from typing import Literal
+
+Codec = Literal["none", "fp16", "int8"]
 
 INT8_HEADER_BYTES = 8  # a message's scale and zero point, as two float32
 

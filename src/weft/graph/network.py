@@ -116,6 +116,14 @@ class Loss(Struct, frozen=True):
     state: list[str] = []  # class weights and the like, kept with the network's own state
 
 
+class Blank(Struct, frozen=True, array_like=True):
+    """A value that is not there: its name, its shape for one sample (samples first), and its type."""
+
+    value: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+
 class Graph(Struct, frozen=True, dict=True):
     """A captured network. Weights are apart (a state dict); the graph is data that JSON can carry."""
 

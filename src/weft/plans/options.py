@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import cast, get_args
 
+from weft.codecs.sizes import Codec
 from weft.errors import InputError
 from weft.fleet.fleet import Route
-from weft.plans.plan import Codec
 from weft.plans.task import Task
 
 # Every strategy has these; its own come from its registration.

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from weft.codecs.sizes import Codec
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.plans.peers import Peers
@@ -23,7 +24,6 @@ from weft.plans.rounds import Round
 from weft.plans.swarm import Swarm
 
 Mode = Literal["train", "infer"]
-Codec = Literal["none", "fp16", "int8"]
 
 
 class Part(Struct, frozen=True, omit_defaults=True):

@@ -15,15 +15,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from weft.graph.network import Blank
 from weft.graph.split.missing import Update
-
-
-class Blank(Struct, frozen=True, array_like=True):
-    """A value that is not there: its name, its shape for one sample (samples first), and its type."""
-
-    value: str
-    shape: tuple[int, ...]
-    dtype: str = "float32"
 
 
 class Message(Struct, frozen=True, array_like=True):

@@ -17,8 +17,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from weft.plans.plan import Codec, Plan
-from weft.plans.swarm import Blank
+from weft.codecs.sizes import Codec
+from weft.graph.network import Blank
 
 Kind = Literal[
     "act", "grad", "target", "done", "wgrad", "wsum", "follow", "in", "up", "down", "back", "share",
@@ -290,21 +290,3 @@ def due(i: Instruction, step: int) -> bool:
 
 
 DONE = Tensor("done", 0)
-
-
-class Program(Struct, frozen=True):
-    plan: Plan
-    code: dict[str, tuple[Instruction, ...]]  # by device
-
-    @property
-    def max_lag(self) -> int:
-        return max((i.lag for code in self.code.values() for i in code), default=0)
-
-    @property
-    def beat(self) -> int:
-        """Minibatches after which the pattern comes again: of a round, or of those in flight."""
-        rounds = max((every(i) for code in self.code.values() for i in code), default=1)
-        return max(rounds, self.plan.stale + 1)
-
-    def __len__(self) -> int:
-        return sum(len(code) for code in self.code.values())

@@ -24,7 +24,6 @@ from weft.program.instructions import (
     Load,
     Loss,
     Miss,
-    Program,
     Recv,
     Reduce,
     Send,
@@ -35,6 +34,7 @@ from weft.program.instructions import (
     due,
 )
 from weft.program.memory import check_memory
+from weft.program.program import Program
 
 Message = tuple[str, str, Tensor]  # from, to, what
 

@@ -17,7 +17,6 @@ from weft.program.instructions import (
     Forward,
     Instruction,
     Load,
-    Program,
     Radio,
     Recv,
     Reduce,
@@ -27,6 +26,7 @@ from weft.program.instructions import (
     Update,
     every,
 )
+from weft.program.program import Program
 
 COMPUTE, RECV, SEND, MARK, SLOT, PASS = range(6)  # PASS: takes no time and waits for nobody
 

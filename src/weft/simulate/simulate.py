@@ -23,7 +23,7 @@ from heapq import heappop, heappush
 import msgspec
 
 from weft.errors import InputError, WeftError
-from weft.program.instructions import Program
+from weft.program.program import Program
 from weft.program.timeline import Span, Timeline
 from weft.simulate.compiled import (
     COMPUTE,

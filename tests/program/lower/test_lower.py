@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from weft.errors import InputError
 from weft.plans.plan import Part, Plan, Shard
-from weft.program.instructions import Backward, Forward, Load, Program, Recv, Send, Update
+from weft.program.instructions import Backward, Forward, Load, Recv, Send, Update
 from weft.program.lower.lower import lower
+from weft.program.program import Program
 from weft.program.validate import check_flow
 
 MakePlan = Callable[..., Plan]

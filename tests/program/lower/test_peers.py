@@ -14,10 +14,11 @@ from weft.fleet.fleet import Device, Fleet, Medium
 from weft.plans.peers import SHARED, Held, Peer, Peers
 from weft.plans.plan import Part, Plan, Shard
 from weft.plans.profile import DeviceTimes, LayerCost, Profile
-from weft.program.instructions import Keep, Program, Recv, Send, Share, due
+from weft.program.instructions import Keep, Recv, Send, Share, due
 from weft.program.lower.lower import lower
 from weft.program.lower.peers import chunks
 from weft.program.memory import memory_bytes
+from weft.program.program import Program
 from weft.program.validate import check_flow, show
 from weft.runtime.run.peer_timeline import round_seconds
 from weft.simulate.price import price

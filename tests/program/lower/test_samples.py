@@ -15,7 +15,6 @@ from weft.program.instructions import (
     Forward,
     Load,
     Loss,
-    Program,
     Recv,
     Reduce,
     Send,
@@ -23,6 +22,7 @@ from weft.program.instructions import (
 )
 from weft.program.lower.lanes import lanes_of
 from weft.program.lower.lower import lower
+from weft.program.program import Program
 from weft.program.validate import validate
 
 MakeLanes = Callable[..., Plan]

@@ -12,7 +12,7 @@ import torch
 from weft.fleet.losses import TRAINING
 from weft.fleet.radio import Radio as RadioModel
 from weft.fleet.radio import topology
-from weft.plans.swarm import Blank
+from weft.graph.network import Blank
 from weft.program.instructions import Radio, Recv, Tensor
 from weft.reference.lossy import Channel
 from weft.runtime.node.slots import Slots

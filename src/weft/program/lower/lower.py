@@ -21,9 +21,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from weft.codecs.sizes import coded_bytes
+from weft.codecs.sizes import Codec, coded_bytes
 from weft.errors import InputError
-from weft.plans.plan import Codec, Part, Plan
+from weft.plans.plan import Part, Plan
 from weft.program.instructions import (
     DONE,
     Backward,
@@ -32,7 +32,6 @@ from weft.program.instructions import (
     Instruction,
     Load,
     Loss,
-    Program,
     Recv,
     Send,
     Tensor,
@@ -46,6 +45,7 @@ from weft.program.lower.schedule import forwards_ahead, micro_sizes, one_forward
 from weft.program.lower.swarm import lower_swarm
 from weft.program.passes.stale import Stage, stale_lags, with_lags
 from weft.program.passes.standby import with_standby
+from weft.program.program import Program
 
 
 def lower(plan: Plan) -> Program:

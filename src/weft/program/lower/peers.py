@@ -30,7 +30,6 @@ from weft.program.instructions import (
     Load,
     Loss,
     Piece,
-    Program,
     Recv,
     Send,
     Share,
@@ -39,6 +38,7 @@ from weft.program.instructions import (
     Update,
 )
 from weft.program.lower.schedule import micro_sizes
+from weft.program.program import Program
 
 NUMBER = 4  # bytes
 ROW = "row"  # the one value of a tensor that is a row of numbers

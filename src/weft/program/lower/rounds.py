@@ -23,7 +23,6 @@ from weft.program.instructions import (
     Instruction,
     Load,
     Piece,
-    Program,
     Recv,
     Send,
     Stitch,
@@ -31,6 +30,7 @@ from weft.program.instructions import (
 )
 from weft.program.lower.inventory import Stock
 from weft.program.lower.schedule import micro_sizes
+from weft.program.program import Program
 
 
 def lower_rounds(plan: Plan) -> Program:

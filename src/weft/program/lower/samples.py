@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from weft.codecs.sizes import coded_bytes
-from weft.plans.plan import Codec, Plan
+from weft.codecs.sizes import Codec, coded_bytes
+from weft.plans.plan import Plan
 from weft.program.instructions import (
     DONE,
     Backward,
@@ -25,7 +25,6 @@ from weft.program.instructions import (
     Instruction,
     Load,
     Loss,
-    Program,
     Recv,
     Reduce,
     Send,
@@ -34,6 +33,7 @@ from weft.program.instructions import (
 )
 from weft.program.lower.lanes import Lanes, Piece, lanes_of
 from weft.program.lower.order import Turn, orders
+from weft.program.program import Program
 
 
 def lower_lanes(plan: Plan) -> Program:

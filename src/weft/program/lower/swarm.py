@@ -21,8 +21,9 @@ from collections.abc import Iterator
 import msgspec
 
 from weft.codecs.sizes import coded_bytes
+from weft.graph.network import Blank
 from weft.plans.plan import Plan
-from weft.plans.swarm import Blank, Swarm
+from weft.plans.swarm import Swarm
 from weft.program.instructions import (
     Backward,
     Emit,
@@ -33,7 +34,6 @@ from weft.program.instructions import (
     Loss,
     Miss,
     Piece,
-    Program,
     Radio,
     Recv,
     Send,
@@ -43,6 +43,7 @@ from weft.program.instructions import (
     Update,
 )
 from weft.program.lower.swarm_units import check_swarm, held_of, holders_of, read_by
+from weft.program.program import Program
 from weft.strategies.stitchnet.swarm import believed
 
 DTYPE_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}

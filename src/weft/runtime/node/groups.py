@@ -16,7 +16,8 @@ import torch
 from msgspec import Struct
 from torch import Tensor
 
-from weft.codecs.codec import Codec, rounded
+from weft.codecs.codec import rounded
+from weft.codecs.sizes import Codec
 from weft.errors import WeftError
 
 Values = Mapping[str, Tensor]

@@ -10,8 +10,9 @@ from weft.fleet.trace import Trace
 from weft.graph.network import Graph
 from weft.graph.optimizer import Optimizer
 from weft.program.cost import compute_seconds
-from weft.program.instructions import Forward, Program, Update
+from weft.program.instructions import Forward, Update
 from weft.program.lower.swarm_units import swarm_segment
+from weft.program.program import Program
 from weft.runtime.emulate.changes import changes_of
 from weft.runtime.emulate.roads import Shaping, roads_of
 from weft.runtime.run.networks import Own

@@ -13,7 +13,8 @@ import msgspec
 from msgspec import Struct
 from torch import Tensor
 
-from weft.codecs.codec import Codec, TensorSpec, decode, encode, tensor_bytes
+from weft.codecs.codec import TensorSpec, decode, encode, tensor_bytes
+from weft.codecs.sizes import Codec
 
 MAX_HEADER = 64 * 1024
 MAX_TENSORS = 256

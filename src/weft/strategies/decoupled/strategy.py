@@ -14,9 +14,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from weft.codecs.sizes import Codec
 from weft.plans import options
 from weft.plans.peers import SHARED, Held, Peer, Peers
-from weft.plans.plan import Codec, Plan
+from weft.plans.plan import Plan
 from weft.plans.profile import DeviceTimes, Profile
 from weft.plans.registry import strategy
 from weft.plans.task import Task

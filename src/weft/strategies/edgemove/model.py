@@ -21,8 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.codecs.sizes import coded_bytes
-from weft.plans.plan import Codec
+from weft.codecs.sizes import Codec, coded_bytes
 from weft.plans.profile import DeviceTimes, Profile
 
 Floats = NDArray[np.float64]

@@ -14,8 +14,9 @@ from typing import NamedTuple, get_args
 import msgspec
 import numpy as np
 
+from weft.codecs.sizes import Codec
 from weft.plans import options
-from weft.plans.plan import Codec, Plan
+from weft.plans.plan import Plan
 from weft.plans.registry import strategy
 from weft.plans.task import Task
 from weft.strategies.common.costs import Costs

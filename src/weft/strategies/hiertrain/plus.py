@@ -18,9 +18,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from weft.codecs.sizes import Codec
 from weft.errors import WeftError
 from weft.plans import options
-from weft.plans.plan import Codec, Plan
+from weft.plans.plan import Plan
 from weft.plans.profile import Profile
 from weft.plans.registry import get, strategy
 from weft.plans.task import Task

@@ -17,12 +17,12 @@ import numpy as np
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.fleet.radio import Matrix, fleet_delivery
-from weft.graph.network import Graph
+from weft.graph.network import Blank, Graph
 from weft.graph.split.units import input_of, output_of, unit_widths
 from weft.plans import options
 from weft.plans.plan import Part, Plan, Shard
 from weft.plans.profile import Profile
-from weft.plans.swarm import Blank, Message, Swarm
+from weft.plans.swarm import Message, Swarm
 from weft.plans.task import Task
 from weft.strategies.stitchnet.mapping import NOBODY, Spread
 from weft.strategies.stitchnet.paths import Routes, chance

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.plans.plan import Codec
+from weft.codecs.sizes import Codec
 from weft.strategies.edgemove.model import (
     Floats,
     SplitCosts,

@@ -14,8 +14,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from weft.codecs.sizes import Codec
 from weft.fleet.fleet import Tier
-from weft.plans.plan import Codec
 
 
 class Setting(Struct, frozen=True):

@@ -1,0 +1,26 @@
+"""A program: a plan and, for each device, its short list of instructions."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from weft.plans.plan import Plan
+from weft.program.instructions import Instruction, every
+
+
+class Program(Struct, frozen=True):
+    plan: Plan
+    code: dict[str, tuple[Instruction, ...]]  # by device
+
+    @property
+    def max_lag(self) -> int:
+        return max((i.lag for code in self.code.values() for i in code), default=0)
+
+    @property
+    def beat(self) -> int:
+        """Minibatches after which the pattern comes again: of a round, or of those in flight."""
+        rounds = max((every(i) for code in self.code.values() for i in code), default=1)
+        return max(rounds, self.plan.stale + 1)
+
+    def __len__(self) -> int:
+        return sum(len(code) for code in self.code.values())
