@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from weft.adapt.live import Live
-from weft.adapt.migrate import Saved
+from weft.adapt.adaptive import Adaptive
 from weft.adapt.steer import PolicySteering
 from weft.fleet.city import Day, generated_city
 from weft.fleet.fleet import Device, Fleet, Link
@@ -23,7 +22,8 @@ from weft.graph.optimizer import Optimizer
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan, Shard
 from weft.runtime.emulate.local import LocalFleet
-from weft.runtime.run.coordinator import Coordinator
+from weft.runtime.run.recovery.go_back import GoBack
+from weft.runtime.run.run import Run
 from weft.runtime.run.jobs import Settings
 from weft.strategies.edgemove.model import SplitCosts
 from weft.strategies.edgemove.online.policy import Decision, Seen, Server, Setting
@@ -144,8 +144,8 @@ MOMENTUM = Optimizer("momentum", 0.02)
 
 
 class Ran:
-    def __init__(self, live: Live, state: dict[str, Tensor]) -> None:
-        self.live, self.state = live, state
+    def __init__(self, live: Run, state: dict[str, Tensor], losses: dict[int, float]) -> None:
+        self.live, self.state, self.losses = live, state, losses
         self.kinds = [event["kind"] for event in live.events]
 
 
@@ -158,25 +158,25 @@ def go(subject: Subject, fleet: Fleet) -> Callable[..., Ran]:
         on_step: Callable[[int], None] = lambda _: None, keep_every: int = 1000, **changes: Any,
     ) -> Ran:  # fmt: skip
         settings = replace(
-            Settings(optimizer=rule, shaping="fabric", scratch=local.scratch, same_clock=True),
+            Settings(optimizer=rule, shaping="fabric", scratch=local.scratch, same_clock=True,
+                     keep_every=(keep_every,)),
             **changes,
-        )
+        )  # fmt: skip
         steering = PolicySteering(policy, reference, standby=standby, labels=labels)
-        plan = steering.first(subject.plan(*start, on))
-        state = subject.state()
-        with Coordinator(
-            local.crew, plan, subject.graph, state, settings, subject.feed, steering.also(plan)
-        ) as coordinator:
-            coordinator.prepare()
+        adviser = Adaptive(lambda plan: steering)
+        plan = adviser.first(subject.plan(*start, on))
+        with Run(
+            local.crew, plan, subject.graph, subject.state(), settings, subject.feed,
+            recovery=GoBack(), adviser=adviser,
+        ) as live:  # fmt: skip
+            live.prepare()
             if settings.trace is not None:
-                coordinator.start_trace()
-            live = Live(
-                coordinator, steering, keep_every=keep_every, saved=Saved(0, state, {}),
-                on_progress=lambda outcome: on_step(min(outcome.done.values()) + 1),
-            )  # fmt: skip
-            live.go(0, steps)
-            found, _ = coordinator.collect()
-        return Ran(live, found)
+                live.start_trace()
+            outcome = live.steps(
+                0, steps, lambda outcome: on_step(min(outcome.done.values()) + 1)
+            )
+            found, _ = live.collect()
+        return Ran(live, found, outcome.losses)
 
     return run
 

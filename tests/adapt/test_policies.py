@@ -68,7 +68,7 @@ def test_a_policy_leaves_a_worker_out_of_reach(
     ))  # fmt: skip
     ran = go(shared, steering.policy, 700, trace=trace,
              paced=frozenset(fleet.names), standby="auto")  # fmt: skip
-    assert sorted(ran.live.losses) == list(range(700))
+    assert sorted(ran.losses) == list(range(700))
     kinds = set(ran.kinds)
     assert kinds >= {"device_lost", "recovered"}
     lost = next(e for e in ran.live.events if e["kind"] == "device_lost")
@@ -102,7 +102,7 @@ def test_device_cloud_keeps_its_machine_in_a_live_run_and_cuts_again_when_the_li
     trace = Trace((Moment(1.0, link=("phone", "e3"), up_mbps=0.25, down_mbps=0.25),))
     ran = go(shared, steering.policy, 300, start=("e3", 2), trace=trace, on=slower,
              reference="e3", paced=frozenset(fleet.names))  # fmt: skip
-    assert sorted(ran.live.losses) == list(range(300))
+    assert sorted(ran.losses) == list(range(300))
     assert set(ran.kinds) == {"replanned"}
     first, *_, last = ran.live.events
     assert first["why"] == "the best cut for the cloud"

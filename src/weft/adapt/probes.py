@@ -17,8 +17,8 @@ from weft.adapt.probe_network import probe_network, profile_flops
 from weft.adapt.watch import Watch
 from weft.errors import WeftError
 from weft.plans.profile import DeviceTimes
-from weft.runtime.run.coordinator import Coordinator
 from weft.runtime.run.crew import Event
+from weft.runtime.run.run import Run
 from weft.runtime.wire import messages as msg
 
 SPENT_S = 0.02  # a probe's data shall take about this long to cross
@@ -27,7 +27,7 @@ EXCHANGE_S = 0.75  # longer than any exchange with a server that is worth having
 
 
 class Probes:
-    def __init__(self, run: Coordinator, watch: Watch) -> None:
+    def __init__(self, run: Run, watch: Watch) -> None:
         self.run, self.watch = run, watch
         self.out_of_reach: set[str] = set()
         self._waiting: set[str] = set()

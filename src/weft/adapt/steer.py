@@ -9,8 +9,8 @@ in flight; `Replanning` (replan.py) asks any strategy again with what was measur
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -18,6 +18,7 @@ from weft.adapt.watch import Watch
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.plans.plan import Plan, Shard
+from weft.runtime.run.advice import Change
 from weft.strategies.edgemove.online.policy import Decision, Policy, Seen, Server, Setting
 
 Labels = Literal["worker", "home"]
@@ -36,14 +37,6 @@ class View:
     reach: frozenset[str]  # devices that are there and can be reached, the source among them
     present: frozenset[str]  # devices that are there, whether the source reaches them or not
     faster: tuple[str, ...] = ()  # servers that have told since the last look that they got faster
-
-
-@dataclass(frozen=True)
-class Change:
-    plan: Plan
-    why: str
-    what: dict[str, Any] = field(default_factory=dict)  # for the run's events
-    pause_s: float = 0.0  # training stops so long before: for a profile, layer by layer
 
 
 class Steering(Protocol):
@@ -65,6 +58,10 @@ class Steering(Protocol):
     def look(self, view: View) -> Change | None: ...
 
     def lost(self, view: View, device: str) -> Change: ...
+
+    def failures(self) -> list[str]:
+        """Why there was no advice since it was last asked: errors of planning do not end a run."""
+        ...
 
 
 def setting_of(plan: Plan) -> Setting:
@@ -167,6 +164,9 @@ class PolicySteering:
         alone = Setting(None, len(view.plan.profile.layers))
         why = f"{device} is gone and no server is left: the client trains alone"
         return self._change(Decision(alone, why), view)
+
+    def failures(self) -> list[str]:
+        return []
 
     def _change(self, decision: Decision, view: View) -> Change:
         plan = self._plan(decision.setting, view)

@@ -15,7 +15,7 @@ import torch
 from weft.errors import LostDevice, WeftError
 from weft.fleet.fleet import Device, Fleet, Link
 from weft.runtime.emulate.local import LocalFleet
-from weft.runtime.run.coordinator import Coordinator
+from weft.runtime.run.run import Run
 from weft.runtime.run.crew import Crew
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.outcome import Outcome
@@ -45,9 +45,9 @@ def three(subject: Subject, **fields: Any) -> Any:
     return subject.plan(("pi", 0, 0), ("nuc", 1, 1), ("cloud", 2, 2), **fields)
 
 
-def coordinator(subject: Subject, plan: Any, nodes: LocalFleet, **changes: Any) -> Coordinator:
+def coordinator(subject: Subject, plan: Any, nodes: LocalFleet, **changes: Any) -> Run:
     wanted = Settings(shaping="fabric", scratch=nodes.scratch, same_clock=True, deadline_s=10.0)
-    return Coordinator(
+    return Run(
         nodes.crew, plan, subject.graph, subject.state(), replace(wanted, **changes), subject.feed
     )
 
@@ -145,7 +145,7 @@ def test_rubbish_on_its_keys_is_counted_and_dropped_and_the_run_goes_on(
 ) -> None:
     rubbish = [b"", b"\x00", os.urandom(40), os.urandom(3000), b"\xff" * 200_000]
 
-    def pester(run: Coordinator) -> None:
+    def pester(run: Run) -> None:
         stranger = Crew(Endpoints(listen=("tcp/127.0.0.1:0",), join=(nodes.endpoint,)), nodes.group)
         with stranger:
             stranger.wait_for(nodes.names, 30.0)
@@ -190,14 +190,14 @@ def test_weights_of_the_wrong_shape_and_an_unknown_operator_are_refused(
     wanted = Settings(shaping="fabric", scratch=nodes.scratch, deadline_s=5.0)
     with (
         pytest.raises(WeftError, match=r"pi: operator 'os\.system' is not one that Weft knows"),
-        Coordinator(nodes.crew, plan, graph, small.state(), wanted, small.feed) as run,
+        Run(nodes.crew, plan, graph, small.state(), wanted, small.feed) as run,
     ):
         run.prepare()
     state = small.state()
     state["0.weight"] = state["0.weight"].T
     with (
         pytest.raises(WeftError, match=r"0\.weight \(20, 40\) belongs to no shard"),
-        Coordinator(nodes.crew, plan, small.graph, state, wanted, small.feed) as run,
+        Run(nodes.crew, plan, small.graph, state, wanted, small.feed) as run,
     ):
         run.prepare()
     assert len(run_plan(small, plan, 2).outcome.losses) == 2

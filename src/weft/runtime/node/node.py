@@ -119,6 +119,8 @@ class Node(Closing):
                 self.duty.prepare(command.run)
             case msg.Run():
                 self.duty.start(command)
+            case msg.GoBack():
+                self.duty.go_back(command)
             case msg.TestNetwork():
                 self.duty.own_job(command.run)
                 self.prober.learn(command)

@@ -23,10 +23,10 @@ from weft.plans.plan import Plan
 from weft.plans.profile import Profile
 from weft.program.timeline import Timeline
 from weft.runtime.emulate.pace import emulation
-from weft.runtime.run.coordinator import Coordinator
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.launch import Place, open_crew
-from weft.runtime.run.swarm import run_class, units_weigh
+from weft.runtime.run.recovery.clone import Clone, units_weigh
+from weft.runtime.run.run import Run
 from weft.runtime.wire.closing import Closing
 from weft.runtime.wire.messages import Spans
 from weft.simulate.price import priced
@@ -37,7 +37,7 @@ class Served(Closing):
     """A network spread over a fleet that answers calls until it is closed."""
 
     def __init__(
-        self, plan: Plan, run: Coordinator, stack: contextlib.ExitStack, inputs: dict[int, Tensor]
+        self, plan: Plan, run: Run, stack: contextlib.ExitStack, inputs: dict[int, Tensor]
     ) -> None:
         self.plan = plan
         self._run = run
@@ -126,13 +126,14 @@ def serve(
     with contextlib.ExitStack() as opening:
         crew, fitted = opening.enter_context(open_crew(plan, place, settings))
         run = opening.enter_context(
-            run_class(plan)(
+            Run(
                 crew,
                 plan,
                 graph,
                 state,
                 fitted,
                 lambda step: ({graph.inputs[0]: inputs[step]}, None),
+                recovery=Clone() if plan.swarm is not None else None,
             )
         )
         run.prepare()

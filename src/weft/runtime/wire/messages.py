@@ -63,7 +63,9 @@ class Job(Struct, frozen=True, kw_only=True):
     tail: int = 1  # of peers: the last rounds whose mean it reports beside its weights
     record: bool = True
     radio: RadioRules | None = None  # of a run whose messages are best effort
-    keep_every: int = 0  # minibatches after which all weights are reported; 0: never
+    # After how many minibatches the device copies and reports all that it knows; several numbers, each
+    # counts. Empty: never.
+    keep_every: tuple[int, ...] = ()
 
 
 class Hello(Struct, frozen=True, tag="hello"):
@@ -114,6 +116,13 @@ class Where(Struct, frozen=True, tag="where"):
     """How far have you come? Asked when the run has been cancelled or is between two legs."""
 
     run: str
+
+
+class GoBack(Struct, frozen=True, tag="go_back"):
+    """Take up again what you knew after minibatch `step`; an error where you no longer know it."""
+
+    run: str
+    step: int
 
 
 class ProbeCompute(Struct, frozen=True, tag="probe_compute"):
@@ -169,6 +178,7 @@ Command = (
     | GetState
     | GetTimeline
     | Where
+    | GoBack
     | ProbeCompute
     | ProbeLink
     | TestNetwork
@@ -257,12 +267,14 @@ class Notice(Struct, frozen=True, tag="notice"):
 
 
 class Kept(Struct, frozen=True, tag="kept"):
-    """What a device knows after a minibatch, for the case that it dies: as safetensors."""
+    """A piece of what a device knows after a minibatch, for the case that it dies: as safetensors."""
 
     device: str
+    version: int  # of the plan
     step: int
     data: bytes
-    optimizer: bytes = b""
+    optimizer: bool = False
+    last: bool = True  # the last piece of this minibatch
 
 
 Report = Progress | Finished | Failed | ServerProbed | Notice | Kept

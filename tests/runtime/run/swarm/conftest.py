@@ -26,8 +26,10 @@ from weft.plans.plan import Plan
 from weft.reference.lossy import Channel
 from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.run.jobs import Settings
+from weft.runtime.run.measured import total_counts
 from weft.runtime.run.outcome import Outcome
-from weft.runtime.run.swarm import SwarmCoordinator, total_counts
+from weft.runtime.run.recovery.clone import Clone
+from weft.runtime.run.run import Run
 from weft.strategies.stitchnet.mapped import as_plan
 from weft.strategies.stitchnet.mapping import Spread
 from weft.strategies.stitchnet.paths import Routes
@@ -81,12 +83,14 @@ class Subject:
         plan = as_plan(task, "stitchnet", PRR, spread, routes, decisions or {})
         return with_swarm(plan, self.graph, **{"seed": 5, "prr": PRR, "every": 2, **more})
 
-    def coordinator(self, local: LocalFleet, plan: Plan, **more: Any) -> SwarmCoordinator:
-        kind = more.pop("kind", SwarmCoordinator)
+    def coordinator(self, local: LocalFleet, plan: Plan, **more: Any) -> Run:
+        kind = more.pop("kind", Run)
         settings = Settings(
             optimizer=Optimizer("adam", lr=1e-3), same_clock=True, deadline_s=20.0, **more
         )
-        return kind(local.crew, plan, self.graph, state_of(self.model), settings, self.feed)
+        return kind(
+            local.crew, plan, self.graph, state_of(self.model), settings, self.feed, recovery=Clone()
+        )
 
     def channel(self, plan: Plan) -> Channel:
         assert plan.swarm is not None
@@ -138,7 +142,7 @@ class Subject:
         net, losses = self.simulated(plan, steps)
         assert outcome.losses == pytest.approx(losses, abs=1e-6)
         assert self.same(state, net) > 1e-4 or not losses
-        counts = total_counts(run, nodes)
+        counts = total_counts(nodes)
         messages = len(plan.swarm.messages if plan.swarm else ())
         assert counts["messages"] == messages * steps
         assert counts["heard"] + counts["unheard"] == messages * steps

@@ -23,7 +23,8 @@ from weft.reference.copies import output_with_copies
 from weft.report.results import train_document, train_table
 from weft.report.tables import render
 from weft.runtime.emulate.local import LocalFleet
-from weft.runtime.run.swarm import total_counts, units_weigh
+from weft.runtime.run.measured import total_counts
+from weft.runtime.run.recovery.clone import units_weigh
 from weft.strategies.stitchnet.copies import copied
 from weft.strategies.stitchnet.holders import with_copies
 from weft.strategies.stitchnet.mapping import Spread, mix_mapped
@@ -114,7 +115,7 @@ def test_slots_by_the_clock_lose_no_less_than_the_radio(swarm: LocalFleet, perce
         run.prepare()
         outcome = run.steps(0, steps)
         timeline, nodes = run.timeline()
-    counts = total_counts(run, nodes)
+    counts = total_counts(nodes)
     heard = perceptron.channel(plan).heard(TRAINING, 0, steps)
     lost = int((~heard & wanted(spread)).sum())
     assert counts["unheard"] >= lost * (1 - counts["left_out"] / steps)
@@ -172,7 +173,7 @@ def test_copies_answer_where_their_owner_is_not_heard(
         torch.testing.assert_close(answer, expected[step], atol=1e-6, rtol=0)
     without = net.logits(x, channel.masks(TESTING, 0, steps))
     assert not torch.allclose(without, expected), "else nothing was tried"
-    assert total_counts(run, nodes)["messages"] == steps * sum(
+    assert total_counts(nodes)["messages"] == steps * sum(
         m.slot <= plan.swarm.depth for m in plan.swarm.messages
     )
 

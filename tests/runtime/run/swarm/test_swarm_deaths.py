@@ -21,7 +21,7 @@ from weft.graph.split.masked import Perceptron
 from weft.plans.plan import Plan
 from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.run.outcome import Outcome
-from weft.runtime.run.swarm import SwarmCoordinator
+from weft.runtime.run.run import Run
 from weft.strategies.stitchnet.mapping import elect, mix_mapped
 from weft.strategies.stitchnet.paths import packets, plan_routes
 from weft.strategies.stitchnet.search import best_spread
@@ -34,7 +34,7 @@ def mixed(subject: Any, **more: Any) -> Plan:
     return plan
 
 
-class Remembering(SwarmCoordinator):
+class Remembering(Run):
     """Keeps what every plan of the run began with."""
 
     def prepare(self, optimizer_state: Mapping[str, Tensor] | None = None) -> None:

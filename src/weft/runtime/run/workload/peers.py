@@ -1,30 +1,26 @@
-"""Trains peers with different classes: what `weft train --strategy decoupled` does.
+"""A network for each device, which learns other classes than its neighbours' networks.
 
     weft train cnn5 --data mnist5k --fleet peers.toml --strategy decoupled --steps 400 --local
 
-Here, where the user types: pre-train on public samples, decouple, hand out. Then the peers are on their own.
-Here again, at the end: put the network together from what each of them has.
+Before the run, where the user types: pre-train on public samples, decouple, hand out. During the run the
+peers are on their own. After it: put the network together from what each of them has.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
 
 import msgspec
 from torch import Tensor, nn
 from torch.nn import functional
 
 from weft import api
-from weft.data import Dataset, batch_indices, load
+from weft.data import batch_indices, load
 from weft.data.classes import class_rows
 from weft.errors import InputError
-from weft.fleet.fleet import Fleet
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.measure import measure
-from weft.graph.optimizer import Optimizer
 from weft.graph.split.classes.calibrate import calibrate, reestimate_norms
 from weft.graph.split.classes.decouple import (
     averaged,
@@ -35,15 +31,18 @@ from weft.graph.split.classes.decouple import (
 )
 from weft.graph.split.classes.network import DecoupledNet
 from weft.plans.derive import derive_profile, graph_profile, measured_times
-from weft.plans.peers import SHARED
+from weft.plans.peers import SHARED, Peers
 from weft.plans.plan import Plan
-from weft.plans.profile import DeviceTimes, Profile
+from weft.plans.profile import DeviceTimes
+from weft.program.timeline import Span, Timeline
 from weft.runtime.emulate.pace import REST_S, Emulation, emulation
-from weft.runtime.run.feeds import Data, accuracy
+from weft.runtime.run.feeds import accuracy
 from weft.runtime.run.jobs import Settings
-from weft.runtime.run.launch import Place, open_crew
-from weft.runtime.run.networks import Own
-from weft.runtime.run.peer_networks import (
+from weft.runtime.run.results import Step
+from weft.runtime.run.run import Run
+from weft.runtime.run.workload.asked import Asked
+from weft.runtime.run.workload.networks import Own
+from weft.runtime.run.workload.peer_networks import (
     States,
     exact,
     own_networks,
@@ -52,108 +51,109 @@ from weft.runtime.run.peer_networks import (
     settled,
     whole_networks,
 )
-from weft.runtime.run.peers import PeerRun
-from weft.runtime.run.record import Folder, RunFile
-from weft.runtime.run.results import Step, TrainResult
+from weft.runtime.run.workload.peer_timeline import assembled
+from weft.runtime.run.workload.protocol import Trained, Workload
 from weft.runtime.wire import messages as msg
 from weft.simulate.price import priced
-from weft.strategies.decoupled.strategy import NAMES
 
 
-def wanted(strategy: str, plan: Plan | None) -> bool:
-    """Whether devices shall train networks of their own."""
-    return plan.peers is not None if plan is not None else strategy in NAMES
+class Exchange(Workload):
+    """Devices train networks of their own and exchange; each of their losses counts alike."""
+
+    losses = "mean"
+
+    def __init__(self, peers: Peers, own: Mapping[str, Own]) -> None:
+        self.peers, self.own = peers, own
+        self._enough = False
+
+    def enough(self) -> None:
+        """Ends the run where it stands; to be called while it reports progress."""
+        self._enough = True
+
+    def is_enough(self, run: Run, waiting: set[str]) -> bool:
+        """Where nobody waits for others, the run is over when half of the peers are done."""
+        half = self.peers.late == "newest" and 2 * len(waiting) <= len(run.working)
+        return self._enough or half
+
+    def timeline(self, run: Run, spans: list[Span]) -> Timeline:
+        return assembled(spans, self.peers)
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What the user asked for, as `weft.train` has read it."""
+class PeerNetworks(Exchange):
+    """The user's network, decoupled into one for each peer."""
 
-    fleet: Fleet
-    strategy: str
-    plan: Plan | None
-    steps: int
-    batch: int
-    rule: Optimizer
-    place: Place
-    options: Mapping[str, object]
-    seed: int = 0
-    deadline: float = 30.0
-    profile: Profile | None = None
-    out: Path | None = None
-    name: str = ""
-    on_progress: Callable[[Step], None] | None = None
-
-
-def train_peers(model: nn.Module, data: Data, asked: Asked) -> TrainResult:
-    """The whole way, from a network to the network that the peers have made of it."""
-    if not isinstance(data, str):
-        raise InputError(
-            "peers open their samples themselves: give the name of a data set that every device has"
-        )
-    return PeerTraining(model, load(data), asked).go()
-
-
-class PeerTraining:
-    """One run, from the user's network to the recomposed one."""
-
-    def __init__(self, model: nn.Module, data: Dataset, asked: Asked) -> None:
-        self.asked, self.data = asked, data
-        whole = asked.strategy == "fedavg" if asked.plan is None else not _structured(asked.plan)
-        self.dense = model if whole else with_average(model, data.classes)
-        self.here: Emulation | None = None
-        self.plan = self._decide(whole)
-        assert self.plan.peers is not None
-        self.sets = {peer.device: peer.classes for peer in self.plan.peers.peers}
+    def __init__(self, asked: Asked) -> None:
+        if not isinstance(asked.data, str):
+            raise InputError(
+                "peers open their samples themselves: give the name of a data set that every device has"
+            )
+        self.asked, self.data = asked, load(asked.data)
+        self.emulation: Emulation | None = None
+        self.dense, self.planned = self._plan(asked.model)
+        self.sets = {peer.device: peer.classes for peer in self.planned.peers.peers}
         self.rows = dict(zip(self.sets, self._rows(), strict=True))
-
-    def go(self) -> TrainResult:
-        net, own, plan = self.ready()
-        folder = Folder(self.asked.out) if self.asked.out else None
-        with (
-            open_crew(plan, self.asked.place, self.settings()) as (crew, placed),
-            PeerRun(crew, plan, own, placed) as run,
-        ):
-            run.go(self.asked.steps, self._progress(plan, run))
-            timeline = run.finish()
-        whole = self.put_together(net, own, run.states)
-        result = TrainResult(
-            model=whole, plan=plan, losses=run.mean_losses, steps=self.asked.steps, seconds=run.seconds,
-            timeline=timeline, nodes=run.nodes, events=run.events, out=self.asked.out,
-            too_fast=self.here.too_fast if self.here else (),
-            test_accuracy=accuracy(whole, (self.data.test_x, self.data.test_y)),
-        )  # fmt: skip
-        if folder:
-            self._save(folder, result)
-        return result
+        self.net, own, self.plan = self.ready()
+        assert self.plan.peers is not None
+        super().__init__(self.plan.peers, own)
+        first = own[self.peers.devices[0]]
+        self.graph, self.state = first.graph, first.state
+        self.feed = None  # peers open their data themselves
+        self.too_fast = self.emulation.too_fast if self.emulation else ()
 
     def ready(self) -> tuple[nn.Module, dict[str, Own], Plan]:
         """What is handed out: the network as it begins, each peer's part of it, and the exact plan."""
-        pretrain(self.dense, *self.public, self.plan.decisions["pretrain"], self.asked)
+        pretrain(self.dense, *self.public, self._peers.pretrain, self.asked)
         net = self._network()
         own = self._own(net)
         return net, own, self._exact(own)
 
+    def resume_with(self, weights: Mapping[str, Tensor]) -> None:
+        raise InputError("peers keep their weights to themselves: --resume is not possible")
+
+    def complete(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return dict(weights)
+
+    def result(self, run: Run) -> Trained:
+        present = [d for d in self.peers.devices if d not in run.absent]
+        states = {d: state for d, (state, _) in run.states(present).items()}
+        whole = self.put_together(self.net, self.own, states)
+        state = {n: t.detach() for n, t in whole.state_dict().items()}
+        return Trained(whole, state, {}, accuracy(whole, (self.data.test_x, self.data.test_y)))
+
+    @property
+    def _peers(self) -> Peers:
+        assert self.planned.peers is not None
+        return self.planned.peers
+
     @property
     def public(self) -> tuple[Tensor, Tensor]:
         """Samples that everybody has, with their labels."""
-        count = self.plan.decisions["public"]
+        count = self._peers.public
         return self.data.train_x[:count], self.data.train_y[:count]
 
     # --- deciding -------------------------------------------------------------------------------
 
-    def _decide(self, whole: bool) -> Plan:
+    def _plan(self, model: nn.Module) -> tuple[nn.Module, Plan]:
+        """The network that is handed out, whole or to be decoupled, and the plan for it."""
+        plan = self._decide(model)
+        assert plan.peers is not None
+        if not plan.peers.structured:
+            return model, plan
+        chain = with_average(model, self.data.classes)
+        return chain, plan if chain is model else self._decide(chain)
+
+    def _decide(self, model: nn.Module) -> Plan:
         asked = self.asked
-        graph = capture(self.dense, self.data.train_x[:2], name=asked.name)
+        graph = capture(model, self.data.train_x[:2], name=asked.name)
         graph = capture_loss(graph, nn.CrossEntropyLoss(), self.data.train_y[:2])
         if asked.place.emulated:
-            self.here = emulation(
-                graph, state_of(self.dense), asked.fleet, batch=asked.batch, training=True,
+            self.emulation = emulation(
+                graph, state_of(model), asked.fleet, batch=asked.batch, training=True,
                 optimizer=asked.rule, given=asked.profile,
             )  # fmt: skip
         if asked.plan is not None:
             return asked.plan
-        profile = self.here.profile if self.here else asked.profile
+        profile = self.emulation.profile if self.emulation else asked.profile
         profile = profile or derive_profile(graph, asked.fleet)
         task = api.make_task(
             profile, asked.fleet, batch=asked.batch, options=asked.options, graph=graph,
@@ -162,25 +162,25 @@ class PeerTraining:
         return api.decide(asked.strategy, task)
 
     def _rows(self) -> list[Tensor]:
-        deal = self.plan.decisions["data"]
+        deal = self._peers.deal
         return class_rows(self.data.train_y, list(self.sets.values()), deal, seed=self.asked.seed)
 
     def _network(self) -> nn.Module:
         """What is handed out: the network itself, or decoupled."""
-        told = self.plan.decisions
-        if not _structured(self.plan):
+        peers = self._peers
+        if not peers.structured:
             return self.dense
         x, y = self.public
-        scores = score_filters(self.dense, x, y, last=told["last"], classes=self.data.classes)
-        shares = [percent / 100 for percent in told["filters_percent"]]
-        net = decouple(self.dense, scores, last=told["last"], keep=by_layer(scores, shares))
+        scores = score_filters(self.dense, x, y, last=peers.last, classes=self.data.classes)
+        shares = [percent / 100 for percent in peers.filters_percent]
+        net = decouple(self.dense, scores, last=peers.last, keep=by_layer(scores, shares))
         reestimate_norms(net, x)
         return net
 
     def _own(self, net: nn.Module) -> dict[str, Own]:
         example = self.data.train_x[:2]
         classes = tuple(self.sets.values())
-        deal = self.plan.decisions["data"]
+        deal = self._peers.deal
         structured = isinstance(net, DecoupledNet)
         data = {
             device: msg.Data(
@@ -196,32 +196,31 @@ class PeerTraining:
 
     def _exact(self, own: Mapping[str, Own]) -> Plan:
         """The plan with the sizes and, where it is emulated here, the times of the peers' networks."""
-        assert self.plan.peers is not None
-        peers = exact(self.plan.peers, own, self._weights())
+        peers = exact(self._peers, own, self._weights())
         first = own[peers.devices[0]].graph
-        if self.here is None:
-            profile = derive_profile(first, self.plan.fleet)
-            times = {d: derive_profile(o.graph, self.plan.fleet).devices[d] for d, o in own.items()}
+        if self.emulation is None:
+            profile = derive_profile(first, self.planned.fleet)
+            times = {d: derive_profile(o.graph, self.planned.fleet).devices[d] for d, o in own.items()}
         else:
             times = self._measured(own)
             profile = graph_profile(
-                first, dict.fromkeys(self.plan.fleet.names, times[peers.devices[0]])
+                first, dict.fromkeys(self.planned.fleet.names, times[peers.devices[0]])
             )
         profile = msgspec.structs.replace(
-            profile, model=self.plan.model, devices={**profile.devices, **times}
+            profile, model=self.planned.model, devices={**profile.devices, **times}
         )
         return priced(
             msgspec.structs.replace(
-                self.plan, peers=peers, profile=profile, shards=tuple(
+                self.planned, peers=peers, profile=profile, shards=tuple(
                     msgspec.structs.replace(s, layers=(0, len(first.layers) - 1))
-                    for s in self.plan.shards
+                    for s in self.planned.shards
                 ),
             )
         )  # fmt: skip
 
     def _measured(self, own: Mapping[str, Own]) -> dict[str, DeviceTimes]:
         """Each peer's times, as slow as its device; equal networks are measured once."""
-        assert self.here is not None
+        assert self.emulation is not None
         found: dict[int, DeviceTimes] = {}
         for o in own.values():
             if id(o.graph) not in found:
@@ -229,13 +228,13 @@ class PeerTraining:
                     measure(o.graph, o.state, batch=self.asked.batch, optimizer=self.asked.rule,
                             rest_s=REST_S)
                 )  # fmt: skip
-        return {d: found[id(o.graph)].scaled(self.here.slowdown[d]) for d, o in own.items()}
+        return {d: found[id(o.graph)].scaled(self.emulation.slowdown[d]) for d, o in own.items()}
 
     def _weights(self) -> dict[str, dict[int, float]]:
         """How much each peer counts in means: FedAvg and decoupled+ go by samples."""
-        if not _structured(self.plan):
+        if not self._peers.structured:
             return {d: {SHARED: float(len(rows))} for d, rows in self.rows.items()}
-        if not self.plan.strategy.endswith("+"):
+        if not self._peers.by_samples:
             return {}
         labels = self.data.train_y
         return {
@@ -245,14 +244,13 @@ class PeerTraining:
 
     def settings(self) -> Settings:
         asked = self.asked
-        assert self.plan.peers is not None
-        every = self.plan.peers.every
+        every = self.peers.every
         rule = msgspec.structs.replace(
             asked.rule, rounds=max(asked.steps // every, 1), round_steps=every
         )
         return Settings(
             optimizer=rule, seed=asked.seed, deadline_s=asked.deadline, data=self.data.name,
-            paced=self.here.paced if self.here else frozenset(),
+            paced=self.emulation.paced if self.emulation else frozenset(),
         )  # fmt: skip
 
     # --- the end --------------------------------------------------------------------------------
@@ -266,34 +264,6 @@ class PeerTraining:
         reestimate_norms(whole, self.public[0])
         calibrate(whole, *self.public)
         return whole
-
-    def _progress(self, plan: Plan, run: PeerRun) -> Callable[[dict[str, int]], None]:
-        begin = time.monotonic()
-
-        def told(done: dict[str, int]) -> None:
-            if self.asked.on_progress:
-                newest = sorted(done.values())[len(done) // 2] + 1
-                predicted = plan.predicted.step_s if plan.predicted else None
-                self.asked.on_progress(
-                    Step(newest, self.asked.steps, run.loss, time.monotonic() - begin, predicted,
-                         plan.batch)
-                )  # fmt: skip
-
-        return told
-
-    def _save(self, folder: Folder, result: TrainResult) -> None:
-        plan = result.plan
-        folder.save_plan(plan)
-        folder.forget_metrics()
-        record = RunFile(plan.model, plan.strategy, result.steps, plan.batch, self.asked.seed)
-        state = {n: t.detach() for n, t in result.model.state_dict().items()}
-        folder.save_state(record, state, {})
-        folder.add_metrics([{"step": s, "loss": loss} for s, loss in enumerate(result.losses)])
-        folder.save_timeline(result.timeline)
-
-
-def _structured(plan: Plan) -> bool:
-    return bool(plan.decisions.get("structures", True))
 
 
 def with_average(model: nn.Module, classes: int) -> nn.Module:

@@ -1,43 +1,43 @@
 """A live change of plan: between two minibatches, moving only what changes hands.
 
     move = migrate(run, new_plan)                      # nothing is in flight when this is called
-    move = migrate(run, new_plan, gone={"edge1"})      # recovery: the same, with a holder gone
+    move = migrate(run, new_plan, gone={"edge1"})      # a holder is gone, and others hold all it held
+    move = go_back(run, new_plan, copy, gone)          # all weights become those of an earlier minibatch
 
-Devices that keep layers keep their weights and optimizer memory where they are. What changes hands
-goes from its holder over the coordinator to its new place; where links are emulated the way from
-holder to holder is paid in time. What no survivor holds comes from what was last collected; then all
-weights go back to that moment, since layers of different moments do not belong together.
+Devices that keep layers keep their weights and optimizer memory where they are. What changes hands goes from
+its holder over this machine to its new place; where links are emulated, the time that it would take from
+holder to holder is waited for.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import msgspec
-from safetensors.torch import load as load_safetensors
 from torch import Tensor
 
 from weft.errors import LostDevice, WeftError
 from weft.graph.network import Graph
+from weft.graph.split.state import sliced_memory, sliced_state
 from weft.plans.plan import Plan
 from weft.program.instructions import Forward, Instruction, Update
 from weft.program.lower.lower import lower
-from weft.runtime.run.coordinator import Coordinator
+from weft.runtime.run.dispatch import Dispatch, State
 from weft.runtime.wire import messages as msg
 
-FETCH_S = 5.0  # for a holder to answer, besides the time that its bytes take
-BYTES_PER_S = 1e6  # at the very least
+if TYPE_CHECKING:
+    from weft.runtime.run.copies import Copy
+
+ANSWER_S = 6.0  # a device that is at work on one instruction finishes it first
+Names = frozenset[str]
 
 
-@dataclass(frozen=True)
-class Saved:
-    """All weights and the optimizer's memory as they were before minibatch `step`."""
-
-    step: int
-    state: Mapping[str, Tensor]
-    optimizer: Mapping[str, Tensor]
+class NobodyHolds(WeftError):
+    """Weights were lost with the device that held them."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,11 @@ class Move:
 
     bytes: int = 0  # that changed hands
     seconds: float = 0.0
-    back_to: int | None = (
-        None  # the minibatch to go on with, where weights had to come from `Saved`
-    )
+    back_to: int | None = None  # the minibatch to go on with, where weights came from a copy
     taken: dict[str, tuple[str, ...]] = field(default_factory=dict)  # device -> from whom
 
 
-def held_names(graph: Graph, code: Iterable[Instruction]) -> frozenset[str]:
+def held_names(graph: Graph, code: Iterable[Instruction]) -> Names:
     """The weights and buffers that a device holds for its part of a program."""
     last = len(graph.layers) - 1
     names: set[str] = set()
@@ -61,24 +59,21 @@ def held_names(graph: Graph, code: Iterable[Instruction]) -> frozenset[str]:
     return frozenset(names)
 
 
-def migrate(
-    run: Coordinator, plan: Plan, *, gone: Iterable[str] = (), saved: Saved | None = None
-) -> Move:
+def next_version(run: Dispatch, plan: Plan) -> Plan:
+    return msgspec.structs.replace(plan, version=run.plan.version + 1)
+
+
+def migrate(run: Dispatch, plan: Plan, *, gone: Iterable[str] = ()) -> Move:
     """Takes a run to another plan. `gone` are devices that cannot be asked any more."""
     begin = time.monotonic()
     away = set(gone)
-    before = run.plan
-    held = {d: held_names(run.graph, run.program.code.get(d, ())) for d in _by_rank(before)}
-    plan = msgspec.structs.replace(plan, version=before.version + 1)
-    code = lower(plan).code
-    needed = {d: held_names(run.graph, body) for d, body in code.items()}
+    held = {d: held_names(run.graph, run.program.code.get(d, ())) for d in _by_rank(run.plan)}
+    plan = next_version(run, plan)
+    needed = {d: held_names(run.graph, body) for d, body in lower(plan).code.items()}
     while True:
         alive = {d: names for d, names in held.items() if d not in away}
         wanted = {d: names - alive.get(d, frozenset()) for d, names in needed.items()}
         sources = _sources(wanted, alive)
-        if sources is None:
-            run.adopt(plan)
-            return _go_back(run, needed, saved, begin)
         try:
             pieces = {d: _fetch(run, d, names) for d, names in sources.items()}
             break
@@ -102,69 +97,79 @@ def migrate(
     return Move(moved, time.monotonic() - begin, None, taken)
 
 
+def go_back(run: Dispatch, plan: Plan, copy: Copy, gone: Iterable[str]) -> Move:
+    """All weights become those before minibatch `copy.step`, under another plan.
+
+    A device goes back to the copy that it keeps itself. What it needs beyond that comes from the copy
+    here, as does everything for a device that keeps none.
+    """
+    begin = time.monotonic()
+    held = {d: held_names(run.graph, run.program.code.get(d, ())) for d in run.devices}
+    went_back = _go_back_alone(run, copy.step, set(gone))
+    others = {d: msg.End(run.run) for d in run.everyone if d not in went_back}
+    run.tell(others, ANSWER_S)  # what they hold is of another minibatch
+    run.adopt(next_version(run, plan))
+    moved, taken = 0, {}
+    for device, job in run.assign().items():
+        has = held.get(device, frozenset()) if device in went_back else frozenset()
+        weights: State = {}
+        memory: State = {}
+        for segment in job.segments:
+            weights |= {n: t for n, t in sliced_state(segment, copy.state).items() if n not in has}
+            known = sliced_memory(segment, copy.memory)
+            memory |= {k: t for k, t in known.items() if k.rpartition("/")[0] not in has}
+        run.ship(device, weights, optimizer=False)
+        run.ship(device, memory, optimizer=True)
+        moved += _bytes(weights) + _bytes(memory)
+        if weights:
+            taken[device] = ("copy",)
+    run.build()
+    return Move(moved, time.monotonic() - begin, copy.step, taken)
+
+
+def _go_back_alone(run: Dispatch, step: int, gone: set[str]) -> set[str]:
+    """Asks every device for its own copy; returns those that have taken it up again."""
+    went_back = set()
+    for device in run.devices:
+        if device in gone or device not in run.crew.present:
+            continue
+        with contextlib.suppress(WeftError):  # it keeps none: it gets all from here
+            run.crew.ask(device, msg.GoBack(run.run, step - 1), ANSWER_S)
+            went_back.add(device)
+    return went_back
+
+
 def _by_rank(plan: Plan) -> tuple[str, ...]:
     """Who is asked first for what several hold: those who compute, then those who stand by."""
     return tuple(dict.fromkeys([s.device for s in (*plan.shards, *plan.standby)]))
 
 
-def _sources(
-    wanted: Mapping[str, frozenset[str]], held: Mapping[str, frozenset[str]]
-) -> dict[str, frozenset[str]] | None:
-    """Whom to ask for which names; None where somebody needs what nobody has."""
+def _sources(wanted: Mapping[str, Names], held: Mapping[str, Names]) -> dict[str, Names]:
+    """Whom to ask for which names; NobodyHolds where somebody needs what nobody has."""
     left = set().union(*wanted.values()) if wanted else set()
-    found: dict[str, frozenset[str]] = {}
+    found: dict[str, Names] = {}
     for device, names in held.items():
         mine = frozenset(names & left)
         if mine:
             found[device] = mine
             left -= mine
-    return None if left else found
+    if left:
+        raise NobodyHolds(f"nobody holds {', '.join(sorted(left)[:3])} any more")
+    return found
 
 
-def _fetch(
-    run: Coordinator, device: str, names: frozenset[str]
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    size = sum(run.graph.state[n].bytes for n in names)
-    replies = run.crew.ask(
-        device, msg.GetState(run.run, tuple(sorted(names))), FETCH_S + 4 * size / BYTES_PER_S
-    )
-    state: dict[str, Tensor] = {}
-    memory: dict[str, Tensor] = {}
-    for piece in replies:
-        assert isinstance(piece, msg.StatePiece)
-        (memory if piece.optimizer else state).update(load_safetensors(piece.data))
+def _fetch(run: Dispatch, device: str, names: Names) -> tuple[State, State]:
+    state, memory = run.states([device], names)[device]
     if state.keys() != names:
         raise LostDevice(device, f"{device} no longer has all of its weights")
     return state, memory
 
 
-def _go_back(
-    run: Coordinator, needed: Mapping[str, frozenset[str]], saved: Saved | None, begin: float
-) -> Move:
-    """All weights from the last collection: every device begins anew."""
-    if saved is None:
-        raise WeftError(
-            "weights were lost with the device that held them, and nothing had been collected; "
-            "give a standby (--set standby=auto) or --save-every"
-        )
-    run.release()
-    run.assign()
-    moved = 0
-    for device, names in needed.items():
-        mine = {n: saved.state[n] for n in names}
-        own = {k: t for k, t in saved.optimizer.items() if k.rpartition("/")[0] in names}
-        run.ship(device, mine, optimizer=False)
-        run.ship(device, own, optimizer=True)
-        moved += _bytes(mine) + _bytes(own)
-    run.build()
-    return Move(moved, time.monotonic() - begin, saved.step, {d: ("collection",) for d in needed})
-
-
 def _pay_the_way(
-    run: Coordinator,
-    wanted: Mapping[str, frozenset[str]],
-    sources: Mapping[str, frozenset[str]],
-    pieces: Mapping[str, tuple[dict[str, Tensor], dict[str, Tensor]]],
+    run: Dispatch,
+    wanted: Mapping[str, Names],
+    sources: Mapping[str, Names],
+    pieces: Mapping[str, tuple[State, State]],
 ) -> None:
     """Weights go beside emulated links: wait as long as they would take from holder to holder."""
     settings = run.settings

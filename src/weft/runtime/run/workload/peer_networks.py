@@ -22,7 +22,7 @@ from weft.graph.split.classes.network import DecoupledNet, State, compose
 from weft.plans.peers import SHARED, Held, Peer, Peers
 from weft.plans.plan import Plan
 from weft.runtime.node.groups import KEPT, MEAN, Slice
-from weft.runtime.run.networks import Own
+from weft.runtime.run.workload.networks import Own
 from weft.runtime.wire import messages as msg
 
 States = Mapping[str, Mapping[str, Tensor]]  # by device
