@@ -13,8 +13,8 @@ from weft.adapt.watch import Watch
 from weft.errors import InputError
 from weft.fleet.fleet import Device, Fleet
 from weft.fleet.trace import Moment, Trace
+from weft.plans.online import Setting
 from weft.runtime.emulate.local import LocalFleet
-from weft.strategies.edgemove.online.policy import Setting
 
 Subject = Any
 

@@ -15,12 +15,12 @@ from typing import Any, Literal, get_args
 from weft.adapt.steer import Labels, PolicySteering
 from weft.codecs.sizes import Codec
 from weft.errors import InputError
+from weft.plans.online import Policy
 from weft.plans.plan import Plan
 from weft.strategies.edgemove.model import SplitCosts, split_costs
 from weft.strategies.edgemove.online.baselines import PROFILED, DeviceCloud, PipeDreamE
 from weft.strategies.edgemove.online.edgemove import EdgeMove
 from weft.strategies.edgemove.online.plus import EdgeMovePlus
-from weft.strategies.edgemove.online.policy import Policy
 
 Kind = Literal["edgemove", "edgemove+", "pipedream-e", "device-cloud"]
 NAMES: tuple[str, ...] = get_args(Kind)

@@ -14,9 +14,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from weft import api
 from weft.adapt.steer import Change, View
 from weft.errors import InputError, WeftError
+from weft.planning.decide import decide
+from weft.planning.task import make_task
 from weft.plans.plan import Plan
 from weft.plans.profile import Profile
 from weft.simulate.price import price
@@ -82,12 +83,12 @@ class Replanning:
         return Change(self._as_meant(found, reach), f"{device} is gone", _what(view.plan, found))
 
     def _decide(self, view: View, reach: frozenset[str]) -> Plan:
-        task = api.make_task(
+        task = make_task(
             _profile(view.watch.profile(), reach), view.watch.fleet().within(reach),
             batch=view.plan.batch, mode="train", options=self.options, source=view.plan.source,
             optimizer=view.plan.optimizer,
         )  # fmt: skip
-        return api.decide(self.strategy, task)
+        return decide(self.strategy, task)
 
     def _price(self, view: View) -> float:
         """What the plan that runs costs under the measured conditions."""

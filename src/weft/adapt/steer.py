@@ -17,8 +17,8 @@ import msgspec
 from weft.adapt.watch import Watch
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
+from weft.plans.online import Decision, Policy, Seen, Server, Setting
 from weft.plans.plan import Plan, Shard
-from weft.strategies.edgemove.online.policy import Decision, Policy, Seen, Server, Setting
 
 Labels = Literal["worker", "home"]
 PROBE = 20  # minibatches that a probe counts for: made to be exact, one step of a whole network

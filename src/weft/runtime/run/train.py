@@ -13,11 +13,12 @@ from pathlib import Path
 import msgspec
 from torch import nn
 
-from weft import api
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.fleet.trace import Trace
 from weft.graph.optimizer import Optimizer
+from weft.planning.decide import decide
+from weft.planning.task import BATCH, make_task
 from weft.plans.plan import Plan
 from weft.plans.profile import Profile
 from weft.runtime.run import train_peers
@@ -75,7 +76,7 @@ def train(
                   group=group, config=config)  # fmt: skip
     rule = _optimizer(optimizer, lr)
     if batch is None:
-        batch = plan.batch if plan else api.BATCH["train"]
+        batch = plan.batch if plan else BATCH["train"]
     if batch < 1:
         raise InputError(f"batch {batch} is not allowed; it must be at least 1")
     chosen_fleet = plan.fleet if plan else fleet
@@ -119,9 +120,9 @@ def _decide(
 ) -> Plan:
     costs = profile_for(trainee, fleet, profile)
     if plan is None:
-        task = api.make_task(costs, fleet, batch=batch, mode="train", options=options,
+        task = make_task(costs, fleet, batch=batch, mode="train", options=options,
                              graph=trainee.graph, optimizer=rule.name)  # fmt: skip
-        return api.decide(strategy, task)
+        return decide(strategy, task)
     if plan.mode != "train":
         raise InputError(f"this plan of {plan.strategy} is for {plan.mode}, not for training")
     if len(plan.profile.layers) != len(trainee.graph.layers) or plan.batch != batch:

@@ -17,7 +17,6 @@ import msgspec
 from torch import Tensor, nn
 from torch.nn import functional
 
-from weft import api
 from weft.data import Dataset, batch_indices, load
 from weft.data.classes import class_rows
 from weft.errors import InputError
@@ -34,6 +33,8 @@ from weft.graph.split.classes.decouple import (
     score_filters,
 )
 from weft.graph.split.classes.network import DecoupledNet
+from weft.planning.decide import decide
+from weft.planning.task import make_task
 from weft.plans.derive import derive_profile, graph_profile, measured_times
 from weft.plans.peers import SHARED
 from weft.plans.plan import Plan
@@ -155,11 +156,11 @@ class PeerTraining:
             return asked.plan
         profile = self.here.profile if self.here else asked.profile
         profile = profile or derive_profile(graph, asked.fleet)
-        task = api.make_task(
+        task = make_task(
             profile, asked.fleet, batch=asked.batch, options=asked.options, graph=graph,
             optimizer=asked.rule.name,
         )  # fmt: skip
-        return api.decide(asked.strategy, task)
+        return decide(asked.strategy, task)
 
     def _rows(self) -> list[Tensor]:
         deal = self.plan.decisions["data"]
