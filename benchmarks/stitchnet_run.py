@@ -25,13 +25,14 @@ import torch
 from torch import nn
 
 from weft import zoo
-from weft.api import decide, make_task
 from weft.data import batch_indices, load
 from weft.fleet.losses import TRAINING
 from weft.fleet.radio import fleet_delivery, radio_fleet
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.optimizer import Optimizer
 from weft.graph.split.masked import Perceptron
+from weft.planning.decide import decide
+from weft.planning.task import make_task
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan
 from weft.reference.lossy import BATCH, Channel, evaluate

@@ -11,9 +11,11 @@ import torch
 from torch import nn
 
 import weft
-from weft import api
 from weft.errors import InputError
 from weft.fleet.parse import parse_fleet
+from weft.planning.compare import compare
+from weft.planning.decide import decide
+from weft.planning.task import make_task
 from weft.plans import registry
 from weft.plans.derive import derive_profile
 from weft.plans.task import Task
@@ -42,7 +44,7 @@ def network() -> nn.Module:
 @pytest.fixture(scope="module")
 def task() -> Task:
     graph = weft.capture(network(), torch.zeros(2, 1, 28, 28), name="small")
-    return api.make_task(derive_profile(graph, FLEET), FLEET, batch=16, graph=graph)
+    return make_task(derive_profile(graph, FLEET), FLEET, batch=16, graph=graph)
 
 
 def test_a_module_is_planned_priced_and_printed() -> None:
@@ -82,7 +84,7 @@ def test_no_strategy_is_given_a_batch_below_one() -> None:
 
 
 def test_a_plan_too_large_for_the_fleet_costs_infinitely_much(task: Task) -> None:
-    plan = api.decide("all-device", task)
+    plan = decide("all-device", task)
     tiny = parse_fleet(
         '[[device]]\nname = "phone"\ngflops = 2\nmemory_mb = 0.01\n'
         '[[device]]\nname = "server"\ntier = "edge"\ngflops = 50\n'
@@ -94,15 +96,15 @@ def test_a_plan_too_large_for_the_fleet_costs_infinitely_much(task: Task) -> Non
 
 
 def test_comparing_all_leaves_out_strategies_for_another_mode(task: Task) -> None:
-    rows = api.compare(task)
+    rows = compare(task)
     known = {name for name in registry.names() if "train" in registry.get(name).modes}
     assert {row.strategy for row in rows} == known
 
 
 def test_an_option_that_no_compared_strategy_has_is_refused(task: Task) -> None:
-    other = api.make_task(task.profile, FLEET, batch=16, options={"speed": 9})
+    other = make_task(task.profile, FLEET, batch=16, options={"speed": 9})
     with pytest.raises(InputError, match="none of the compared strategies has an option 'speed'"):
-        api.compare(other, ["all-edge"])
+        compare(other, ["all-edge"])
 
 
 def test_the_function_and_the_package_share_the_name_plan() -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from weft import api
 from weft.cli import app
+from weft.commands import planning
 from weft.commands.app import Terminated
 from weft.errors import LostDevice
 
@@ -322,7 +322,7 @@ def test_however_a_command_ends_its_last_words_are_one_line(
     def fail(*_: Any, **__: Any) -> Any:
         raise raised
 
-    monkeypatch.setattr(api, "decide", fail)
+    monkeypatch.setattr(planning, "decide", fail)
     result = weft(f"{PLAN} -s chain")
     assert (result.exit_code, result.stderr, result.stdout) == (code, message, "")
 

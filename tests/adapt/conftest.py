@@ -1,4 +1,4 @@
-"""For live tests a phone and servers as real processes; for others a small network, servers and a city."""
+"""A phone and servers as real processes, and a small network for them."""
 
 from __future__ import annotations
 
@@ -6,27 +6,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from weft.adapt.adaptive import Adaptive
 from weft.adapt.steer import PolicySteering
-from weft.fleet.city import Day, generated_city
 from weft.fleet.fleet import Device, Fleet, Link
-from weft.fleet.mobility import Walk
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.network import Graph
 from weft.graph.optimizer import Optimizer
 from weft.plans.derive import derive_profile
+from weft.plans.online import Online, Decision, Seen, Setting
 from weft.plans.plan import Plan, Shard
 from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.run.recovery.go_back import GoBack
 from weft.runtime.run.run import Run
 from weft.runtime.run.jobs import Settings
-from weft.strategies.edgemove.model import SplitCosts
-from weft.strategies.edgemove.online.policy import Decision, Seen, Server, Setting
 
 SERVERS = ("e1", "e2", "e3")
 
@@ -162,7 +158,7 @@ def go(subject: Subject, fleet: Fleet) -> Callable[..., Ran]:
                      keep_every=(keep_every,)),
             **changes,
         )  # fmt: skip
-        steering = PolicySteering(policy, reference, standby=standby, labels=labels)
+        steering = PolicySteering(Online(policy, reference, standby, labels))
         adviser = Adaptive(lambda plan: steering)
         plan = adviser.first(subject.plan(*start, on))
         with Run(
@@ -179,44 +175,3 @@ def go(subject: Subject, fleet: Fleet) -> Callable[..., Ran]:
         return Ran(live, found, outcome.losses)
 
     return run
-
-
-@pytest.fixture(scope="session")
-def costs() -> SplitCosts:
-    """Eight even layers: 80 ms on the client, 8 ms on a worker; cuts shrink from 1 MB to 8 kB."""
-    sizes = 2e6 / 2.0 ** np.arange(9)
-    return SplitCosts(
-        forward_s=np.arange(9) * 0.010 / 3,
-        client_s=np.arange(9) * 0.010,
-        worker_s=0.008 - np.arange(9) * 0.001,
-        up_bytes=sizes,
-        down_bytes=sizes,
-        param_bytes=np.arange(9) * 1e6,
-    )
-
-
-@pytest.fixture(scope="session")
-def server() -> Callable[..., Server]:
-    def make(name: str, slowdown: float = 1.0, mbytes: float = 100.0, rtt_s: float = 0.01,
-             tier: str = "edge", stays_s: float = 600.0) -> Server:  # fmt: skip
-        return Server(name, slowdown, mbytes * 1e6, 2e6 * mbytes, rtt_s, tier, stays_s)  # type: ignore[arg-type]
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def look() -> Callable[..., Seen]:
-    def make(setting: Setting, *servers: Server, period_s: float = 0.04, step: int = 500,
-             **more: object) -> Seen:  # fmt: skip
-        return Seen(step, step * 0.04, setting, period_s, servers, **more)  # type: ignore[arg-type]
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def a_day() -> Callable[..., Day]:
-    def make(seed: int = 1, speed: float = 5.0) -> Day:
-        city = generated_city(seed=1)
-        return Day(city, Walk(city.box, speed, seed), seed)
-
-    return make

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from weft.errors import WeftError
 from weft.graph.optimizer import Optimizer
+from weft.plans.online import Setting
 from weft.runtime.emulate.local import LocalFleet
-from weft.strategies.edgemove.online.policy import Setting
 
 Subject = Any
 MOMENTUM, ADAM = Optimizer("momentum", 0.02), Optimizer("adam", 0.005)

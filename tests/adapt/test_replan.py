@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from weft import api
 from weft.adapt.replan import Replanning
 from weft.adapt.steer import View
 from weft.adapt.watch import Watch
 from weft.fleet.fleet import Device, Fleet, Link
+from weft.planning.decide import decide
+from weft.planning.task import make_task
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan
 from weft.program.lower.lower import lower
@@ -29,11 +30,11 @@ FLEET = Fleet(
 
 @pytest.fixture
 def plan(subject: Subject) -> Plan:
-    task = api.make_task(
+    task = make_task(
         derive_profile(subject.graph, FLEET), FLEET, batch=32, source="phone",
         options={"micro_batches": 2},
     )  # fmt: skip
-    return api.decide("chain", task)
+    return decide("chain", task)
 
 
 def happened(plan: Plan, **slower: float) -> Timeline:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from weft.api import Row
+from weft.planning.compare import Row
 from weft.plans.plan import Part, Plan, Shard
 from weft.plans.profile import Profile
 from weft.program.timeline import Timeline

@@ -10,18 +10,17 @@ in flight; `Replanning` (replan.py) asks any strategy again with what was measur
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import msgspec
 
 from weft.adapt.watch import Watch
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
+from weft.plans.online import Decision, Labels, Online, Seen, Server, Setting
 from weft.plans.plan import Plan, Shard
 from weft.runtime.run.advice import Change
-from weft.strategies.edgemove.online.policy import Decision, Policy, Seen, Server, Setting
 
-Labels = Literal["worker", "home"]
 PROBE = 20  # minibatches that a probe counts for: made to be exact, one step of a whole network
 HELD_BACK = 0.5  # a standby may take up at most this share of the wire's time per period
 
@@ -104,25 +103,17 @@ def plan_for(
 
 
 class PolicySteering:
-    """A Policy for one client and its servers, on a live run.
-
-    `reference` is the server whose times the policy's costs are: others are so many times slower.
-    """
+    """A strategy's policy for one client and its servers, on a live run."""
 
     probes = True
 
     def __init__(
         self,
-        policy: Policy,
-        reference: str,
-        *,
-        standby: str = "auto",
-        labels: Labels = "worker",
-        profiled: int = 100,  # minibatches of a layer-by-layer profile, where a policy wants one
+        online: Online,
     ) -> None:
-        self.policy, self.every = policy, policy.every
-        self._reference, self._profiled = reference, profiled
-        self._standby, self._labels = standby, labels
+        self.policy, self.every = online.policy, online.policy.every
+        self._reference, self._profiled = online.reference, online.profiled
+        self._standby, self._labels = online.standby, online.labels
         self._asked = False  # the policy waits for probes
         self._fleet: Fleet | None = None  # the whole, whoever is there
 

@@ -15,25 +15,24 @@ import msgspec
 from torch import nn
 
 from weft.adapt.adaptive import Adaptive
-from weft.adapt.policies import has_policy, policy_steering
 from weft.adapt.replan import Replanning
-from weft.adapt.steer import Steering
+from weft.adapt.steer import PolicySteering, Steering
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.fleet.trace import Trace
 from weft.graph.optimizer import Optimizer
 from weft.planning.task import BATCH
 from weft.plans import registry
+from weft.plans.online import OnlineRequest
 from weft.plans.plan import Plan
 from weft.plans.profile import Profile
-from weft.runtime.run.checks import check_loss
 from weft.runtime.run.feeds import Data
 from weft.runtime.run.launch import Place
+from weft.runtime.run.refuse import is_cross_entropy, refuse
 from weft.runtime.run.results import Step, TrainResult
 from weft.runtime.run.train import AdviserFor, OnLoss, Options, start
 from weft.runtime.run.workload.asked import Asked, Loss
-from weft.runtime.run.workload.one_network import OneNetwork
-from weft.runtime.run.workload.peers import PeerNetworks
+from weft.runtime.run.workload.find import strategy_of, workload_of
 
 LONG = 3000  # minibatches of a run that has time for the papers' cycles
 LOOK_EVERY = 50  # minibatches, where a strategy has no cycle of its own
@@ -101,12 +100,12 @@ def train(
     adviser = _adviser(asked, adapt, look_every)
     kept = Options(Path(out) if out is not None else None, resume, save_every, trace, on_loss,
                    keep_every, adviser)  # fmt: skip
-    _refuse(asked, kept, adapt)
-    if registry.get(name_of_strategy).workload == "peers" or (plan is not None and plan.peers):
-        return start(asked, kept, PeerNetworks(asked))
-    work = OneNetwork(asked)
-    check_loss(work.graph, work.plan)
-    return start(asked, kept, work)
+    refuse(strategy_of(asked), {
+        "adapt": bool(adapt), "trace": trace is not None, "own loss": not is_cross_entropy(loss),
+        "own data": not isinstance(data, str), "plan file": plan is not None,
+        "save and resume": resume or save_every is not None,
+    })  # fmt: skip
+    return start(asked, kept, workload_of(asked))
 
 
 def _what_to_run(
@@ -143,16 +142,16 @@ def _batch(batch: int | None, plan: Plan | None) -> int:
 
 def _adviser(asked: Asked, adapt: bool | None, look_every: int | None) -> AdviserFor | None:
     """Who may change the plan: a strategy's own policy, or the strategy asked again."""
-    online = has_policy(asked.strategy)
+    strategy = strategy_of(asked)
+    online = strategy.online is not None
     if not (online if adapt is None else adapt):
         return None
     scale = min(1.0, asked.steps / LONG)
 
     def steering(plan: Plan) -> Steering:
         if online:
-            return policy_steering(
-                asked.strategy, plan, asked.options, look_every, asked.seed, scale
-            )
+            request = OnlineRequest(plan, asked.options, look_every, scale, asked.seed)
+            return PolicySteering(strategy.make_online(request))
         return Replanning(
             asked.strategy, plan, options=asked.options, every=look_every or LOOK_EVERY
         )

@@ -57,17 +57,20 @@ def demo(
     import torch
     from torch import nn
 
-    from weft import api, zoo
+    from weft import zoo
     from weft.data import load
     from weft.graph.optimizer import Optimizer
+    from weft.planning.compare import compare
+    from weft.planning.decide import decide
+    from weft.planning.task import make_task
     from weft.program.lower.lower import lower
     from weft.report.pictures import draw_gantt, draw_plan
     from weft.report.results import train_document, train_table
     from weft.report.tables import compare_table, plan_table
     from weft.report.trace import save_trace
     from weft.runtime.run.feeds import source_of
-    from weft.runtime.run.train import train
-    from weft.runtime.run.trainee import prepare, profile_for
+    from weft.adapt.train import train
+    from weft.runtime.run.workload.one_network import prepare, profile_for
     from weft.simulate.simulate import simulate
 
     fleet, batch, rule = parse_fleet(FLEET, "the demo's fleet"), 64, Optimizer("momentum", 0.02)
@@ -79,16 +82,16 @@ def demo(
         model, source_of("mnist5k", batch, 0), loss, fleet, batch=batch, rule=rule, emulated=True,
         name="lenet5",
     )  # fmt: skip
-    task = api.make_task(
+    task = make_task(
         profile_for(trainee, fleet, None),
         fleet,
         batch=batch,
         graph=trainee.graph,
         optimizer=rule.name,
     )
-    rows = api.compare(task)
+    rows = compare(task)
     best = next(row for row in rows if row.valid)
-    plan = api.decide(best.strategy, task)
+    plan = decide(best.strategy, task)
     if not json:
         show(compare_table(rows, f"lenet5, batch {batch}, one training step on pi, nuc and cloud"))
         show(plan_table(plan))

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from weft import api
 from weft.commands import values
 from weft.commands.app import app, say, show, show_json, writing
 from weft.commands.options import Classes, InputShape, Json, Model
 from weft.errors import InputError
+from weft.planning.profiles import joined, profile_model
 from weft.plans import registry
 from weft.plans.derive import load_profile, save_profile
 from weft.report.tables import list_table, profile_table
@@ -88,7 +88,7 @@ def profile(
     if add and output is None:
         raise InputError("--add needs the file to add to: give it with -o")
     known = load_profile(output) if add and output is not None and output.exists() else None
-    found = api.profile_model(
+    found = profile_model(
         model,
         device=device,
         batch=batch,
@@ -97,7 +97,7 @@ def profile(
         classes=classes,
     )
     if known is not None:
-        found = api.joined(known, found)
+        found = joined(known, found)
     if output is not None:
         with writing("profile file", output):
             save_profile(found, output)

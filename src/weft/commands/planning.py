@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from weft import api
 from weft.commands import values
 from weft.commands.app import app, say, show, show_json, writing
 from weft.commands.options import (
@@ -23,6 +22,9 @@ from weft.commands.options import (
 )
 from weft.errors import WeftError
 from weft.fleet.fleet import Fleet
+from weft.planning.compare import compare as compare_strategies
+from weft.planning.decide import decide, simulate_plan
+from weft.planning.task import ask
 from weft.plans import registry
 from weft.plans.derive import load_profile
 from weft.report.documents import compare_document, plan_document, timeline_document
@@ -52,7 +54,7 @@ def plan(
     Example:  weft plan lenet5 --fleet fleet.toml --strategy chain --batch 64 -o plan.json
     """
     chosen = registry.get(strategy)
-    task = api.ask(
+    task = ask(
         model,
         Fleet.load(fleet),
         batch=batch,
@@ -62,7 +64,7 @@ def plan(
         input_shape=values.shape(input_shape),
         classes=classes,
     )
-    found = api.decide(strategy, task)
+    found = decide(strategy, task)
     if output is not None:
         with writing("plan file", output):
             found.save(output)
@@ -100,7 +102,7 @@ def compare(
     names = values.names(strategies)
     for name in names or []:
         registry.get(name)  # a wrong name should not wait for the network to be read
-    task = api.ask(
+    task = ask(
         model,
         Fleet.load(fleet),
         batch=batch,
@@ -110,7 +112,7 @@ def compare(
         input_shape=values.shape(input_shape),
         classes=classes,
     )
-    rows = api.compare(task, names)
+    rows = compare_strategies(task, names)
     if json:
         show_json(compare_document(task.profile.model, task.batch, rows))
     else:
@@ -137,7 +139,7 @@ def simulate(
     \b
     Example:  weft simulate plan.json --gantt gantt.png --trace trace.json
     """
-    found, timeline = api.simulate_plan(plan, steps)
+    found, timeline = simulate_plan(plan, steps)
     if trace is not None:
         save_trace(trace, {"predicted": timeline})
         say(f"wrote {trace}")

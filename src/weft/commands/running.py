@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from weft import api
+from weft.api import load_model
 from weft.commands import values
 from weft.commands.app import app, say, show, show_json
 from weft.commands.options import (
@@ -99,7 +99,7 @@ def train(
     changes = Trace.load(trace, found) if trace is not None else None
     dataset = load(data)
     torch.manual_seed(seed)
-    module, _ = api.load_model(
+    module, _ = load_model(
         model,
         tuple(dataset.train_x.shape[1:]),
         classes or (None if ":" in model else dataset.classes),

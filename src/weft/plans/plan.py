@@ -1,6 +1,6 @@
 """The decision: which device holds which shard. Plain data, JSON both ways, printable, drawable.
 
-    plan = strategies.plan("chain", task)
+    plan = decide("chain", task)     # weft.planning.decide
     print(plan)                      # a table
     Plan.load("plan.json").save("again.json")
 
@@ -9,6 +9,7 @@ A plan carries the fleet and the profile it was made for, so that it alone can b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from weft.codecs.sizes import Codec
-from weft.errors import InputError
+from weft.errors import InputError, WeftError
 from weft.fleet.fleet import Fleet
 from weft.plans.peers import Peers
 from weft.plans.profile import Profile
@@ -116,11 +117,25 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     def draw(self, path: str | Path) -> None:
         """A picture of who holds what (PNG, SVG or PDF by the file's ending)."""
-        from weft.report.pictures import draw_plan
-
-        draw_plan(self, Path(path))
+        if _DRAW is None:
+            raise WeftError("nothing is there that draws plans: import weft first")
+        _DRAW(self, Path(path))
 
     def __str__(self) -> str:
-        from weft.report.tables import plan_table, render
+        """A table, where `weft` itself was imported; else one line."""
+        return _line(self) if _TABLE is None else _TABLE(self)
 
-        return render(plan_table(self))
+
+_TABLE: Callable[[Plan], str] | None = None
+_DRAW: Callable[[Plan, Path], None] | None = None
+
+
+def show_with(table: Callable[[Plan], str], draw: Callable[[Plan, Path], None]) -> None:
+    """How plans are printed and drawn from now on; `weft.api` sets it."""
+    global _TABLE, _DRAW
+    _TABLE, _DRAW = table, draw
+
+
+def _line(plan: Plan) -> str:
+    cost = "" if plan.predicted is None else f", {plan.predicted.seconds:.4g} s predicted"
+    return f"{plan.strategy}: {plan.model}, batch {plan.batch}, on {', '.join(plan.devices)}{cost}"

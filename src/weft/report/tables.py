@@ -23,7 +23,7 @@ from weft.report.words import count, layer_range, part_words, seconds, size
 from weft.strategies.decoupled.strategy import NAMES as PEERS
 
 if TYPE_CHECKING:
-    from weft.api import Row
+    from weft.planning.compare import Row
 
 KINDS = ("load", "forward", "loss", "backward", "update", "emit")
 FEW_DEVICES = 5  # a profile of more shows only who they are

@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from weft import zoo
-from weft.api import decide, make_task
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet, Link
 from weft.fleet.radio import radio_fleet
 from weft.graph.capture import capture
+from weft.planning.decide import decide
+from weft.planning.task import make_task
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Mode, Plan
 from weft.program.instructions import Forward, Miss, Recv, Send, Stitch

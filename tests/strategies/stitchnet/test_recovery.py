@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from weft import zoo
-from weft.api import decide, make_task
 from weft.errors import WeftError
 from weft.fleet.radio import radio_fleet
 from weft.graph.capture import capture
+from weft.planning.decide import decide
+from weft.planning.task import make_task
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan
 from weft.program.lower.lower import lower

@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 from weft import zoo
-from weft.api import make_task
 from weft.errors import InputError
 from weft.fleet.fleet import Device, Fleet, Link
 from weft.fleet.radio import radio_fleet
 from weft.graph.capture import capture
 from weft.graph.network import Graph
+from weft.planning.task import make_task
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan
 from weft.plans.task import Task

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from weft.fleet.city import City, Day, generated_city, real_city
 from weft.fleet.mobility import Walk
 from weft.papers.registry import Tell
+from weft.plans.online import Policy
 from weft.plans.profile import DeviceTimes, LayerCost, Profile
 from weft.strategies.edgemove.model import SplitCosts, split_costs
 from weft.strategies.edgemove.online.baselines import DeviceCloud, OnDevice, PipeDreamE
@@ -30,7 +31,6 @@ from weft.strategies.edgemove.online.edgemove import EdgeMove
 from weft.strategies.edgemove.online.journey import Journey, travel
 from weft.strategies.edgemove.online.pipeline import SPREAD
 from weft.strategies.edgemove.online.plus import EdgeMovePlus
-from weft.strategies.edgemove.online.policy import Policy
 
 BATCH = 32
 STEPS = 10_000

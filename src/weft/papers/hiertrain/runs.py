@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from weft import api
 from weft.fleet.fleet import Device, Fleet, Link, Route
 from weft.graph.network import Graph
+from weft.planning.task import make_task
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan
 from weft.plans.registry import make_plan
@@ -124,7 +124,7 @@ def task_of(setting: Setting, graph: Graph, mbps: float, cores: int = 1) -> Task
     profile = msgspec.structs.replace(
         profile, input_bytes=profile.input_bytes * setting.value_bytes // 4
     )
-    return api.make_task(profile, fleet, batch=BATCH, options={"route": setting.route}, graph=graph)
+    return make_task(profile, fleet, batch=BATCH, options={"route": setting.route}, graph=graph)
 
 
 def model_seconds(task: Task, plan: Plan) -> float:

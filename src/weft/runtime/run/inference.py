@@ -11,13 +11,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from weft import api
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.plans.plan import Plan
 from weft.plans.profile import Profile
 from weft.program.timeline import Timeline
 from weft.runtime.run.serve import latency_s, serve
+from weft.zoo.loading import load as load_model
 from weft.zoo.loading import short_name
 
 
@@ -53,7 +53,7 @@ def infer(
 ) -> InferResult:
     """Answers `repeat` times; checks the last answer against the whole network in this process."""
     torch.manual_seed(0)
-    module, example = api.load_model(model, input_shape, classes)
+    module, example = load_model(model, input_shape, classes)
     module.eval()
     if not isinstance(example, Tensor):
         raise InputError(f"{model} takes {len(example)} inputs; weft infer feeds one")

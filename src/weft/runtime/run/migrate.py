@@ -109,7 +109,8 @@ def go_back(run: Dispatch, plan: Plan, copy: Copy, gone: Iterable[str]) -> Move:
     others = {d: msg.End(run.run) for d in run.everyone if d not in went_back}
     run.tell(others, ANSWER_S)  # what they hold is of another minibatch
     run.adopt(next_version(run, plan))
-    moved, taken = 0, {}
+    moved = 0
+    taken: dict[str, tuple[str, ...]] = {}
     for device, job in run.assign().items():
         has = held.get(device, frozenset()) if device in went_back else frozenset()
         weights: State = {}

@@ -272,7 +272,7 @@ class Run(Dispatch):
             self.outcome.done.setdefault(device, step - 1)
         self.adviser.follow(self)
 
-    def note(self, step: int, kind: str, why: str = "", **what: Any) -> None:
+    def note(self, step: int, kind: str, why: str = "", /, **what: Any) -> None:
         """An event of the run, for people and for `--json`."""
         told = {"why": why} if why else {}
         at = round(time.monotonic() - self.begun_s, 3)

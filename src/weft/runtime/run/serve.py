@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from weft import api
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.graph.capture import capture, state_of
 from weft.graph.sequence import in_sequence
+from weft.planning.decide import decide
+from weft.planning.task import make_task
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan
 from weft.plans.profile import Profile
@@ -111,10 +112,8 @@ def serve(
     elif profile is None:
         profile = derive_profile(graph, fleet)
     if plan is None:
-        task = api.make_task(
-            profile, fleet, batch=batch, mode="infer", options=options, graph=graph
-        )
-        plan = api.decide(strategy, task)
+        task = make_task(profile, fleet, batch=batch, mode="infer", options=options, graph=graph)
+        plan = decide(strategy, task)
     if plan.mode != "infer":
         raise InputError(f"this plan of {plan.strategy} is for training, not for inference")
     if plan.swarm is not None and plan.swarm.copied:

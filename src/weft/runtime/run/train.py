@@ -28,17 +28,13 @@ from weft.runtime.run.launch import open_crew
 from weft.runtime.run.measured import total_counts
 from weft.runtime.run.outcome import Outcome
 from weft.runtime.run.record import Folder, RunFile
-from weft.runtime.run.recovery.clone import Clone
-from weft.runtime.run.recovery.go_back import GoBack
-from weft.runtime.run.recovery.leave_out import LeaveOut
 from weft.runtime.run.recovery.protocol import Recovery
 from weft.runtime.run.recovery.stop import Stop
 from weft.runtime.run.results import Step, TrainResult
 from weft.runtime.run.run import Run
 from weft.runtime.run.survivors import Survivors
 from weft.runtime.run.workload.asked import Asked
-from weft.runtime.run.workload.one_network import OneNetwork
-from weft.runtime.run.workload.peers import PeerNetworks
+from weft.runtime.run.workload.find import AnyWorkload, recovery_of
 from weft.runtime.run.workload.protocol import Trained
 
 OnLoss = Literal["recover", "stop"]
@@ -58,13 +54,13 @@ class Options:
     adviser_for: AdviserFor | None = None  # who may change a healthy run's plan
 
 
-def start(asked: Asked, options: Options, work: OneNetwork | PeerNetworks) -> TrainResult:
+def start(asked: Asked, options: Options, work: AnyWorkload) -> TrainResult:
     """The whole way. `work` is what `asked` was made into."""
     return _Training(asked, options, work).go()
 
 
 class _Training:
-    def __init__(self, asked: Asked, options: Options, work: OneNetwork | PeerNetworks) -> None:
+    def __init__(self, asked: Asked, options: Options, work: AnyWorkload) -> None:
         self.asked, self.options, self.work = asked, options, work
         self.folder = Folder(options.out) if options.out is not None else None
         self.adviser = self._adviser()
@@ -123,17 +119,13 @@ class _Training:
 
     def _recovery(self) -> Recovery:
         """What the plan's kind of mathematics allows."""
-        if self.options.on_loss == "stop":
-            return Stop()
-        if self.plan.swarm is not None:
-            return Clone()
-        return LeaveOut(self.plan) if self.plan.peers is not None else GoBack()
+        return Stop() if self.options.on_loss == "stop" else recovery_of(self.plan)
 
     def _adviser(self) -> Adviser:
         plan = self.work.plan
         if self.options.adviser_for is not None:
             return self.options.adviser_for(plan)
-        if plan.swarm is not None or plan.peers is not None or self.options.on_loss == "stop":
+        if not self._recovery().goes_back:
             return Nobody()
         return Survivors(plan.strategy, plan, self.asked.options, self.work.graph)
 

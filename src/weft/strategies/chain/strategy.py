@@ -20,7 +20,7 @@ import msgspec
 from weft.errors import InputError, WeftError
 from weft.plans import options
 from weft.plans.plan import Plan
-from weft.plans.registry import strategy
+from weft.plans.strategy import strategy
 from weft.plans.task import Task
 from weft.strategies.chain import cuts
 from weft.strategies.common.costs import Costs

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -19,7 +20,8 @@ from weft.plans import options
 from weft.plans.peers import SHARED, Held, Peer, Peers
 from weft.plans.plan import Plan
 from weft.plans.profile import DeviceTimes, Profile
-from weft.plans.registry import strategy
+from weft.plans.protocols import LEAVE_OUT, PEERS
+from weft.plans.strategy import WAITS, Refusals, strategy
 from weft.plans.task import Task
 from weft.strategies.decoupled.decide import (
     OPTIONS,
@@ -35,20 +37,50 @@ BEFORE = {
     "pretrain": "minibatches, at the machine where you type, before the network is decoupled",
     "public": "samples, the first of the set, that everybody has: for them and for calibration",
 }
+_REFUSES: Refusals = {
+    "adapt": "each device trains a network of its own: there is no split to change while it runs",
+    "trace": "peers keep to their own clocks, and a trace of the fleet is not handed to them yet",
+    "own loss": "peers train with cross-entropy, by which their networks are taken apart in classes",
+    "own data": "every peer opens its samples itself: give the name of a data set that all have",
+    "save and resume": "peers keep their weights to themselves until the end",
+    "falls silent": WAITS,
+}
+_ABILITIES: dict[str, Any] = {
+    "replan": False,
+    "workload": PEERS,
+    "recovery": LEAVE_OUT,
+    "needs": frozenset({"data"}),
+    "exact": False,
+    "refuses": _REFUSES,
+}
 _OWN = {**OPTIONS, **BEFORE, "shared": "ring | gossip | hub: how the shared layers are averaged"}
 
 
-@strategy("decoupled", "classes over peers without a server, by its paper", ("train",), _OWN)
+@strategy(
+    "decoupled", "classes over peers without a server, by its paper", ("train",), _OWN, **_ABILITIES
+)
 def decoupled_peers(task: Task) -> Plan:
     return peered(task, decoupled(_known(task)))
 
 
-@strategy("decoupled+", "the same: classes by speed and memory, and nobody waits", ("train",), _OWN)
+@strategy(
+    "decoupled+",
+    "the same: classes by speed and memory, and nobody waits",
+    ("train",),
+    _OWN,
+    **_ABILITIES,
+)
 def decoupled_plus_peers(task: Task) -> Plan:
     return peered(task, decoupled_plus(_known(task)))
 
 
-@strategy("fedavg", "the whole network at every device, averaged every round", ("train",), _OWN)
+@strategy(
+    "fedavg",
+    "the whole network at every device, averaged every round",
+    ("train",),
+    _OWN,
+    **_ABILITIES,
+)
 def fedavg_peers(task: Task) -> Plan:
     return peered(task, fedavg(_known(task)))
 

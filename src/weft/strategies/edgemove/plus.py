@@ -17,12 +17,20 @@ import numpy as np
 from weft.codecs.sizes import Codec
 from weft.plans import options
 from weft.plans.plan import Plan
-from weft.plans.registry import strategy
+from weft.plans.strategy import strategy
 from weft.plans.task import Task
 from weft.strategies.common.costs import Costs
 from weft.strategies.common.stages import layer_plan
 from weft.strategies.edgemove.model import period, useful_in_flight
-from weft.strategies.edgemove.strategy import IN_FLIGHT, cuttable, fleet_stages, split_plan, workers
+from weft.strategies.edgemove.strategy import (
+    IN_FLIGHT,
+    LIVE,
+    ONLINE,
+    cuttable,
+    fleet_stages,
+    split_plan,
+    workers,
+)
 
 MOST_IN_FLIGHT = 4  # plain SGD takes no more iterations up to here
 CODECS = {"codecs": "none | all: whether it may also choose a codec for activations and gradients"}
@@ -39,9 +47,13 @@ class Found(NamedTuple):
 
 
 @strategy(
-    "edgemove+", "server, cut and minibatches in flight chosen together", ("train",),
+    "edgemove+",
+    "server, cut and minibatches in flight chosen together",
+    ("train",),
     {**IN_FLIGHT, **CODECS},
-)  # fmt: skip
+    online=f"{LIVE}:edgemove_plus",
+    **ONLINE,
+)
 def edgemove_plus(task: Task) -> Plan:
     choose = options.choice(task, "codecs", ("none", "all"), "none") == "all"
     codecs: tuple[Codec, ...] = get_args(Codec) if choose else (options.codec(task),)

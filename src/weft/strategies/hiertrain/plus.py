@@ -23,7 +23,8 @@ from weft.errors import WeftError
 from weft.plans import options
 from weft.plans.plan import Plan
 from weft.plans.profile import Profile
-from weft.plans.registry import get, strategy
+from weft.plans.registry import get
+from weft.plans.strategy import strategy
 from weft.plans.task import Task
 from weft.strategies.common.costs import Costs
 from weft.strategies.hiertrain.model import HierCosts, all_cells

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from weft.plans.plan import Plan
-from weft.plans.registry import Decide, strategy
+from weft.plans.protocols import CLONE, Decide
+from weft.plans.strategy import Refusals, strategy
 from weft.plans.task import Task
 from weft.strategies.stitchnet import mapped as stitchnet
 from weft.strategies.stitchnet.swarm import check_links, swarmed
@@ -17,6 +18,10 @@ RUN = {
     "slot_ms": "milliseconds of a time slot; without it losses are told at once and nobody waits",
     "every": "minibatches between two records of all weights, from which lost units are cloned",
 }
+REFUSES: Refusals = {
+    "adapt": "a swarm is spread anew when a device is lost, and stays as it is while all are there",
+    "comes back": "the units of a lost device have gone to others, and stay there",
+}
 
 
 def _register(name: str, summary: str, decide: Decide, options: Mapping[str, str]) -> None:
@@ -24,7 +29,16 @@ def _register(name: str, summary: str, decide: Decide, options: Mapping[str, str
         check_links(task.fleet)
         return swarmed(decide(task), task, stitchnet.measured(task))
 
-    strategy(name, summary, options={**options, **RUN})(decided)
+    strategy(
+        name,
+        summary,
+        options={**options, **RUN},
+        replan=False,
+        recovery=CLONE,
+        needs=frozenset({"graph", "links"}),
+        exact=False,
+        refuses=REFUSES,
+    )(decided)
 
 
 _register(

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from weft.api import make_task
 from weft.fleet.fleet import Fleet
 from weft.fleet.losses import TRAINING
 from weft.fleet.radio import Matrix, Radio, fleet_delivery, radio_fleet, topology
@@ -21,6 +20,7 @@ from weft.graph.optimizer import Optimizer
 from weft.graph.split.masked import Perceptron
 from weft.graph.split.masked_conv import ConvNet
 from weft.graph.split.missing import Update
+from weft.planning.task import make_task
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan
 from weft.reference.lossy import Channel

@@ -12,12 +12,13 @@ import torch
 from torch import nn
 
 import weft
-from weft.api import decide, make_task
 from weft.fleet.fleet import Fleet, Link
 from weft.fleet.losses import TESTING, TRAINING
 from weft.graph.capture import state_of
 from weft.graph.split.masked import Perceptron
 from weft.graph.split.missing import Update
+from weft.planning.decide import decide
+from weft.planning.task import make_task
 from weft.plans.derive import derive_profile
 from weft.reference.copies import output_with_copies
 from weft.report.results import train_document, train_table

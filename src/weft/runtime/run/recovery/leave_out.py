@@ -159,7 +159,7 @@ class LeaveOut(Recovery):
                  classes={str(c): who for c, who in owners.items()})  # fmt: skip
         for label, who in owners.items():
             if not who:
-                run.note(step, "class_without_owner", **{"class": label},
-                         kept_by=keepers(states, label))  # fmt: skip
+                what = {"class": label, "kept_by": keepers(states, label)}
+                run.note(step, "class_without_owner", **what)
 
 

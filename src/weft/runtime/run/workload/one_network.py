@@ -9,12 +9,13 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from weft import api
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.network import Graph
 from weft.graph.optimizer import Optimizer
+from weft.planning.decide import decide
+from weft.planning.task import make_task
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan
 from weft.plans.profile import Profile
@@ -94,10 +95,10 @@ class OneNetwork(Workload):
         asked = self.asked
         costs = profile_for(self.trainee, asked.fleet, asked.profile)
         if asked.plan is None:
-            task = api.make_task(costs, asked.fleet, batch=asked.batch, mode="train",
+            task = make_task(costs, asked.fleet, batch=asked.batch, mode="train",
                                  options=asked.options, graph=self.graph,
                                  optimizer=asked.rule.name)  # fmt: skip
-            return api.decide(asked.strategy, task)
+            return decide(asked.strategy, task)
         if len(asked.plan.profile.layers) != len(self.graph.layers):
             raise InputError(
                 f"the plan is for {len(asked.plan.profile.layers)} layers; "

@@ -15,7 +15,6 @@ import msgspec
 from torch import Tensor, nn
 from torch.nn import functional
 
-from weft import api
 from weft.data import batch_indices, load
 from weft.data.classes import class_rows
 from weft.errors import InputError
@@ -30,6 +29,8 @@ from weft.graph.split.classes.decouple import (
     score_filters,
 )
 from weft.graph.split.classes.network import DecoupledNet
+from weft.planning.decide import decide
+from weft.planning.task import make_task
 from weft.plans.derive import derive_profile, graph_profile, measured_times
 from weft.plans.peers import SHARED, Peers
 from weft.plans.plan import Plan
@@ -90,7 +91,7 @@ class PeerNetworks(Exchange):
         self.asked, self.data = asked, load(asked.data)
         self.emulation: Emulation | None = None
         self.dense, self.planned = self._plan(asked.model)
-        self.sets = {peer.device: peer.classes for peer in self.planned.peers.peers}
+        self.sets = {peer.device: peer.classes for peer in self._peers.peers}
         self.rows = dict(zip(self.sets, self._rows(), strict=True))
         self.net, own, self.plan = self.ready()
         assert self.plan.peers is not None
@@ -155,11 +156,11 @@ class PeerNetworks(Exchange):
             return asked.plan
         profile = self.emulation.profile if self.emulation else asked.profile
         profile = profile or derive_profile(graph, asked.fleet)
-        task = api.make_task(
+        task = make_task(
             profile, asked.fleet, batch=asked.batch, options=asked.options, graph=graph,
             optimizer=asked.rule.name,
         )  # fmt: skip
-        return api.decide(asked.strategy, task)
+        return decide(asked.strategy, task)
 
     def _rows(self) -> list[Tensor]:
         deal = self._peers.deal

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.codecs.sizes import Codec
+from weft.plans.online import Decision, Seen, Server, Setting
 from weft.strategies.edgemove.model import (
     Floats,
     SplitCosts,
@@ -29,7 +30,6 @@ from weft.strategies.edgemove.model import (
     useful_in_flight,
 )
 from weft.strategies.edgemove.online.baselines import alone, ways_of
-from weft.strategies.edgemove.online.policy import Decision, Seen, Server, Setting
 
 MOST_IN_FLIGHT = 4  # plain SGD takes no more iterations up to here
 # Minibatches that are remembered; a new measurement counts by how many are behind it. Links change

@@ -10,12 +10,15 @@ many minibatches are in flight. It keeps whatever memory it wants; it opens noth
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
 from weft.codecs.sizes import Codec
 from weft.fleet.fleet import Tier
+from weft.plans.plan import Plan
 
 
 class Setting(Struct, frozen=True):
@@ -71,3 +74,30 @@ class Policy(Protocol):
     every: int  # minibatches between two looks
 
     def decide(self, seen: Seen) -> Decision | None: ...
+
+
+Labels = Literal["worker", "home"]
+
+
+@dataclass(frozen=True)
+class OnlineRequest:
+    """What a live run tells the strategy whose policy shall watch it."""
+
+    plan: Plan
+    options: Mapping[str, object]
+    # Minibatches between two looks; None: as many as the policy itself wants, times `scale`. A live run
+    # has hundreds of minibatches where the papers have ten thousands.
+    every: int | None = None
+    scale: float = 1.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Online:
+    """A policy for a live run, and what the run must know to ask it."""
+
+    policy: Policy
+    reference: str  # the server whose times the policy's costs are: others are so many times slower
+    standby: str = "auto"  # auto | none | a server that keeps a copy of the worker's layers
+    labels: Labels = "worker"  # where the loss is computed
+    profiled: int = 100  # minibatches of a layer-by-layer profile, where a policy wants one

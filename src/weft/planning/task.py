@@ -1,0 +1,83 @@
+"""What a strategy is asked: the task.
+
+    task = ask("lenet5", fleet, batch=64)          # a network by name
+    task = make_task(profile, fleet, batch=64)     # from a profile
+
+Nothing here imports torch before a network is touched: planning from a profile needs none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from weft.errors import InputError
+from weft.fleet.fleet import Fleet
+from weft.graph.network import Graph
+from weft.plans.derive import derive_profile
+from weft.plans.plan import Mode, Plan
+from weft.plans.profile import Profile
+from weft.plans.task import Task
+from weft.program.memory import fits
+from weft.simulate.price import price
+
+BATCH: dict[Mode, int] = {"train": 32, "infer": 1}  # where the user gives none
+
+
+def ask(
+    text: str,
+    fleet: Fleet,
+    *,
+    batch: int | None = None,
+    mode: Mode = "train",
+    profile: Profile | None = None,
+    options: Mapping[str, object] | None = None,
+    input_shape: Sequence[int] | None = None,
+    classes: int | None = None,
+) -> Task:
+    """The task for a network by name. With a profile the name is only a label."""
+    if profile is not None:
+        named = msgspec.structs.replace(profile, model=text)
+        return make_task(named, fleet, batch=batch, mode=mode, options=options)
+    from weft.graph.capture import capture
+    from weft.zoo.loading import load, short_name
+
+    module, example = load(text, input_shape, classes, weights=False)
+    graph = capture(module, example, name=short_name(text))
+    derived = derive_profile(graph, fleet)
+    return make_task(derived, fleet, batch=batch, mode=mode, options=options, graph=graph)
+
+
+def make_task(
+    profile: Profile,
+    fleet: Fleet,
+    *,
+    batch: int | None = None,
+    mode: Mode = "train",
+    options: Mapping[str, object] | None = None,
+    graph: Graph | None = None,
+    source: str | None = None,
+    optimizer: str = "sgd",
+) -> Task:
+    """The task from a profile. To the strategy, a plan that does not fit costs infinitely much."""
+    batch = BATCH[mode] if batch is None else batch
+    if batch < 1:
+        raise InputError(f"batch {batch} is not allowed; it must be at least 1")
+    return Task(
+        profile=profile,
+        fleet=fleet,
+        batch=batch,
+        mode=mode,
+        source=fleet.data_device() if source is None else source,
+        price=seconds,
+        options={key: str(value) for key, value in (options or {}).items()},
+        graph=graph,
+        optimizer=optimizer,
+    )
+
+
+def seconds(candidate: Plan) -> float:
+    """Per step or answer, by the simulator; infinite where a device lacks the memory."""
+    return price(candidate).seconds if fits(candidate) else math.inf
