@@ -83,7 +83,7 @@ def test_a_policy_leaves_a_worker_out_of_reach(
     recovered = next(e for e in ran.live.events if e["kind"] == "recovered")
     assert recovered["worker"][0] == "e1"
     assert recovered["repeated"] <= 2 * 4
-    assert setting_of(ran.live.run.plan).worker in ("e2", None)
+    assert setting_of(ran.live.plan).worker in ("e2", None)
 
 
 def test_options_that_cannot_be_right_are_refused(subject: Subject, fleet: Fleet) -> None:
@@ -115,7 +115,7 @@ def test_device_cloud_keeps_its_machine_in_a_live_run_and_cuts_again_when_the_li
     assert first["why"] == "the best cut for the cloud"
     assert last["why"] == "the data rates changed"
     assert last["cut"][0] < last["cut"][1] == 3
-    assert setting_of(ran.live.run.plan) == Setting("e3", 3, 2)
+    assert setting_of(ran.live.plan) == Setting("e3", 3, 2)
 
 
 def test_a_short_run_shortens_the_papers_cycles_unless_told_otherwise(

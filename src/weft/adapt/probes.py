@@ -52,7 +52,7 @@ class Probes:
             paced = server in self.run.settings.paced
             times = plan.profile.devices[server]
             network = msg.TestNetwork(
-                self.run.run, probe_network(flops, secrets.randbits(32)), plan.batch,
+                self.run.run_id, probe_network(flops, secrets.randbits(32)), plan.batch,
                 secrets.randbits(32), _whole(times, last, plan.batch) if paced else 0.0,
             )  # fmt: skip
             with contextlib.suppress(WeftError):  # it has just gone: it will be missed elsewhere
@@ -81,7 +81,7 @@ class Probes:
         if not sizes:
             return
         self._waiting, self._since = set(sizes), time.monotonic()
-        command = msg.ProbeServers(self.run.run, sizes, EXCHANGE_S)
+        command = msg.ProbeServers(self.run.run_id, sizes, EXCHANGE_S)
         self.run.crew.ask(source, command, self.run.settings.deadline_s)
 
     def wait(self, seconds: float) -> None:

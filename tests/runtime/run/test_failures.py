@@ -131,9 +131,9 @@ def test_a_cancelled_run_stops_a_device_that_waits_for_nobody(
 
         with pytest.raises(KeyboardInterrupt):
             run.steps(0, MANY, stop)
-        nodes.crew.ask("pi", msg.Cancel(run.run, "stopped by the user"), 5.0)
+        nodes.crew.ask("pi", msg.Cancel(run.run_id, "stopped by the user"), 5.0)
         # it answers only when its worker has come to rest
-        (spans,) = nodes.crew.ask("pi", msg.GetTimeline(run.run), 10.0)
+        (spans,) = nodes.crew.ask("pi", msg.GetTimeline(run.run_id), 10.0)
         assert isinstance(spans, msg.Spans)
     (welcome,) = nodes.crew.ask("pi", msg.Hello(), 5.0)
     assert isinstance(welcome, msg.Welcome)
@@ -154,12 +154,12 @@ def test_rubbish_on_its_keys_is_counted_and_dropped_and_the_run_goes_on(
                 stranger.session.put(data, junk)
                 stranger.session.put(data, junk, attachment=os.urandom(30))
                 stranger.session.put(data, b"x", attachment=junk)
-                stranger.session.put(keys.report(nodes.group, run.run), junk)
-                stranger.session.put(keys.answer(nodes.group, run.run), junk, attachment=junk)
+                stranger.session.put(keys.report(nodes.group, run.run_id), junk)
+                stranger.session.put(keys.answer(nodes.group, run.run_id), junk, attachment=junk)
                 replies = list(stranger.session.get(control, payload=junk, timeout=10.0))
                 assert [r.ok for r in replies] == [None]
             foreign = Header("other", 0, 0, "act", 1, 0, "pi", "nuc", 1)
-            announced = msgspec.structs.replace(foreign, run=run.run, bytes=1 << 29)
+            announced = msgspec.structs.replace(foreign, run=run.run_id, bytes=1 << 29)
             for header in (foreign, announced):
                 stranger.session.put(data, b"x", attachment=pack_header(header))
             # asked on the same way as the puts: when this is answered, they have arrived

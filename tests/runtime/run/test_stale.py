@@ -123,7 +123,7 @@ def test_a_device_that_stands_by_has_the_holders_weights_buffers_and_optimizer(
     def look(run: Run) -> None:
         run.steps(0, STEPS)
         for device in ("nuc", "cloud"):
-            pieces = run.crew.ask(device, msg.GetState(run.run), 10.0)
+            pieces = run.crew.ask(device, msg.GetState(run.run_id), 10.0)
             found: list[dict[str, Tensor]] = [{}, {}]
             for piece in pieces:
                 assert isinstance(piece, msg.StatePiece)

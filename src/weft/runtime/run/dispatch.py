@@ -61,7 +61,7 @@ class Dispatch:
         if feed is None and settings.data is None and not own:
             raise InputError("nothing to run on: give data or a feed")
         self.crew, self.graph, self.settings = crew, graph, settings
-        self.run = secrets.token_hex(6)
+        self.run_id = secrets.token_hex(6)
         # Devices that have no part in the plan but may get one. They belong to the run, so that they can
         # be probed. One of them may come and go without harm.
         self.also = also
@@ -72,7 +72,7 @@ class Dispatch:
         self._feed = feed
         self._feeder: Feeder | None = None  # where devices open the data themselves
         if feed is not None and settings.data is None:
-            self._feeder = Feeder(crew.session, crew.group, self.run, feed)
+            self._feeder = Feeder(crew.session, crew.group, self.run_id, feed)
         self.adopt(plan)
 
     def adopt(self, plan: Plan) -> None:
@@ -88,7 +88,7 @@ class Dispatch:
     def feed_from_here(self) -> None:
         """From now on samples come from here, if they are here: the source need not have the data."""
         if self._feed is not None and self._feeder is None:
-            self._feeder = Feeder(self.crew.session, self.crew.group, self.run, self._feed)
+            self._feeder = Feeder(self.crew.session, self.crew.group, self.run_id, self._feed)
             self.settings = replace(self.settings, data=None)
 
     @property
@@ -114,11 +114,11 @@ class Dispatch:
 
     def cancel(self, why: str) -> None:
         """Whoever is at work stops; what has been updated stays as it is."""
-        self.tell({d: msg.Cancel(self.run, why[:500]) for d in self.everyone}, CANCEL_S)
+        self.tell({d: msg.Cancel(self.run_id, why[:500]) for d in self.everyone}, CANCEL_S)
 
     def release(self) -> None:
         """Every device forgets the run; it may be given a job of it again."""
-        self.tell({d: msg.End(self.run) for d in self.everyone}, RELEASE_S)
+        self.tell({d: msg.End(self.run_id) for d in self.everyone}, RELEASE_S)
 
     def tell(self, commands: Mapping[str, msg.Command], seconds: float) -> None:
         """Says something to those who are still there; nobody has to answer."""
@@ -132,7 +132,7 @@ class Dispatch:
         """Every device has its job, its weights and its neighbours; nothing has been computed."""
         self.crew.wait_for(self.devices, self.settings.deadline_s)
         jobs = self.assign()
-        self.crew.listen(self.run)  # not before: a refused run must not make a running one deaf
+        self.crew.listen(self.run_id)  # not before: a refused run must not make a running one deaf
         for device, job in jobs.items():
             weights: State = {}
             memory: State = {}
@@ -159,13 +159,15 @@ class Dispatch:
 
     def enlist(self, device: str) -> None:
         """A device beside the plan that has come while the run goes on."""
-        self.crew.ask(device, msg.Assign(self.job(device)), self._job_wait_s)
-        self.crew.ask(device, msg.Prepare(self.run), self._job_wait_s)
+        job = self.job(device)
+        self.crew.ask(device, msg.Assign(job), self._job_wait_s)
+        self.crew.ask(device, msg.Prepare(self.run_id), self._job_wait_s)
+        self._segments[device] = job.segments
 
     def build(self) -> None:
-        """Every device makes ready to compute, and sees that it reaches its neighbours."""
+        """Every device with a job makes ready to compute, and sees that it reaches its neighbours."""
         wait = self._job_wait_s + BUILD_S
-        self.crew.ask_all({d: msg.Prepare(self.run) for d in self.everyone}, wait)
+        self.crew.ask_all({d: msg.Prepare(self.run_id) for d in self._segments}, wait)
 
     @property
     def _job_wait_s(self) -> float:
@@ -173,7 +175,7 @@ class Dispatch:
 
     def job(self, device: str) -> msg.Job:
         own = self.own.get(device)
-        return job_of(self.run, self.program, self.graph, self.settings, device, self.everyone, own)
+        return job_of(self.run_id, self.program, self.graph, self.settings, device, self.everyone, own)
 
     def segments(self, device: str) -> tuple[Segment, ...]:
         """What a device computes under the plan that was handed out last."""
@@ -182,7 +184,7 @@ class Dispatch:
     def ship(self, device: str, tensors: State, optimizer: bool) -> None:
         for piece in state_pieces(tensors, optimizer):
             wait = self.settings.deadline_s + len(piece.data) / SLOWEST_BYTES_PER_S
-            self.crew.ask(device, msg.Weights(self.run, piece.data, optimizer), wait)
+            self.crew.ask(device, msg.Weights(self.run_id, piece.data, optimizer), wait)
 
     # --- what comes home ------------------------------------------------------------------------
 
@@ -193,7 +195,7 @@ class Dispatch:
         total = sum(t.nbytes for t in self.initial.values())
         wanted = None if names is None else tuple(sorted(names))
         wait = self.settings.deadline_s + total / SLOWEST_BYTES_PER_S
-        asked = {d: msg.GetState(self.run, wanted) for d in devices}
+        asked = {d: msg.GetState(self.run_id, wanted) for d in devices}
         found: dict[str, tuple[State, State]] = {}
         for device, pieces in self.crew.ask_all(asked, wait).items():
             found[device] = ({}, {})
@@ -230,7 +232,7 @@ class Dispatch:
     ) -> tuple[list[Span], dict[str, msg.Spans]]:
         """What these devices did when, on this machine's clock."""
         replies = self.crew.ask_all(
-            {d: msg.GetTimeline(self.run, since) for d in devices}, self.settings.deadline_s
+            {d: msg.GetTimeline(self.run_id, since) for d in devices}, self.settings.deadline_s
         )
         reported: dict[str, msg.Spans] = {}
         for device, (spans,) in replies.items():
@@ -245,7 +247,7 @@ class Dispatch:
         found: dict[str, msg.At] = {}
         for device in devices:
             with contextlib.suppress(WeftError):
-                (at,) = self.crew.ask(device, msg.Where(self.run), seconds)
+                (at,) = self.crew.ask(device, msg.Where(self.run_id), seconds)
                 assert isinstance(at, msg.At)
                 found[device] = at
         return found

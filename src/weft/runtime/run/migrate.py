@@ -106,7 +106,7 @@ def go_back(run: Dispatch, plan: Plan, copy: Copy, gone: Iterable[str]) -> Move:
     begin = time.monotonic()
     held = {d: held_names(run.graph, run.program.code.get(d, ())) for d in run.devices}
     went_back = _go_back_alone(run, copy.step, set(gone))
-    others = {d: msg.End(run.run) for d in run.everyone if d not in went_back}
+    others = {d: msg.End(run.run_id) for d in run.everyone if d not in went_back}
     run.tell(others, ANSWER_S)  # what they hold is of another minibatch
     run.adopt(next_version(run, plan))
     moved = 0
@@ -135,7 +135,7 @@ def _go_back_alone(run: Dispatch, step: int, gone: set[str]) -> set[str]:
         if device in gone or device not in run.crew.present:
             continue
         with contextlib.suppress(WeftError):  # it keeps none: it gets all from here
-            run.crew.ask(device, msg.GoBack(run.run, step - 1), ANSWER_S)
+            run.crew.ask(device, msg.GoBack(run.run_id, step - 1), ANSWER_S)
             went_back.add(device)
     return went_back
 

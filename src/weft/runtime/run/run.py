@@ -176,7 +176,7 @@ class Run(Dispatch):
 
     def ask_to_run(self, begins: Mapping[str, int], last: int) -> None:
         starts = self._starts(begins)
-        commands = {d: msg.Run(self.run, n, last, starts[d]) for d, n in begins.items()}
+        commands = {d: msg.Run(self.run_id, n, last, starts[d]) for d, n in begins.items()}
         self.crew.ask_all(commands, self.settings.deadline_s)
 
     def _starts(self, devices: Iterable[str]) -> dict[str, float]:
@@ -216,10 +216,10 @@ class Run(Dispatch):
                 if event.device in self.devices and event.device not in self.absent:
                     done = min(self.outcome.done.values())
                     raise LostDevice(
-                        event.device, f"{event} (after minibatch {done} of run {self.run})"
+                        event.device, f"{event} (after minibatch {done} of run {self.run_id})"
                     )
             case (Header() as header, bytes() as payload):
-                if header.run == self.run and header.kind == "answer":
+                if header.run == self.run_id and header.kind == "answer":
                     self.outcome.answer(header, payload)
 
     def _take_copy(self, kept: msg.Kept) -> None:

@@ -28,7 +28,6 @@ from weft.runtime.run.launch import open_crew
 from weft.runtime.run.measured import total_counts
 from weft.runtime.run.outcome import Outcome
 from weft.runtime.run.record import Folder, RunFile
-from weft.runtime.run.recovery.protocol import Recovery
 from weft.runtime.run.recovery.stop import Stop
 from weft.runtime.run.results import Step, TrainResult
 from weft.runtime.run.run import Run
@@ -63,6 +62,7 @@ class _Training:
     def __init__(self, asked: Asked, options: Options, work: AnyWorkload) -> None:
         self.asked, self.options, self.work = asked, options, work
         self.folder = Folder(options.out) if options.out is not None else None
+        self.recovery = Stop() if options.on_loss == "stop" else recovery_of(work.plan)
         self.adviser = self._adviser()
         self.plan = self.adviser.first(work.plan)
         self.first = 0
@@ -81,7 +81,7 @@ class _Training:
         with (
             open_crew(self.plan, self.asked.place, self._settings(), also) as (crew, settings),
             Run(crew, self.plan, work.graph, work.state, settings, work.feed, workload=work,
-                recovery=self._recovery(), adviser=self.adviser) as run,
+                recovery=self.recovery, adviser=self.adviser) as run,
         ):  # fmt: skip
             run.prepare(memory)
             if settings.trace is not None:
@@ -117,21 +117,17 @@ class _Training:
 
     # --- what goes with a run -------------------------------------------------------------------
 
-    def _recovery(self) -> Recovery:
-        """What the plan's kind of mathematics allows."""
-        return Stop() if self.options.on_loss == "stop" else recovery_of(self.plan)
-
     def _adviser(self) -> Adviser:
         plan = self.work.plan
         if self.options.adviser_for is not None:
             return self.options.adviser_for(plan)
-        if not self._recovery().goes_back:
+        if not self.recovery.goes_back:
             return Nobody()
         return Survivors(plan.strategy, plan, self.asked.options, self.work.graph)
 
     def _settings(self) -> Settings:
         keep: set[int] = set()
-        if self.options.on_loss == "recover" and len(self.plan.devices) > 1:
+        if self.recovery.goes_back and len(self.plan.devices) > 1:
             keep.add(self.options.keep_every or interval(self.plan))
         if self.folder and self.options.save_every:
             keep.add(self.options.save_every)

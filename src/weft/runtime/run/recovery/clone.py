@@ -96,11 +96,12 @@ class Clone(Recovery):
         """The survivors stop; the lost units are cloned; everybody gets a new job."""
         if not isinstance(fault, LostDevice):
             raise fault
+        self._begin(run)
         begin = time.monotonic()
         step = self._next(run, last)
         self._note_lost(run, fault.device, step, begin)
         left = [d for d in run.devices if d not in run.absent]
-        run.tell({d: msg.Cancel(run.run, "a device is lost") for d in left}, 2.0)
+        run.tell({d: msg.Cancel(run.run_id, "a device is lost") for d in left}, 2.0)
         there = run.crew.present  # only now: whoever died together with it has not answered
         for device in left:
             if device not in there:
@@ -112,7 +113,7 @@ class Clone(Recovery):
         # Should one more be lost in what follows, the run comes back here with that one.
         state, memory = self._gathered = self._gathered or self._gather(run, survivors)
         self._go_over_to(run, after_loss(before, lost, units_weigh(run.graph, state)), step)
-        idle = {d: msg.End(run.run) for d in survivors if d not in run.devices}
+        idle = {d: msg.End(run.run_id) for d in survivors if d not in run.devices}
         run.tell(idle, 2.0)
         run.initial = state
         run.prepare(memory)

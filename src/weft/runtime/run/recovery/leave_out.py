@@ -58,7 +58,7 @@ class LeaveOut(Recovery):
         try:
             run.crew.ask(device, msg.Assign(job), run.settings.deadline_s)
             run.ship(device, state, optimizer=False)
-            run.crew.ask(device, msg.Prepare(run.run), run.settings.deadline_s)
+            run.crew.ask(device, msg.Prepare(run.run_id), run.settings.deadline_s)
         except WeftError:
             return False  # gone again, or not up yet
         self._ready.add(device)
@@ -129,7 +129,7 @@ class LeaveOut(Recovery):
     def _where(self, run: Run, devices: tuple[str, ...]) -> dict[str, int]:
         # Under a new plan a device counts from where it began, so what was heard before counts too.
         done = run.outcome.done
-        asked = {d: msg.Where(run.run) for d in devices}
+        asked = {d: msg.Where(run.run_id) for d in devices}
         found = {}
         for device, (at,) in run.crew.ask_all(asked, run.settings.deadline_s).items():
             assert isinstance(at, msg.At)
