@@ -13,6 +13,7 @@ import sys
 import msgspec
 import torch
 from torch import nn
+from weft.runtime.run.coordinator import Coordinator
 
 from weft import zoo
 from weft.fleet.fleet import Fleet
@@ -23,7 +24,6 @@ from weft.planning.decide import decide
 from weft.planning.task import make_task
 from weft.plans.plan import Plan, Shard
 from weft.runtime.emulate.pace import Emulation, emulation
-from weft.runtime.run.coordinator import Coordinator
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.launch import Place, open_crew
 

@@ -19,6 +19,7 @@ import time
 import torch
 from stitchnet_run import DATA, FLEET, MAPPINGS, Ran, Subject
 from torch import nn
+from weft.runtime.run.swarm import SwarmCoordinator
 
 from weft.data import batch_indices
 from weft.fleet.losses import TRAINING
@@ -27,7 +28,6 @@ from weft.graph.split.masked_conv import ConvNet
 from weft.plans.plan import Plan
 from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.run.outcome import Outcome
-from weft.runtime.run.swarm import SwarmCoordinator
 from weft.strategies.stitchnet.importance import failure_order
 from weft.strategies.stitchnet.swarm import known_links, spread_of
 

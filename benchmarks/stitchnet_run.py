@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from weft.runtime.run.swarm import SwarmCoordinator, total_counts
 
 from weft import zoo
 from weft.data import batch_indices, load
@@ -39,7 +40,6 @@ from weft.reference.lossy import BATCH, Channel, evaluate
 from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.outcome import Outcome
-from weft.runtime.run.swarm import SwarmCoordinator, total_counts
 from weft.strategies.stitchnet.swarm import routes_of, spread_of
 from weft.strategies.stitchnet.topology import EXPONENT, find_topology
 

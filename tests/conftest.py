@@ -130,6 +130,14 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Graphs that tests keep are not the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 def chain_graph(module: nn.Sequential, x: Tensor) -> Graph:
     """A chain as capture would see it, without its cost: one layer per convolution or linear."""
     source = "x"

@@ -349,3 +349,11 @@ def test_the_real_command_works_as_a_process_without_importing_torch(folder: Pat
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["model"] == "three"
     assert done.stderr.strip() == "False"
+
+
+def test_help_imports_no_planner() -> None:
+    script = (
+        "import sys, weft.cli; heavy = {'torch', 'numpy', 'weft.api', 'weft.plans.registry'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

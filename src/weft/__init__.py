@@ -4,22 +4,22 @@
     plan = weft.plan(model, example_input, fleet, strategy="chain")
     print(plan)
 
-Torch is imported only when a network is touched, so that `import weft` is quick.
+Each name is imported when it is first asked for: `import weft` is quick, and torch is imported only
+when a network is touched.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from weft.api import load_model, plan
-from weft.errors import InputError, LostDevice, WeftError
-from weft.fleet.fleet import Fleet
-from weft.plans.plan import Plan
-from weft.version import __version__
-
 if TYPE_CHECKING:
     from weft.adapt.train import train
+    from weft.api import load_model, plan
+    from weft.errors import InputError, LostDevice, WeftError
+    from weft.fleet.fleet import Fleet
     from weft.graph.capture import capture
+    from weft.plans.plan import Plan
     from weft.runtime.run.serve import serve
+    from weft.version import __version__
 
 __all__ = [
     "Fleet",
@@ -35,11 +35,19 @@ __all__ = [
     "train",
 ]
 
-# What is imported when it is first asked for, and from where: it imports torch.
+# Where each name comes from.
 LATER = {
-    "train": "weft.adapt.train",
-    "serve": "weft.runtime.run.serve",
+    "Fleet": "weft.fleet.fleet",
+    "InputError": "weft.errors",
+    "LostDevice": "weft.errors",
+    "Plan": "weft.plans.plan",
+    "WeftError": "weft.errors",
+    "__version__": "weft.version",
     "capture": "weft.graph.capture",
+    "load_model": "weft.api",
+    "plan": "weft.api",
+    "serve": "weft.runtime.run.serve",
+    "train": "weft.adapt.train",
 }
 
 

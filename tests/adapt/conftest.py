@@ -17,12 +17,12 @@ from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.network import Graph
 from weft.graph.optimizer import Optimizer
 from weft.plans.derive import derive_profile
-from weft.plans.online import Online, Decision, Seen, Setting
+from weft.plans.online import Decision, Online, Seen, Setting
 from weft.plans.plan import Plan, Shard
 from weft.runtime.emulate.local import LocalFleet
+from weft.runtime.run.jobs import Settings
 from weft.runtime.run.recovery.go_back import GoBack
 from weft.runtime.run.run import Run
-from weft.runtime.run.jobs import Settings
 
 SERVERS = ("e1", "e2", "e3")
 
@@ -168,9 +168,7 @@ def go(subject: Subject, fleet: Fleet) -> Callable[..., Ran]:
             live.prepare()
             if settings.trace is not None:
                 live.start_trace()
-            outcome = live.steps(
-                0, steps, lambda outcome: on_step(min(outcome.done.values()) + 1)
-            )
+            outcome = live.steps(0, steps, lambda outcome: on_step(min(outcome.done.values()) + 1))
             found, _ = live.collect()
         return Ran(live, found, outcome.losses)
 

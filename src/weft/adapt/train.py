@@ -108,9 +108,7 @@ def train(
     return start(asked, kept, workload_of(asked))
 
 
-def _what_to_run(
-    fleet: Fleet | None, plan: Plan | None, strategy: str | None
-) -> tuple[Fleet, str]:
+def _what_to_run(fleet: Fleet | None, plan: Plan | None, strategy: str | None) -> tuple[Fleet, str]:
     if plan is not None:
         if plan.mode != "train":
             raise InputError(f"this plan of {plan.strategy} is for {plan.mode}, not for training")

@@ -10,7 +10,6 @@ import typer
 from weft.commands.app import app, say, show, show_json
 from weft.commands.options import Json
 from weft.commands.running import progress_bar
-from weft.fleet.parse import parse_fleet
 
 FLEET = """
 [[device]]
@@ -54,11 +53,16 @@ def demo(
     \b
     Example:  weft demo
     """
+    from weft.runtime.emulate.forked import warm
+
+    warm()  # the emulated devices' process imports torch while this one does
     import torch
     from torch import nn
 
     from weft import zoo
+    from weft.adapt.train import train
     from weft.data import load
+    from weft.fleet.parse import parse_fleet
     from weft.graph.optimizer import Optimizer
     from weft.planning.compare import compare
     from weft.planning.decide import decide
@@ -69,7 +73,6 @@ def demo(
     from weft.report.tables import compare_table, plan_table
     from weft.report.trace import save_trace
     from weft.runtime.run.feeds import source_of
-    from weft.adapt.train import train
     from weft.runtime.run.workload.one_network import prepare, profile_for
     from weft.simulate.simulate import simulate
 

@@ -11,10 +11,6 @@ from weft.commands import values
 from weft.commands.app import app, say, show, show_json, writing
 from weft.commands.options import Classes, InputShape, Json, Model
 from weft.errors import InputError
-from weft.planning.profiles import joined, profile_model
-from weft.plans import registry
-from weft.plans.derive import load_profile, save_profile
-from weft.report.tables import list_table, profile_table
 
 
 @app.command()
@@ -25,6 +21,7 @@ def models(json: Json = False) -> None:
     Example:  weft models
     """
     from weft import zoo
+    from weft.report.tables import list_table
 
     found = [zoo.get(name) for name in zoo.names()]
     if json:
@@ -51,6 +48,9 @@ def strategies(json: Json = False) -> None:
     \b
     Example:  weft strategies
     """
+    from weft.plans import registry
+    from weft.report.tables import list_table
+
     found = [registry.get(name) for name in registry.names()]
     if json:
         rows = [
@@ -85,6 +85,10 @@ def profile(
     Example:  weft profile lenet5 --device pi -o lenet5.json
               weft profile lenet5 --device cloud --gflops 100 -o lenet5.json --add
     """
+    from weft.planning.profiles import joined, profile_model
+    from weft.plans.derive import load_profile, save_profile
+    from weft.report.tables import profile_table
+
     if add and output is None:
         raise InputError("--add needs the file to add to: give it with -o")
     known = load_profile(output) if add and output is not None and output.exists() else None

@@ -1,4 +1,7 @@
-"""Deciding before anything runs: plan, compare, simulate."""
+"""Deciding before anything runs: plan, compare, simulate.
+
+Each command imports what it needs when it runs, so that `weft --help` is quick.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,6 @@ from weft.commands.options import (
     Settings,
 )
 from weft.errors import WeftError
-from weft.fleet.fleet import Fleet
-from weft.planning.compare import compare as compare_strategies
-from weft.planning.decide import decide, simulate_plan
-from weft.planning.task import ask
-from weft.plans import registry
-from weft.plans.derive import load_profile
-from weft.report.documents import compare_document, plan_document, timeline_document
-from weft.report.pictures import draw_gantt
-from weft.report.tables import compare_table, plan_table, timeline_table
-from weft.report.trace import save_trace
 
 
 @app.command()
@@ -53,6 +46,14 @@ def plan(
     \b
     Example:  weft plan lenet5 --fleet fleet.toml --strategy chain --batch 64 -o plan.json
     """
+    from weft.fleet.fleet import Fleet
+    from weft.planning.decide import decide
+    from weft.planning.task import ask
+    from weft.plans import registry
+    from weft.plans.derive import load_profile
+    from weft.report.documents import plan_document
+    from weft.report.tables import plan_table
+
     chosen = registry.get(strategy)
     task = ask(
         model,
@@ -99,6 +100,14 @@ def compare(
     \b
     Example:  weft compare lenet5 --fleet fleet.toml --strategies chain,all-cloud
     """
+    from weft.fleet.fleet import Fleet
+    from weft.planning.compare import compare as compare_strategies
+    from weft.planning.task import ask
+    from weft.plans import registry
+    from weft.plans.derive import load_profile
+    from weft.report.documents import compare_document
+    from weft.report.tables import compare_table
+
     names = values.names(strategies)
     for name in names or []:
         registry.get(name)  # a wrong name should not wait for the network to be read
@@ -139,6 +148,12 @@ def simulate(
     \b
     Example:  weft simulate plan.json --gantt gantt.png --trace trace.json
     """
+    from weft.planning.decide import simulate_plan
+    from weft.report.documents import timeline_document
+    from weft.report.pictures import draw_gantt
+    from weft.report.tables import timeline_table
+    from weft.report.trace import save_trace
+
     found, timeline = simulate_plan(plan, steps)
     if trace is not None:
         save_trace(trace, {"predicted": timeline})

@@ -14,6 +14,7 @@ import msgspec
 
 from weft.errors import InputError
 from weft.graph.network import Graph
+from weft.planning.task import named_graph
 from weft.plans.derive import derive_times, graph_profile, layer_costs, measured_times
 from weft.plans.profile import DeviceTimes, Profile
 
@@ -35,16 +36,15 @@ def profile_model(
         raise InputError(f"batch {batch} is not allowed; it must be at least 1")
     if gflops is not None and not (math.isfinite(gflops) and gflops > 0):
         raise InputError(f"gflops {gflops} is not allowed; it must be a number above 0")
+    if gflops is not None:
+        graph = named_graph(text, input_shape, classes)
+        return graph_profile(graph, {device: derive_times(layer_costs(graph), gflops)})
     from weft.graph.capture import capture
     from weft.zoo.loading import load, short_name
 
-    module, example = load(text, input_shape, classes, weights=gflops is None)
+    module, example = load(text, input_shape, classes)
     graph = capture(module, example, name=short_name(text))
-    if gflops is not None:
-        times = derive_times(layer_costs(graph), gflops)
-    else:
-        times = measure_here(module, graph, batch=batch)
-    return graph_profile(graph, {device: times})
+    return graph_profile(graph, {device: measure_here(module, graph, batch=batch)})
 
 
 def joined(known: Profile, new: Profile) -> Profile:

@@ -15,6 +15,7 @@ import msgspec
 
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
+from weft.graph.cache import graph_key, load_graph, store_graph
 from weft.graph.network import Graph
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Mode, Plan
@@ -41,13 +42,26 @@ def ask(
     if profile is not None:
         named = msgspec.structs.replace(profile, model=text)
         return make_task(named, fleet, batch=batch, mode=mode, options=options)
-    from weft.graph.capture import capture
-    from weft.zoo.loading import load, short_name
-
-    module, example = load(text, input_shape, classes, weights=False)
-    graph = capture(module, example, name=short_name(text))
+    graph = named_graph(text, input_shape, classes)
     derived = derive_profile(graph, fleet)
     return make_task(derived, fleet, batch=batch, mode=mode, options=options, graph=graph)
+
+
+def named_graph(
+    text: str, input_shape: Sequence[int] | None = None, classes: int | None = None
+) -> Graph:
+    """A network's graph by its name. That of a zoo network is kept for the next command."""
+    key = graph_key(text, input_shape, classes)
+    graph = load_graph(key) if key is not None else None
+    if graph is None:
+        from weft.graph.capture import capture
+        from weft.zoo.loading import load, short_name
+
+        module, example = load(text, input_shape, classes, weights=False)
+        graph = capture(module, example, name=short_name(text))
+        if key is not None:
+            store_graph(key, graph)
+    return graph
 
 
 def make_task(

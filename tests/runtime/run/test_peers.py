@@ -30,6 +30,9 @@ from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.node.class_samples import Epochs, columns
 from weft.runtime.node.groups import Groups, Slice
 from weft.runtime.run.jobs import Settings
+from weft.runtime.run.outcome import Outcome
+from weft.runtime.run.recovery.leave_out import LeaveOut
+from weft.runtime.run.run import Run
 from weft.runtime.run.workload.networks import Own
 from weft.runtime.run.workload.peer_networks import (
     exact,
@@ -41,9 +44,6 @@ from weft.runtime.run.workload.peer_networks import (
     settled,
     whole_networks,
 )
-from weft.runtime.run.outcome import Outcome
-from weft.runtime.run.recovery.leave_out import LeaveOut
-from weft.runtime.run.run import Run
 from weft.runtime.run.workload.peers import Exchange
 from weft.runtime.wire import messages as msg
 from weft.strategies.decoupled.topology import FOUR_OF_FIVE, topology
@@ -135,7 +135,9 @@ def settings(local: LocalFleet, **changes: Any) -> Settings:
 class Peered(Run):
     """A run of peers, and what each of them has at the end."""
 
-    def __init__(self, local: LocalFleet, plan: Plan, own: dict[str, Own], wanted: Settings) -> None:
+    def __init__(
+        self, local: LocalFleet, plan: Plan, own: dict[str, Own], wanted: Settings
+    ) -> None:
         assert plan.peers is not None
         self.peers = plan.peers
         first = own[NAMES[0]]

@@ -20,8 +20,8 @@ from weft.graph.optimizer import Optimizer
 from weft.plans.plan import Part, Plan, Shard
 from weft.program.lower.lanes import lanes_of
 from weft.runtime.emulate.local import LocalFleet
-from weft.runtime.run.run import Run
 from weft.runtime.run.jobs import Settings
+from weft.runtime.run.run import Run
 from weft.runtime.wire import messages as msg
 from weft.simulate.price import price
 

@@ -24,10 +24,10 @@ from weft.runtime.node.groups import MEAN
 from weft.runtime.node.interpreter import Interpreter
 from weft.runtime.node.samples import Samples
 from weft.runtime.node.series import Leg
+from weft.runtime.node.snapshots import Snapshots
 from weft.runtime.node.tensors import Values
 from weft.runtime.wire.fabric import Fabric
 from weft.runtime.wire.mailbox import Cancelled
-from weft.runtime.node.snapshots import Snapshots
 from weft.runtime.wire.messages import Finished, Job, Progress, Report
 
 REPORT_EVERY_S = 0.1

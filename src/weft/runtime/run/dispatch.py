@@ -175,7 +175,9 @@ class Dispatch:
 
     def job(self, device: str) -> msg.Job:
         own = self.own.get(device)
-        return job_of(self.run_id, self.program, self.graph, self.settings, device, self.everyone, own)
+        return job_of(
+            self.run_id, self.program, self.graph, self.settings, device, self.everyone, own
+        )
 
     def segments(self, device: str) -> tuple[Segment, ...]:
         """What a device computes under the plan that was handed out last."""
@@ -212,9 +214,7 @@ class Dispatch:
         self.place(self.states(self.devices), state, memory)
         return state, memory
 
-    def place(
-        self, states: Mapping[str, tuple[State, State]], state: State, memory: State
-    ) -> None:
+    def place(self, states: Mapping[str, tuple[State, State]], state: State, memory: State) -> None:
         """Writes what devices hold into the whole network's weights and memory.
 
         Copies of a layer have equal weights, but running statistics of their own samples. Those of the

@@ -32,7 +32,7 @@ from weft.runtime.run.jobs import Settings
 from weft.runtime.run.measured import added, done_everywhere, timeline_of
 from weft.runtime.run.migrate import migrate
 from weft.runtime.run.outcome import Outcome, Stalled
-from weft.runtime.run.recovery.protocol import Fault, Recovery
+from weft.runtime.run.recovery.protocol import Recovery
 from weft.runtime.run.recovery.stop import Stop
 from weft.runtime.run.workload.protocol import Workload
 from weft.runtime.wire import messages as msg
@@ -83,7 +83,9 @@ class Run(Dispatch):
 
     def prepare(self, optimizer_state: Mapping[str, Tensor] | None = None) -> None:
         super().prepare(optimizer_state)
-        self.copies.newest = Copy(self.copies.newest.step, self.initial, dict(optimizer_state or {}))
+        self.copies.newest = Copy(
+            self.copies.newest.step, self.initial, dict(optimizer_state or {})
+        )
 
     # --- minibatches ----------------------------------------------------------------------------
 

@@ -19,10 +19,12 @@ from weft.graph.capture import capture, state_of
 from weft.graph.sequence import in_sequence
 from weft.planning.decide import decide
 from weft.planning.task import make_task
+from weft.plans import registry
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan
 from weft.plans.profile import Profile
 from weft.program.timeline import Timeline
+from weft.runtime.emulate.forked import warm
 from weft.runtime.emulate.pace import emulation
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.launch import Place, open_crew
@@ -83,7 +85,7 @@ def serve(
     example_input: Tensor,
     fleet: Fleet,
     *,
-    strategy: str = "chain",
+    strategy: str | None = None,
     plan: Plan | None = None,
     batch: int | None = None,
     local: bool = False,
@@ -103,6 +105,8 @@ def serve(
         batch = plan.batch if plan else len(example_input)
     if batch < 1:
         raise InputError(f"batch {batch} is not allowed; it must be at least 1")
+    if place.emulated:
+        warm()
     graph = capture(model, example_input, name=name)
     state = state_of(model)
     paced: frozenset[str] = frozenset()
@@ -113,13 +117,18 @@ def serve(
         profile = derive_profile(graph, fleet)
     if plan is None:
         task = make_task(profile, fleet, batch=batch, mode="infer", options=options, graph=graph)
-        plan = decide(strategy, task)
+        plan = decide(strategy or registry.DEFAULT, task)
     if plan.mode != "infer":
         raise InputError(f"this plan of {plan.strategy} is for training, not for inference")
     if plan.swarm is not None and plan.swarm.copied:
         plan = priced(copied(plan, units_weigh(graph, state)))
     if plan.layering == "sequence":
         graph = in_sequence(graph)
+    if len(plan.profile.layers) != len(graph.layers) or plan.batch != batch:
+        raise InputError(
+            f"the plan is for {len(plan.profile.layers)} layers and batch {plan.batch}; "
+            f"this is {len(graph.layers)} layers and batch {batch}"
+        )
     inputs: dict[int, Tensor] = {}
     settings = Settings(deadline_s=deadline, paced=paced)
     with contextlib.ExitStack() as opening:

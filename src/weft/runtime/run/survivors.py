@@ -2,9 +2,9 @@
 
     adviser = Survivors("hiertrain+", plan, options, graph)
 
-The strategy is asked again for those who are left. Where it has no plan for them (HierTrain needs a device, an
-edge server and a cloud), another strategy that fits is taken; at the very least the device with the data
-goes on alone.
+The strategy is asked again for those who are left. Where it has no plan for them (HierTrain needs a device,
+an edge server and a cloud), another strategy that fits is taken. At the very least the device with the
+data goes on alone.
 """
 
 from __future__ import annotations
@@ -92,7 +92,9 @@ def plan_that_fits(strategy: str, task: Task) -> tuple[Plan, str]:
         except WeftError:
             continue
         return plan, "" if name == strategy else f"; {strategy} cannot plan without it, {name} can"
-    alone = layer_plan(without_options(task), registry.DEFAULT, [task.source] * len(task.profile.layers))
+    alone = layer_plan(
+        without_options(task), registry.DEFAULT, [task.source] * len(task.profile.layers)
+    )
     return priced(alone), f"; no strategy fits who is left, and {task.source} goes on alone"
 
 

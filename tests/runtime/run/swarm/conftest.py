@@ -89,7 +89,13 @@ class Subject:
             optimizer=Optimizer("adam", lr=1e-3), same_clock=True, deadline_s=20.0, **more
         )
         return kind(
-            local.crew, plan, self.graph, state_of(self.model), settings, self.feed, recovery=Clone()
+            local.crew,
+            plan,
+            self.graph,
+            state_of(self.model),
+            settings,
+            self.feed,
+            recovery=Clone(),
         )
 
     def channel(self, plan: Plan) -> Channel:

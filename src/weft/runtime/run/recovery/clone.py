@@ -22,12 +22,11 @@ from weft.graph.split.state import place_state
 from weft.plans.plan import Plan
 from weft.runtime.run.dispatch import State
 from weft.runtime.run.recovery.protocol import Fault, Recovery
-from weft.runtime.wire import messages as msg
 from weft.runtime.run.run import LEAD_S, Run
+from weft.runtime.wire import messages as msg
 from weft.simulate.price import priced
 from weft.strategies.stitchnet.importance import Importance, importance
 from weft.strategies.stitchnet.recovery import after_loss, moved_units
-
 
 SILENT_S = 1.0  # without a report while others go on, beside the time of two minibatches
 

@@ -16,8 +16,8 @@ import msgspec
 
 from weft.errors import LostDevice, WeftError
 from weft.plans.plan import Plan
-from weft.runtime.run.workload.peer_networks import keepers, newcomer_state, with_peers
 from weft.runtime.run.recovery.protocol import Fault, Recovery
+from weft.runtime.run.workload.peer_networks import keepers, newcomer_state, with_peers
 from weft.runtime.wire import messages as msg
 
 if TYPE_CHECKING:
@@ -161,5 +161,3 @@ class LeaveOut(Recovery):
             if not who:
                 what = {"class": label, "kept_by": keepers(states, label)}
                 run.note(step, "class_without_owner", **what)
-
-

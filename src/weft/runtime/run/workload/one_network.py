@@ -19,6 +19,7 @@ from weft.planning.task import make_task
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan
 from weft.plans.profile import Profile
+from weft.runtime.emulate.forked import warm
 from weft.runtime.emulate.pace import Emulation, emulation
 from weft.runtime.run.feeds import Source, accuracy, source_of
 from weft.runtime.run.jobs import Settings
@@ -80,6 +81,8 @@ class OneNetwork(Workload):
     """The network is handed out in shards; its samples come from one device, or from here."""
 
     def __init__(self, asked: Asked) -> None:
+        if asked.place.emulated:
+            warm()  # the emulated devices' process imports torch while this one captures
         self.asked = asked
         self.source = source_of(asked.data, asked.batch, asked.seed)
         self.trainee = prepare(

@@ -201,7 +201,9 @@ class PeerNetworks(Exchange):
         first = own[peers.devices[0]].graph
         if self.emulation is None:
             profile = derive_profile(first, self.planned.fleet)
-            times = {d: derive_profile(o.graph, self.planned.fleet).devices[d] for d, o in own.items()}
+            times = {
+                d: derive_profile(o.graph, self.planned.fleet).devices[d] for d, o in own.items()
+            }
         else:
             times = self._measured(own)
             profile = graph_profile(

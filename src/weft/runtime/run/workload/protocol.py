@@ -1,8 +1,8 @@
 """What a run trains. The defaults are those of one network that all devices share.
 
-    work = OneNetwork(asked)            # captured, measured, planned
-    work.plan, work.graph, work.state   # what is handed out
-    work.result(run)                    # what comes home, put together
+work = OneNetwork(asked)            # captured, measured, planned
+work.plan, work.graph, work.state   # what is handed out
+work.result(run)                    # what comes home, put together
 """
 
 from __future__ import annotations
