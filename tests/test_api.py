@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -18,6 +19,7 @@ from weft.planning.decide import decide
 from weft.planning.task import make_task
 from weft.plans import registry
 from weft.plans.derive import derive_profile
+from weft.plans.plan import Plan
 from weft.plans.task import Task
 
 FLEET = parse_fleet("""
@@ -121,3 +123,17 @@ def test_importing_weft_imports_neither_torch_nor_matplotlib() -> None:
 def test_what_weft_does_not_have_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = weft.nothing
+
+
+def test_a_defect_of_one_strategy_is_a_row_and_the_others_are_compared(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(task: Task) -> Plan:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setitem(
+        registry.STRATEGIES, "all-edge", replace(registry.get("all-edge"), decide=broken)
+    )
+    rows = {row.strategy: row for row in compare(task, ["all-edge", "all-device"])}
+    assert rows["all-edge"].why_not == "internal error: ZeroDivisionError: division by zero"
+    assert rows["all-device"].seconds is not None

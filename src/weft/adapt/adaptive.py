@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -20,6 +21,7 @@ from weft.adapt.watch import Watch
 from weft.errors import LostDevice, WeftError
 from weft.plans.plan import Plan
 from weft.runtime.run.advice import Adviser, Change
+from weft.runtime.run.checks import check_loss
 from weft.runtime.run.run import Run
 
 AHEAD_S = 0.25  # a look comes this long before the end of its series: training need not wait for it
@@ -107,7 +109,7 @@ class Adaptive(Adviser):
         present = (there & set(run.fleet.names)) - {without}
         return View(step, time.monotonic() - run.begun_s, run.plan, self.watch,
                     present - self.probes.out_of_reach, present,
-                    self.probes.take_faster())  # fmt: skip
+                    self.probes.take_faster(), partial(check_loss, run.graph))  # fmt: skip
 
     def _greet(self, run: Run, step: int) -> list[str]:
         """Notices who has come and who has gone among those that have no part in the plan."""

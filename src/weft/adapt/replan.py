@@ -88,13 +88,15 @@ class Replanning:
 
     def lost(self, view: View, device: str) -> Change:
         reach = view.reach - {device}
-        found, why = plan_that_fits(self.strategy, self._task(view, reach))
+        found, why = plan_that_fits(self.strategy, self._task(view, reach), view.check)
         self._reference, self._reach = None, reach
         plan = self._as_meant(found, reach)
         return Change(plan, f"{device} is gone{why}", shards_of(view.plan, found))
 
     def _decide(self, view: View, reach: frozenset[str]) -> Plan:
-        return decide(self.strategy, self._task(view, reach))
+        plan = decide(self.strategy, self._task(view, reach))
+        view.check(plan)
+        return plan
 
     def _task(self, view: View, reach: frozenset[str]) -> Task:
         return make_task(

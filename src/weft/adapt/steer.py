@@ -9,6 +9,7 @@ in flight; `Replanning` (replan.py) asks any strategy again with what was measur
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,6 +37,8 @@ class View:
     reach: frozenset[str]  # devices that are there and can be reached, the source among them
     present: frozenset[str]  # devices that are there, whether the source reaches them or not
     faster: tuple[str, ...] = ()  # servers that have told since the last look that they got faster
+    # WeftError where the run cannot go on under a plan, whatever it costs (its loss forbids it)
+    check: Callable[[Plan], None] = lambda plan: None
 
 
 class Steering(Protocol):

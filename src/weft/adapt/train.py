@@ -26,9 +26,9 @@ from weft.plans import registry
 from weft.plans.online import OnlineRequest
 from weft.plans.plan import Plan
 from weft.plans.profile import Profile
+from weft.runtime.run.checks import is_cross_entropy, refuse
 from weft.runtime.run.feeds import Data
 from weft.runtime.run.launch import Place
-from weft.runtime.run.refuse import is_cross_entropy, refuse
 from weft.runtime.run.results import Step, TrainResult
 from weft.runtime.run.train import AdviserFor, OnLoss, Options, start
 from weft.runtime.run.workload.asked import Asked, Loss

@@ -29,6 +29,10 @@ def node(
     tether: Annotated[
         bool, typer.Option("--tether", help="End when standard input closes.", hidden=True)
     ] = False,
+    scratch: Annotated[
+        Path | None,
+        typer.Option(help="Folder that the nodes of an emulated fleet share.", hidden=True),
+    ] = None,
     shared_memory: Annotated[
         bool, typer.Option(help="Faster between processes of one machine; not for emulation.")
     ] = False,
@@ -65,7 +69,7 @@ def node(
         shared_memory=shared_memory,
         config=config,
     )
-    serve_node(name, endpoints, group=group, tether=tether, ready=ready)
+    serve_node(name, endpoints, group=group, tether=tether, scratch=scratch, ready=ready)
 
 
 @app.command()

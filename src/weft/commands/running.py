@@ -118,7 +118,8 @@ def train(
     with progress_bar(steps, quiet=json) as on_progress:
         result = run(
             module, samples, nn.CrossEntropyLoss(), fleet=opened.fleet, plan=opened.plan,
-            strategy=opened.strategy, steps=steps, on_loss=on_loss.value, batch=batch, optimizer=optimizer, lr=lr, local=local, netns=netns, join=join,
+            strategy=opened.strategy, steps=steps, on_loss=on_loss.value, batch=batch,
+            optimizer=optimizer, lr=lr, local=local, netns=netns, join=join,
             profile=load_profile(profile) if profile else None,
             options=values.settings(settings or []), seed=seed, deadline=deadline, out=out,
             resume=resume, save_every=save_every, name=short_name(model), config=config,

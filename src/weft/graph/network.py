@@ -114,6 +114,9 @@ class Loss(Struct, frozen=True):
     target: Value
     reduction: Literal["mean", "sum"]
     state: list[str] = []  # class weights and the like, kept with the network's own state
+    # "batch": the loss of a whole minibatch does not follow from the losses of its pieces
+    over: Literal["samples", "batch"] = "samples"
+    name: str = ""
 
 
 class Blank(Struct, frozen=True, array_like=True):

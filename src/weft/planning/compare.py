@@ -68,6 +68,9 @@ def try_strategy(strategy: registry.Strategy, task: Task) -> Row:
         plan = decide(strategy.name, dataclasses.replace(task, options=options))
     except WeftError as error:
         return Row(strategy.name, task.mode, why_not=str(error))
+    except Exception as error:  # one strategy's defect must not hide the others' plans
+        why = f"internal error: {type(error).__name__}: {error}"
+        return Row(strategy.name, task.mode, why_not=why)
     assert plan.predicted is not None
     return Row(strategy.name, task.mode, plan.predicted.seconds, devices=plan.devices)
 

@@ -43,6 +43,7 @@ class Start(Struct, frozen=True, tag="start"):
     folder: str
     environment: dict[str, str]
     namespace: str | None = None  # of the network, as `ip netns` names it
+    scratch: str | None = None  # the folder with the clocks of shared media
 
 
 class Signal(Struct, frozen=True, tag="signal"):
@@ -230,7 +231,8 @@ def _run_node(asked: Start) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     endpoints = Endpoints(listen=asked.listen, join=asked.join, gossip=asked.gossip)
     try:
-        serve_node(asked.name, endpoints, group=asked.group, tether=True)
+        scratch = None if asked.scratch is None else Path(asked.scratch)
+        serve_node(asked.name, endpoints, group=asked.group, tether=True, scratch=scratch)
     except WeftError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -133,6 +133,7 @@ class ForkServer:
         log: Path,
         environment: Mapping[str, str],
         namespace: str | None = None,
+        scratch: Path | None = None,
     ) -> ForkedProcess:
         """Forks a node; CannotFork where the server will not or is gone."""
         self.wait_until_ready()
@@ -141,6 +142,7 @@ class ForkServer:
                 asked = Start(
                     self._number(), name, group, tuple(join), tuple(listen), gossip,
                     str(log.resolve()), os.getcwd(), dict(environment), namespace,
+                    None if scratch is None else str(scratch),
                 )  # fmt: skip
             except FileNotFoundError:
                 raise CannotFork("the current folder was deleted") from None

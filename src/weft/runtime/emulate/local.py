@@ -88,12 +88,14 @@ class LocalFleet(Closing):
             log=self.log(name),
             environment={**os.environ, **ONE_THREAD},
             namespace=self.namespace(name),
+            scratch=self.scratch,
         )
 
     def _spawn(self, name: str) -> subprocess.Popen[bytes]:
         where, namespace = self.endpoints(name), self.namespace(name)
         command = [sys.executable, "-m", "weft", "node", "--name", name, "--group", self.group]
         command += ["--tether", *(() if where.gossip else ("--no-gossip",))]
+        command += ["--scratch", str(self.scratch)]
         for option, addresses in (("--join", where.join), ("--listen", where.listen)):
             for address in addresses:
                 command += [option, address]

@@ -61,6 +61,7 @@ class Duty:
     def assign(self, job: msg.Job) -> None:
         if self.job is not None and self.job.run != job.run:
             raise WeftError(f"{self.device} is busy with run {self.job.run}; try again later")
+        self.fabric.check(job.roads)
         held: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
         if self.job is not None:  # the same run goes on under another plan
             self.cancel("a new plan has come")

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,8 +26,7 @@ from weft.plans.plan import Plan
 from weft.plans.profile import Profile
 from weft.plans.task import Task
 from weft.runtime.run.advice import Adviser, Change
-from weft.simulate.price import priced
-from weft.strategies.common.stages import layer_plan
+from weft.runtime.run.checks import check_loss
 
 if TYPE_CHECKING:
     from weft.runtime.run.run import Run
@@ -76,30 +76,31 @@ class Survivors(Adviser):
             mode=run.plan.mode, options=self.options, graph=self.graph, source=run.plan.source,
             optimizer=run.plan.optimizer,
         )  # fmt: skip
-        return plan_that_fits(self.strategy, task)
+        return plan_that_fits(self.strategy, task, partial(check_loss, run.graph))
 
 
-def plan_that_fits(strategy: str, task: Task) -> tuple[Plan, str]:
-    """The strategy's plan; else one of a strategy that can plan for this fleet, and a word on why."""
-    tries = [(strategy, task)]
-    if task.options:  # the user's options may name a device that is gone
-        tries.append((strategy, without_options(task)))
-    if strategy != registry.DEFAULT:
-        tries.append((registry.DEFAULT, without_options(task)))
-    for name, asked in tries:
+def plan_that_fits(strategy: str, task: Task, check: Callable[[Plan], None]) -> tuple[Plan, str]:
+    """The strategy's plan; else one of a strategy that can plan for this fleet, and a word on why.
+
+    `check` raises a WeftError where the run's loss forbids a plan that cuts minibatches.
+    """
+    # The user's options may name a device that is gone. A plan of whole minibatches trains what any other
+    # plan trains.
+    whole = {"micro_batches": "1"}
+    tries: list[tuple[str, Mapping[str, str]]] = [
+        (strategy, task.options), (strategy, {}), (registry.DEFAULT, whole),
+        (registry.DEFAULT, {**whole, "devices": task.source}),
+    ]  # fmt: skip
+    reasons = []
+    for name, options in tries:
         try:
-            plan = decide(name, asked)
-        except WeftError:
+            plan = decide(name, dataclasses.replace(task, options=options))
+            check(plan)
+        except WeftError as error:
+            reasons.append(f"{name}: {error}")
             continue
         return plan, "" if name == strategy else f"; {strategy} cannot plan without it, {name} can"
-    alone = layer_plan(
-        without_options(task), registry.DEFAULT, [task.source] * len(task.profile.layers)
-    )
-    return priced(alone), f"; no strategy fits who is left, and {task.source} goes on alone"
-
-
-def without_options(task: Task) -> Task:
-    return dataclasses.replace(task, options={})
+    raise WeftError(f"no plan for {', '.join(sorted(task.fleet.names))}: {'; '.join(reasons)}")
 
 
 def within(profile: Profile, present: frozenset[str]) -> Profile:

@@ -21,6 +21,7 @@ from weft.plans.plan import Plan
 from weft.plans.profile import Profile
 from weft.runtime.emulate.forked import warm
 from weft.runtime.emulate.pace import Emulation, emulation
+from weft.runtime.run.checks import check_loss
 from weft.runtime.run.feeds import Source, accuracy, source_of
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.run import Run
@@ -93,6 +94,7 @@ class OneNetwork(Workload):
         self.feed = self.source.feed(self.graph.inputs[0])
         self.too_fast = self.trainee.too_fast
         self.plan = self._decide()
+        check_loss(self.graph, self.plan)
 
     def _decide(self) -> Plan:
         asked = self.asked

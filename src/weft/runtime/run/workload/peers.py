@@ -24,6 +24,7 @@ from weft.graph.split.classes.calibrate import calibrate, reestimate_norms
 from weft.graph.split.classes.decouple import (
     averaged,
     by_layer,
+    check_chain,
     decouple,
     read_chain,
     score_filters,
@@ -140,7 +141,7 @@ class PeerNetworks(Exchange):
         assert plan.peers is not None
         if not plan.peers.structured:
             return model, plan
-        chain = with_average(model, self.data.classes)
+        chain = with_average(model, self.data.classes, self.data.train_x[:2])
         return chain, plan if chain is model else self._decide(chain)
 
     def _decide(self, model: nn.Module) -> Plan:
@@ -269,8 +270,9 @@ class PeerNetworks(Exchange):
         return whole
 
 
-def with_average(model: nn.Module, classes: int) -> nn.Module:
+def with_average(model: nn.Module, classes: int, example: Tensor) -> nn.Module:
     """The network if it can be decoupled, else with an average and one linear layer at its end."""
+    check_chain(model, example)
     try:
         read_chain(model)
     except InputError:
