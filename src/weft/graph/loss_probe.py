@@ -42,7 +42,7 @@ def adds_up(
         measured = True
         pieces = [
             _measure(loss, o, t)
-            for o, t in zip(torch.split(output, sizes), labels.split(sizes), strict=True)
+            for o, t in zip(torch.split(output, sizes), torch.split(labels, sizes), strict=True)
         ]
         if any(piece is None for piece in pieces):
             return AddsUp("mean", "batch")
@@ -84,7 +84,7 @@ def _equal(whole: _Measured, pieces: list[_Measured], sizes: list[int], how: str
     if not math.isclose(added, whole.loss.item(), rel_tol=TOLERANCE, abs_tol=1e-7):
         return False
     largest = whole.gradient.abs().max().item()
-    for share, piece, expected in zip(shares, pieces, whole.torch.split(gradient, sizes), strict=True):
+    for share, piece, expected in zip(shares, pieces, torch.split(whole.gradient, sizes), strict=True):
         allowed = TOLERANCE * expected.abs().max().item() + 1e-6 * largest
         if (share * piece.gradient - expected).abs().max().item() > allowed:
             return False
