@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from weft.adapt.steer import Labels, PolicySteering
-from weft.codecs.sizes import Codec
+from weft.codecs.registry import CODECS, CodecName
 from weft.errors import InputError
 from weft.plans.plan import Plan
 from weft.strategies.edgemove.model import SplitCosts, split_costs
@@ -73,9 +73,9 @@ def _policy(
     if "in_flight" in options:
         given["in_flight"] = int(str(options["in_flight"]))
     if strategy == "edgemove+":
-        codecs: tuple[Codec, ...] = ("none",)
+        codecs: tuple[CodecName, ...] = ("none",)
         if options.get("codecs") == "all":
-            codecs = get_args(Codec)
+            codecs = tuple(CODECS)
         return EdgeMovePlus(costs, codecs=codecs, **given)
     if strategy == "device-cloud":
         return DeviceCloud(costs, **given)

@@ -17,10 +17,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-DTYPE_BYTES = {
-    "float32": 4, "float64": 8, "float16": 2, "bfloat16": 2,
-    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
-}  # fmt: skip
+from weft.dtypes import DTYPE_BYTES
 
 
 class Ref(Struct, frozen=True, tag="ref"):

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from weft.dtypes import DTYPE_BYTES
+
 Operator = Callable[..., Any]
 
 # Bound by hand: the same mathematics as the ATen overload of that name, with a shorter way there.
@@ -116,8 +118,4 @@ WEIGHTED = frozenset(
     )
 )  # fmt: skip
 
-DTYPES = {
-    name: getattr(torch, name)
-    for name in ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8",
-                 "uint8", "bool")
-}  # fmt: skip
+DTYPES = {name: getattr(torch, name) for name in DTYPE_BYTES}

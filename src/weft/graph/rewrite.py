@@ -16,9 +16,9 @@ from torch import Tensor, fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
+from weft.dtypes import DTYPE_BYTES
 from weft.errors import InputError
 from weft.graph.network import (
-    DTYPE_BYTES,
     Arg,
     Atom,
     Batch,

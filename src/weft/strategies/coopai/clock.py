@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from weft.codecs.sizes import coded_bytes
+from weft.codecs.registry import coded_bytes
 from weft.graph.split.rows import Range, places
 from weft.graph.split.slices import sum_name
 from weft.plans import options
