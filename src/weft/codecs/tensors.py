@@ -17,7 +17,7 @@ from torch import Tensor
 
 from weft.codecs.base import MAX_EXTRA_BYTES, Received
 from weft.codecs.registry import CODECS, CodecName, codec_named
-from weft.dtypes import DTYPE_BYTES
+from weft.dtypes import DTYPE_BYTES, torch_dtype
 
 MAX_DIMS = 8
 MAX_ELEMENTS = 1 << 30
@@ -78,7 +78,7 @@ def decode(spec: TensorSpec, data: memoryview) -> Tensor:
         problem = f"{len(data)} bytes where {spec.payload_bytes} are expected"
     if problem:
         raise ValueError(f"tensor {spec.name[:40]!r}: {problem}")
-    dtype = getattr(torch, spec.dtype)
+    dtype = torch_dtype(spec.dtype)
     if spec.elements == 0:
         return torch.empty(spec.shape, dtype=dtype)
     values = CODECS[spec.codec].decode(Received(data, spec.extra), spec.elements, dtype)

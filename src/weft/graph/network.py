@@ -69,7 +69,7 @@ class Value(Struct, frozen=True):
 
 
 class Node(Struct, frozen=True):
-    """One operator call: `name = op(*args, **kwargs)`; op is a key of `operators.OPERATORS`."""
+    """One operator call: `name = op(*args, **kwargs)`; op is a name of the table in `operators`."""
 
     name: str
     op: str

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from weft.codecs.registry import CODECS, CodecName
 from weft.codecs.tensors import TensorSpec
-from weft.graph.operators import DTYPES
+from weft.dtypes import DTYPE_BYTES, torch_dtype
 from weft.graph.optimizer import Optimizer
 from weft.program.instructions import Send
 from weft.program.instructions import Tensor as Moved
@@ -37,7 +37,7 @@ SHAPES = st.lists(st.integers(0, 4), max_size=5).map(tuple)
 def some(shape: tuple[int, ...], dtype: str, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     values = torch.randn(shape, generator=generator) * 50
-    return values.to(DTYPES[dtype]) if dtype != "bool" else values > 0
+    return values.to(torch_dtype(dtype)) if dtype != "bool" else values > 0
 
 
 def header_of(tensors: dict[str, Tensor], codec: CodecName = "none") -> tuple[Header, bytes]:
@@ -46,7 +46,7 @@ def header_of(tensors: dict[str, Tensor], codec: CodecName = "none") -> tuple[He
 
 
 @given(
-    shapes=st.lists(st.tuples(SHAPES, st.sampled_from(list(DTYPES))), max_size=4),
+    shapes=st.lists(st.tuples(SHAPES, st.sampled_from(list(DTYPE_BYTES))), max_size=4),
     codec=st.sampled_from(list(CODECS)),
     seed=st.integers(0, 99),
 )
