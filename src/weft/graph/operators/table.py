@@ -71,7 +71,7 @@ _RECORDS: tuple[Operator, ...] = (
     _operator("prelu", rows=rows.PER_CHANNEL, units="elementwise"),
     *_alike("alias contiguous detach", view=True, **_ELEMENTWISE),
     *_alike("""
-        abs add.Scalar ceil celu clamp clamp_min clone cos div.Scalar div.Tensor elu eq.Scalar eq.Tensor
+        abs add.Scalar atan ceil celu clamp clamp_min clone cos div.Scalar div.Tensor elu eq.Scalar eq.Tensor
         erf exp floor full_like ge.Scalar gelu gt.Scalar hardshrink hardsigmoid hardswish hardtanh
         le.Scalar leaky_relu log log1p log_sigmoid logical_and logical_not logical_or lt.Scalar
         masked_fill.Scalar maximum minimum mish mul.Scalar ne.Scalar neg ones_like pow.Tensor_Scalar
