@@ -48,6 +48,7 @@ LEVELS = {
     "activations": {"codec": "int8"},
     "and weight gradients": {"codec": "int8", "gradient_codec": "int8"},
     "and samples": {"codec": "int8", "gradient_codec": "int8", "input_codec": "int8"},
+    "the same, by blocks": dict.fromkeys(("codec", "gradient_codec", "input_codec"), "int8-blocks"),
 }
 BATCH = 64
 

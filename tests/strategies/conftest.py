@@ -31,7 +31,7 @@ QUALITY = st.tuples(  # megabits per second both ways, milliseconds, loss
 BATCHES = st.integers(1, 6)
 MODES = st.sampled_from(["train", "infer"])
 ROUTES = st.sampled_from(["min", "store_and_forward"])
-CODECS = st.sampled_from(["none", "fp16", "int8"])
+CODEC_NAMES = st.sampled_from(["none", "fp16", "int8"])
 
 
 @functools.cache
@@ -73,7 +73,7 @@ def random_task(
         mode=draw(MODES),
         source="d0",
         price=price,
-        options={"route": draw(ROUTES), "codec": draw(CODECS)},
+        options={"route": draw(ROUTES), "codec": draw(CODEC_NAMES)},
     )
 
 

@@ -84,7 +84,9 @@ def _equal(whole: _Measured, pieces: list[_Measured], sizes: list[int], how: str
     if not math.isclose(added, whole.loss.item(), rel_tol=TOLERANCE, abs_tol=1e-7):
         return False
     largest = whole.gradient.abs().max().item()
-    for share, piece, expected in zip(shares, pieces, torch.split(whole.gradient, sizes), strict=True):
+    for share, piece, expected in zip(
+        shares, pieces, torch.split(whole.gradient, sizes), strict=True
+    ):
         allowed = TOLERANCE * expected.abs().max().item() + 1e-6 * largest
         if (share * piece.gradient - expected).abs().max().item() > allowed:
             return False

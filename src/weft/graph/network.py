@@ -17,10 +17,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-DTYPE_BYTES = {
-    "float32": 4, "float64": 8, "float16": 2, "bfloat16": 2,
-    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
-}  # fmt: skip
+from weft.dtypes import DTYPE_BYTES
 
 
 class Ref(Struct, frozen=True, tag="ref"):
@@ -72,7 +69,7 @@ class Value(Struct, frozen=True):
 
 
 class Node(Struct, frozen=True):
-    """One operator call: `name = op(*args, **kwargs)`; op is a key of `operators.OPERATORS`."""
+    """One operator call: `name = op(*args, **kwargs)`; op is a name of the table in `operators`."""
 
     name: str
     op: str

@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from weft.codecs.sizes import Codec
+from weft.codecs.registry import CodecName
 from weft.fleet.fleet import Tier
 from weft.plans.plan import Plan
 
@@ -27,7 +27,7 @@ class Setting(Struct, frozen=True):
     worker: str | None  # None: the client trains alone
     cut: int  # layers 0..cut-1 are the client's
     in_flight: int = 1
-    codec: Codec = "none"  # for activations and their gradients
+    codec: CodecName = "none"  # for activations and their gradients
 
 
 class Server(Struct, frozen=True):

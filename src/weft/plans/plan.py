@@ -16,7 +16,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from weft.codecs.sizes import Codec
+from weft.codecs.registry import CodecName, codec_named
 from weft.errors import InputError, WeftError
 from weft.fleet.fleet import Fleet
 from weft.plans.peers import Peers
@@ -79,9 +79,9 @@ class Plan(Struct, frozen=True, kw_only=True):
     # Shards that compute nothing: they get the holder's gradients, make the same updates, and can
     # take over at any moment.
     standby: tuple[Shard, ...] = ()
-    codec: Codec = "none"  # for activations and their gradients
-    input_codec: Codec = "none"  # for the samples: images of 256 levels lose nothing by int8
-    gradient_codec: Codec = "none"  # for gradients of weights that several devices hold
+    codec: CodecName = "none"  # for activations and their gradients
+    input_codec: CodecName = "none"  # for the samples: images of 256 levels lose nothing by int8
+    gradient_codec: CodecName = "none"  # for gradients of weights that several devices hold
     schedule: Literal["staged", "eager"] = (
         "staged"  # of a plan with lanes; see program/lower/order.py
     )
@@ -96,6 +96,10 @@ class Plan(Struct, frozen=True, kw_only=True):
     predicted: Predicted | None = None
     planning_s: float = 0.0
     version: int = 0  # counts the plans of one run; messages carry it
+
+    def __post_init__(self) -> None:
+        for codec in (self.codec, self.input_codec, self.gradient_codec):
+            codec_named(codec)  # an unknown name is refused, whoever made the plan
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -114,6 +118,8 @@ class Plan(Struct, frozen=True, kw_only=True):
             raise InputError(f"plan file {path}: {error.strerror or error}") from None
         except msgspec.MsgspecError as error:
             raise InputError(f"plan file {path} is not a plan: {error}") from None
+        except InputError as error:
+            raise InputError(f"plan file {path}: {error}") from None
 
     def draw(self, path: str | Path) -> None:
         """A picture of who holds what (PNG, SVG or PDF by the file's ending)."""

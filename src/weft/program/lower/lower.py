@@ -21,7 +21,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from weft.codecs.sizes import Codec, coded_bytes
+from weft.codecs.registry import CodecName, coded_bytes
 from weft.errors import InputError
 from weft.plans.plan import Part, Plan
 from weft.program.instructions import (
@@ -272,5 +272,5 @@ class _Writer:
             tensor, raw = Tensor("grad", at, micro), samples * profile.gradient_bytes(at)
         else:
             tensor, raw = Tensor("act", at, micro), samples * profile.cut_bytes(at)
-        codec: Codec = self.plan.codec if at > 0 else self.plan.input_codec
+        codec: CodecName = self.plan.codec if at > 0 else self.plan.input_codec
         return Send(tensor, dest, coded_bytes(raw, codec), codec)

@@ -12,7 +12,7 @@ from collections import defaultdict
 from heapq import heappop, heappush
 from typing import Literal, NamedTuple
 
-from weft.codecs.sizes import coded_bytes
+from weft.codecs.registry import coded_bytes
 from weft.program.lower.lanes import Lanes
 
 

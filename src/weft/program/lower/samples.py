@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from weft.codecs.sizes import Codec, coded_bytes
+from weft.codecs.registry import CodecName, coded_bytes
 from weft.plans.plan import Plan
 from weft.program.instructions import (
     DONE,
@@ -105,7 +105,7 @@ class _Writer:
 
     def act(self, piece: Piece, at: int, dest: str) -> Send:
         raw = piece.samples * self.plan.profile.cut_bytes(at)
-        codec: Codec = self.plan.codec if at else self.plan.input_codec
+        codec: CodecName = self.plan.codec if at else self.plan.input_codec
         return Send(Tensor("act", at, piece.micro), dest, coded_bytes(raw, codec), codec)
 
     def forward(self, device: str, turn: Turn) -> Iterator[Instruction]:

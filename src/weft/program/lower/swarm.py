@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from weft.codecs.sizes import coded_bytes
+from weft.codecs.registry import coded_bytes
 from weft.graph.network import Blank
 from weft.plans.plan import Plan
 from weft.plans.swarm import Swarm

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from weft.codecs.codec import TensorSpec
+from weft.codecs.tensors import TensorSpec
 from weft.errors import WeftError
 from weft.graph.execute import Runner
 from weft.program import instructions as ins

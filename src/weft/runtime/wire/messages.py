@@ -7,6 +7,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from weft.codecs.registry import CODECS
 from weft.data.classes import Deal
 from weft.graph.network import Segment
 from weft.graph.optimizer import Optimizer
@@ -292,7 +293,13 @@ def pack(message: Command | Reply | Report) -> bytes:
 
 
 def unpack_command(data: bytes) -> Command:
-    return _checked(_commands, data)
+    command = _checked(_commands, data)
+    if isinstance(command, Assign):
+        for instruction in command.job.code:
+            codec = getattr(instruction, "codec", "none")
+            if codec not in CODECS:
+                raise BadMessage(f"a job with the unknown codec {codec[:40]!r}")
+    return command
 
 
 def unpack_reply(data: bytes) -> Reply:

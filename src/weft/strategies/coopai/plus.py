@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from weft.codecs.sizes import coded_bytes
+from weft.codecs.registry import coded_bytes
 from weft.errors import InputError
 from weft.plans import options
 from weft.plans.plan import Plan

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from weft.codecs.sizes import Codec
+from weft.codecs.registry import CodecName
 from weft.plans import options
 from weft.plans.peers import SHARED, Held, Peer, Peers
 from weft.plans.plan import Plan
@@ -138,7 +138,7 @@ def peered(task: Task, plan: Plan) -> Plan:
     )
 
 
-def exchange_codec(task: Task, free: bool) -> Codec:
+def exchange_codec(task: Task, free: bool) -> CodecName:
     """8 bits for decoupled+: a peer's own weights stay exact, only what comes is rounded."""
     if "codec" in task.options:
         return options.codec(task)

@@ -9,12 +9,12 @@ choices the one with fewer minibatches in flight is taken: fewer versions of wei
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from weft.codecs.sizes import Codec
+from weft.codecs.registry import CODECS, CodecName
 from weft.plans import options
 from weft.plans.plan import Plan
 from weft.plans.strategy import strategy
@@ -33,7 +33,9 @@ from weft.strategies.edgemove.strategy import (
 )
 
 MOST_IN_FLIGHT = 4  # plain SGD takes no more iterations up to here
-CODECS = {"codecs": "none | all: whether it may also choose a codec for activations and gradients"}
+CHOOSE_CODEC = {
+    "codecs": "none | all: whether it may also choose a codec for activations and gradients"
+}
 
 
 class Found(NamedTuple):
@@ -43,20 +45,20 @@ class Found(NamedTuple):
     in_flight: int
     worker: str
     cut: int
-    codec: Codec
+    codec: CodecName
 
 
 @strategy(
     "edgemove+",
     "server, cut and minibatches in flight chosen together",
     ("train",),
-    {**IN_FLIGHT, **CODECS},
+    {**IN_FLIGHT, **CHOOSE_CODEC},
     online=f"{LIVE}:edgemove_plus",
     **ONLINE,
 )
 def edgemove_plus(task: Task) -> Plan:
     choose = options.choice(task, "codecs", ("none", "all"), "none") == "all"
-    codecs: tuple[Codec, ...] = get_args(Codec) if choose else (options.codec(task),)
+    codecs: tuple[CodecName, ...] = tuple(CODECS) if choose else (options.codec(task),)
     cuttable(task, "edgemove+")
     best: Found | None = None
     for codec in codecs:
@@ -75,7 +77,7 @@ def edgemove_plus(task: Task) -> Plan:
     return msgspec.structs.replace(plan, decisions={**plan.decisions, "codec": best.codec})
 
 
-def best_split(task: Task, codec: Codec) -> Found | None:
+def best_split(task: Task, codec: CodecName) -> Found | None:
     """The best of all servers, cuts and counts that fit into memory."""
     costs = Costs(task)
     fixed = options.integer(task, "in_flight", 0)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast, get_args
 
-from weft.codecs.sizes import Codec
+from weft.codecs.registry import CODECS, CodecName
 from weft.errors import InputError
 from weft.fleet.fleet import Tier
 from weft.plans.online import Labels, Online, OnlineRequest, Policy
@@ -33,9 +33,9 @@ def edgemove(request: OnlineRequest) -> Online:
 
 
 def edgemove_plus(request: OnlineRequest) -> Online:
-    codecs: tuple[Codec, ...] = ("none",)
+    codecs: tuple[CodecName, ...] = ("none",)
     if request.options.get("codecs") == "all":
-        codecs = get_args(Codec)
+        codecs = tuple(CODECS)
 
     def policy(costs: SplitCosts, given: dict[str, Any]) -> Policy:
         return EdgeMovePlus(costs, codecs=codecs, **given)
