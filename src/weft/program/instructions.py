@@ -171,7 +171,7 @@ class Update(Struct, frozen=True, tag="update", omit_defaults=True):
     work: tuple[float, ...] = ()
 
 
-class Piece(Struct, frozen=True, array_like=True):
+class Extract(Struct, frozen=True, array_like=True):
     """Places first..last-1 of one value of a tensor that the device holds, counted from its own 0."""
 
     tensor: Tensor
@@ -200,7 +200,7 @@ class Stitch(Struct, frozen=True, tag="stitch", omit_defaults=True):
     """
 
     into: Tensor
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Extract, ...]
     add: bool = False
     shares: tuple[float, ...] = ()
     expected: float = 0.0

@@ -9,17 +9,23 @@ A megabyte of a fleet file's `memory_mb` is a million bytes.
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import NamedTuple
 
 from weft.errors import InputError, WeftError
 from weft.plans.plan import Plan
-from weft.program.lower.lanes import has_lanes, lanes_of
-from weft.program.lower.lower import stages_of
+from weft.program.lower.layout import Layout, layout_of
 from weft.program.lower.schedule import forwards_ahead, micro_sizes
-from weft.program.passes.stale import Stage, versions
+from weft.program.passes.stale import stale_lags
 
 # Tensors that training keeps per weight: itself, its gradient, the optimizer's own.
 COPIES = {"sgd": 2, "momentum": 3, "adam": 4, "adamw": 4}
 BYTES_PER_MB = 1e6
+
+
+class Stage(NamedTuple):
+    device: str
+    first: int
+    last: int
 
 
 def memory_bytes(plan: Plan) -> dict[str, int]:
@@ -30,14 +36,18 @@ def memory_bytes(plan: Plan) -> dict[str, int]:
         return _of_peers(plan)
     if plan.rounds:
         return _in_rounds(plan)
-    if has_lanes(plan):
-        return _with_lanes(plan)
-    stages = stages_of(plan)
+    layout = layout_of(plan)
+    if layout.split:
+        return _with_lanes(layout)
+    lags = stale_lags(layout)
+    stages = [Stage(d, *s) for d, s in zip(layout.pieces[0].devices, layout.segments, strict=True)]
     need = dict.fromkeys(plan.devices, 0)
     copies = _copies_of_weights(plan)
     for s, stage in enumerate(stages):
         layers = plan.profile.layers[stage.first : stage.last + 1]
-        stashed = versions(plan, stages, s)  # of the weights, beside the live ones; 1: none
+        stashed = (
+            lags[s].backward - lags[s].forward + 1
+        )  # of the weights, beside the live ones; 1: none
         weights = sum(layer.param_bytes for layer in layers)
         need[stage.device] += (copies + (stashed if stashed > 1 else 0)) * weights
         need[stage.device] += stashed * _activations(plan, stages, s)
@@ -49,9 +59,9 @@ def memory_bytes(plan: Plan) -> dict[str, int]:
     return need
 
 
-def _with_lanes(plan: Plan) -> dict[str, int]:
+def _with_lanes(lanes: Layout) -> dict[str, int]:
     """All pieces may wait for their backward pass at once; a sum of gradients is held beside them."""
-    lanes = lanes_of(plan)
+    plan = lanes.plan
     need = dict.fromkeys(plan.devices, 0)
     for g, (first, last) in enumerate(lanes.segments):
         layers = plan.profile.layers[first : last + 1]

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from weft.plans.plan import Plan
 from weft.plans.profile import DeviceTimes
-from weft.program.lower.lanes import lanes_of
-from weft.program.lower.order import Orders, Turn, eager, orders, staged
+from weft.program.lower.actions import Action, Orders
+from weft.program.lower.eager import eager
+from weft.program.lower.layout import layout_of
+from weft.program.lower.order import orders, staged
 
 MakeLanes = Callable[..., Plan]
 AnyLanes = Callable[..., st.SearchStrategy[Plan]]
@@ -27,11 +29,11 @@ def spell(found: Orders, device: str) -> str:
 def test_every_piece_has_its_turn_at_every_segment_once_there_and_once_back(
     any_lanes: AnyLanes, data: st.DataObject
 ) -> None:
-    lanes = lanes_of(data.draw(any_lanes()))
+    lanes = layout_of(data.draw(any_lanes()))
     for found in (staged(lanes), eager(lanes)):
         turns = Counter((device, turn) for device, those in found.items() for turn in those)
         assert turns == Counter(
-            (piece.way[g], Turn(what, piece.micro, g))
+            (piece.devices[g], Action(what, piece.micro, g))
             for piece in lanes.pieces
             for g in range(len(lanes.segments))
             for what in ("forward", "backward")
@@ -41,13 +43,13 @@ def test_every_piece_has_its_turn_at_every_segment_once_there_and_once_back(
 @given(data=st.data())
 def test_no_order_waits_in_a_circle(any_lanes: AnyLanes, data: st.DataObject) -> None:
     """Whoever's next turn has what it needs takes it; in the end nobody has one left."""
-    lanes = lanes_of(data.draw(any_lanes()))
+    lanes = layout_of(data.draw(any_lanes()))
     last = len(lanes.segments) - 1
     for found in (staged(lanes), eager(lanes)):
         left = {device: list(turns) for device, turns in found.items()}
-        done: set[Turn] = set()
+        done: set[Action] = set()
 
-        def possible(turn: Turn, done: set[Turn] = done) -> bool:
+        def possible(turn: Action, done: set[Action] = done) -> bool:
             if turn.what == "forward":
                 return turn.segment == 0 or turn._replace(segment=turn.segment - 1) in done
             if turn.segment == last:
@@ -65,7 +67,7 @@ def test_no_order_waits_in_a_circle(any_lanes: AnyLanes, data: st.DataObject) ->
 def test_staged_goes_segment_by_segment_there_and_back(
     any_lanes: AnyLanes, data: st.DataObject
 ) -> None:
-    for turns in staged(lanes_of(data.draw(any_lanes()))).values():
+    for turns in staged(layout_of(data.draw(any_lanes()))).values():
         there = [turn.segment for turn in turns if turn.what == "forward"]
         back = [turn.segment for turn in turns if turn.what == "backward"]
         assert [turn.what for turn in turns] == ["forward"] * len(there) + ["backward"] * len(back)
@@ -74,7 +76,7 @@ def test_staged_goes_segment_by_segment_there_and_back(
 
 
 def test_staged_does_its_own_first_there_and_others_first_back(make_lanes: MakeLanes) -> None:
-    lanes = lanes_of(make_lanes((1, "ac"), (1, "cc"), (1, "bc")))
+    lanes = layout_of(make_lanes((1, "ac"), (1, "cc"), (1, "bc")))
     assert spell(staged(lanes), "c") == "F1.0 F1.1 F0.1 F2.1 B0.1 B2.1 B1.1 B1.0"
     assert spell(staged(lanes), "a") == "F0.0 B0.0"
 
@@ -87,7 +89,7 @@ def test_eager_sends_the_first_gradient_back_before_the_last_piece_is_there(
         "a": DeviceTimes((3.0, 3.0), (1.0, 1.0), (0.0, 0.0)),
         "b": DeviceTimes((1.0, 1.0), (1.0, 1.0), (0.0, 0.0)),
     }
-    lanes = lanes_of(make_lanes((2, "ab"), micro_batches=2, mbps=1e6, times=times))
+    lanes = layout_of(make_lanes((2, "ab"), micro_batches=2, mbps=1e6, times=times))
     assert spell(eager(lanes), "b") == "F0.1 B0.1 F1.1 B1.1"
     assert spell(staged(lanes), "b") == "F0.1 F1.1 B0.1 B1.1"
 
@@ -97,7 +99,7 @@ def test_eager_prefers_the_piece_with_the_longest_way_to_the_end(make_lanes: Mak
     slow = DeviceTimes((0.5, 0.5), (10.0, 10.0), (0.0, 0.0))
     quick = DeviceTimes((1.0, 1.0), (1.0, 1.0), (0.0, 0.0))
     times = {"a": slow, "b": quick}
-    lanes = lanes_of(make_lanes((1, "ab"), (1, "bb"), times=times, mbps=1e6))
+    lanes = layout_of(make_lanes((1, "ab"), (1, "bb"), times=times, mbps=1e6))
     # b begins its own piece at once; then a's is there and goes first, there and back
     assert spell(eager(lanes), "b") == "F1.0 F0.1 B0.1 F1.1 B1.1 B1.0"
 
@@ -106,14 +108,18 @@ def test_eager_prefers_the_piece_with_the_longest_way_to_the_end(make_lanes: Mak
 def test_the_plan_says_which_order_and_it_is_the_same_every_time(
     any_lanes: AnyLanes, data: st.DataObject
 ) -> None:
-    lanes = lanes_of(data.draw(any_lanes()))
+    lanes = layout_of(data.draw(any_lanes()))
     expected = eager(lanes) if lanes.plan.schedule == "eager" else staged(lanes)
-    assert orders(lanes) == orders(lanes_of(lanes.plan)) == expected
+    ordered = orders(lanes)
+    assert ordered == orders(layout_of(lanes.plan))
+    for device, actions in ordered.items():
+        passes = [a for a in actions if a.what in ("forward", "backward")]
+        assert passes == expected.get(device, [])
 
 
 @pytest.mark.parametrize("make", [staged, eager])
 def test_a_device_alone_computes_its_pieces(
     make: Callable[..., Orders], make_lanes: MakeLanes
 ) -> None:
-    lanes = lanes_of(make_lanes((4, "aaa"), micro_batches=2))
+    lanes = layout_of(make_lanes((4, "aaa"), micro_batches=2))
     assert sorted(spell(make(lanes), "a").split()) == ["B0.0", "B1.0", "F0.0", "F1.0"]

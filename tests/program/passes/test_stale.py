@@ -1,15 +1,19 @@
-"""Programs with several minibatches in flight, and devices that stand by."""
+"""Programs with several minibatches in flight."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from weft.errors import InputError
-from weft.plans.plan import Plan, Shard
-from weft.program.instructions import Recv, Reduce, Send, Update
+from weft.plans.plan import Plan
+from weft.program.instructions import Backward, Forward, Recv, Reduce, Send, Update
+from weft.program.lower.layout import layout_of
 from weft.program.lower.lower import lower
 from weft.program.memory import memory_bytes
 from weft.program.validate import check_flow, show
@@ -60,7 +64,6 @@ def test_one_device_alone_is_never_stale(make_plan: MakePlan) -> None:
     ("owners", "fields"),
     [
         (("a", "b"), {"stale": -1}),
-        (("a", "b"), {"stale": 1, "micro_batches": 2}),
         (("b", "a"), {"stale": 1, "source": "a"}),
         (("a", "b", "c", "b"), {"stale": 1}),
     ],
@@ -72,6 +75,69 @@ def test_what_cannot_be_in_flight_is_refused(
         lower(make_plan(*owners, **fields))
 
 
+def test_a_source_without_layers_stays_ahead_of_the_update_by_the_lag_too(
+    make_plan: MakePlan,
+) -> None:
+    """With stale = 3 the first device has four minibatches in hand before the first is updated."""
+    program = lower(make_plan("a", "b", source="home", stale=3, ahead=2, micro_batches=2))
+    check_flow(program)
+    assert [i.lag for i in program.code["home"] if isinstance(i, Recv)] == [5]
+    assert [i.lag for i in program.code["a"] if isinstance(i, Send)][-1] == 3
+
+
+def test_a_shared_segment_has_one_lag_at_all_its_holders(make_lanes: MakePlan) -> None:
+    """HierTrain: a has layer 0, b layers 0 to 2, c all. Layers 3 and 4 are at the end of every way."""
+    plan = make_lanes((3, "acccc"), (2, "ccccc"), (4, "bbbcc"), stale=2)
+    program = lower(plan)
+    check_flow(program)
+    updates = {(d, i.layers): i.lag for d, code in program.code.items() for i in code
+               if isinstance(i, Update)}  # fmt: skip
+    assert updates == {
+        ("a", (0, 0)): 2, ("b", (0, 0)): 2, ("c", (0, 0)): 2,
+        ("b", (1, 2)): 2, ("c", (1, 2)): 2, ("c", (3, 4)): 0,
+    }  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), stale=st.integers(1, 4))
+def test_any_split_of_samples_runs_with_one_age_for_all_copies_or_is_refused(
+    any_lanes: Callable[..., st.SearchStrategy[Plan]], data: st.DataObject, stale: int
+) -> None:
+    plan = msgspec.structs.replace(data.draw(any_lanes()), stale=stale)
+    paths = [_path(plan, piece.devices) for piece in layout_of(plan).pieces]
+    there_and_back = len(paths) == 1 and len(plan.shards) == 3 and len(paths[0]) == 3
+    if any(len(set(path)) < len(path) for path in paths) and not there_and_back:
+        with pytest.raises(InputError, match="samples that go from device to device"):
+            lower(plan)
+        return
+    program = lower(plan)
+    check_flow(program)
+    forwards: dict[tuple[int, int], set[int]] = defaultdict(set)
+    backwards: dict[tuple[int, int], set[int]] = defaultdict(set)
+    for code in program.code.values():
+        for i in code:
+            if isinstance(i, Forward):
+                forwards[i.layers].add(i.lag)
+            elif isinstance(i, Backward | Update | Reduce):
+                backwards[i.layers].add(i.lag)
+    if there_and_back:
+        return
+    assert all(lags == {0} for lags in forwards.values())
+    assert all(len(lags) == 1 for lags in backwards.values()), "copies of different age"
+    by_layer = [next(iter(backwards[layers])) for layers in sorted(backwards)]
+    assert by_layer == sorted(by_layer, reverse=True)
+    assert by_layer[-1] == 0
+    assert by_layer[0] in (0, stale)
+
+
+def _path(plan: Plan, devices: tuple[str, ...]) -> list[str]:
+    path = [plan.source]
+    for device in devices:
+        if device != path[-1]:
+            path.append(device)
+    return path
+
+
 def test_k_versions_of_weights_and_activations_are_counted(make_plan: MakePlan) -> None:
     """Layer 0: 1000 bytes of weights, 100 kept per sample; sgd keeps two copies; 4 samples of 10
     bytes cross the cut."""
@@ -79,23 +145,3 @@ def test_k_versions_of_weights_and_activations_are_counted(make_plan: MakePlan) 
     assert memory_bytes(plain)["a"] == 2 * 1000 + 400 + 40
     assert memory_bytes(three)["a"] == (2 + 3) * 1000 + 3 * 400 + 3 * 40
     assert memory_bytes(three)["b"] - memory_bytes(plain)["b"] == 2 * 40
-
-
-def test_a_device_that_stands_by_takes_gradients_and_updates(make_plan: MakePlan) -> None:
-    plan = make_plan("a", "b", "b", stale=2, standby=(Shard("c", (1, 2)),))
-    fleet = make_plan("a", "b", "c").fleet
-    plan = msgspec.structs.replace(plan, fleet=fleet)
-    program = lower(plan)
-    check_flow(program)
-    assert plan.devices == ("a", "b", "c")
-    assert [type(i) for i in program.code["c"]] == [Recv, Reduce, Update]
-    told = words(plan, "b")
-    assert told.index("send grad1.0 to a") < told.index("send follow1.0 to c")
-    assert told.index("send follow1.0 to c") < told.index("update of layers 1-2")
-    assert memory_bytes(plan)["c"] == 3 * 5000
-
-
-def test_a_standby_must_match_a_shard_of_another_device(make_plan: MakePlan) -> None:
-    for shard in (Shard("c", (1, 1)), Shard("b", (1, 2))):
-        with pytest.raises(InputError, match="stands by for layers"):
-            lower(make_plan("a", "b", "b", standby=(shard,)))

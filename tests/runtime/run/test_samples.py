@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from weft import zoo
 from weft.graph.optimizer import Optimizer
 from weft.plans.plan import Part, Plan, Shard
-from weft.program.lower.lanes import lanes_of
+from weft.program.lower.layout import layout_of
 from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.run import Run
@@ -150,7 +150,7 @@ def test_eager_pieces_that_stream_their_gradients_are_plain_training(
     split: str, dense: Subject, run_plan: RunPlan, alone: Callable[..., Alone]
 ) -> None:
     plan = hiertrain(dense, ("nuc", "pi", "cloud"), *SPLITS[split], **EAGER)
-    assert len(lanes_of(plan).pieces) >= 4
+    assert len(layout_of(plan).pieces) >= 4
     check(run_plan(dense, plan, STEPS, optimizer=SGD), alone(dense, SGD))
 
 

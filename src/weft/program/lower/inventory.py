@@ -1,8 +1,8 @@
 """Who holds which strips of which values: the bookkeeping behind a plan's rounds.
 
-stock.add("r1", tensor, Strip("conv3", 0, 8, 512))
-stock.missing("r1", Strip("conv3", 0, 10, 512))     # [rows 8:10]
-stock.pieces("r1", Strip("conv3", 2, 6, 512))       # from where r1 takes them
+inventory.add("r1", tensor, Strip("conv3", 0, 8, 512))
+inventory.missing("r1", Strip("conv3", 0, 10, 512))     # [rows 8:10]
+inventory.pieces("r1", Strip("conv3", 2, 6, 512))       # from where r1 takes them
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from weft.errors import WeftError
 from weft.plans.rounds import Strip
-from weft.program.instructions import Piece, Tensor
+from weft.program.instructions import Extract, Tensor
 
 
 class _Held(NamedTuple):
@@ -22,7 +22,7 @@ class _Held(NamedTuple):
     offset: int  # where `first` lies within the tensor's value
 
 
-class Stock:
+class Inventory:
     def __init__(self) -> None:
         self._held: dict[tuple[str, str], list[_Held]] = defaultdict(list)  # by device and value
         self._tensors: set[tuple[str, Tensor]] = set()
@@ -42,9 +42,9 @@ class Stock:
             self._held[device, strip.value].append(held)
             filled[strip.value] += strip.last - strip.first
 
-    def pieces(self, device: str, strip: Strip) -> list[Piece]:
+    def pieces(self, device: str, strip: Strip) -> list[Extract]:
         """From which tensors the device takes a strip, in order."""
-        found: list[Piece] = []
+        found: list[Extract] = []
         place = strip.first
         while place < strip.last:
             held = self._best(device, strip.value, place)
@@ -54,7 +54,7 @@ class Stock:
                 )
             end = min(held.last, strip.last)
             begin = held.offset + place - held.first
-            found.append(Piece(held.tensor, strip.value, strip.dim, begin, begin + end - place))
+            found.append(Extract(held.tensor, strip.value, strip.dim, begin, begin + end - place))
             place = end
         return found
 

@@ -1,155 +1,116 @@
-"""In which order a device computes the pieces of a plan with lanes.
+"""In which order a device does its work on the pieces of a plan. What it then sends is in `layers`.
 
-staged   as HierTrain draws it: segment by segment, all pieces forward, then all backward
-eager    whatever is ready, the longest way to the end first: nobody waits while there is work
+pipelined  whole layers: one forward, one backward, a few pieces ahead (`schedule`)
+staged     as HierTrain draws it: segment by segment, all pieces forward, then all backward
+eager      whatever is ready, the longest way to the end first: nobody waits while there is work
+answers    inference: the source feeds a few pieces ahead, then waits for an answer before the next
 
-Both are static: the order is decided here, from the profile and the links, and then is data.
+All are static: the order is decided here, from the plan, the profile and the links, and then is data.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from heapq import heappop, heappush
-from typing import Literal, NamedTuple
 
-from weft.codecs.registry import coded_bytes
-from weft.program.lower.lanes import Lanes
-
-
-class Turn(NamedTuple):
-    """One computation: a piece through a segment, forward (the loss included) or backward."""
-
-    what: Literal["forward", "backward"]
-    piece: int
-    segment: int
+from weft.program.lower.actions import Action, Orders
+from weft.program.lower.eager import eager
+from weft.program.lower.layout import Layout, Piece
+from weft.program.lower.schedule import forwards_ahead, one_forward_one_backward
 
 
-Orders = dict[str, list[Turn]]
+def orders(layout: Layout) -> Orders:
+    """The order of every device of a plan."""
+    if layout.plan.mode == "infer":
+        return answers(layout)
+    if not layout.split:
+        return pipelined(layout)
+    passes = eager(layout) if layout.plan.schedule == "eager" else staged(layout)
+    # The pieces that other devices begin with leave first: the links are busy while we compute.
+    feeds = [Action("feed", p.micro, 0) for p in layout.pieces if _is_fed(layout, p)]
+    return {
+        device: [
+            *(feeds if device == layout.plan.source else ()),
+            *passes.get(device, ()),
+            *(Action("update", 0, g) for g in reversed(layout.held_by(device))),
+        ]
+        for device in layout.plan.devices
+    }
 
 
-def orders(lanes: Lanes) -> Orders:
-    return eager(lanes) if lanes.plan.schedule == "eager" else staged(lanes)
+def _is_fed(layout: Layout, piece: Piece) -> bool:
+    return piece.devices[0] != layout.plan.source
 
 
-def staged(lanes: Lanes) -> Orders:
-    """Own pieces first on the way forward, others' first on the way back: they have links to cross."""
+def pipelined(layout: Layout) -> Orders:
+    """One lane. A device with several segments has one piece, which goes there and back again."""
+    plan, count = layout.plan, len(layout.pieces)
+    found: Orders = {}
+    for device in plan.devices:
+        held = layout.held_by(device)
+        feeds: list[Action] = []
+        if device == plan.source and _is_fed(layout, layout.pieces[0]):
+            feeds = [Action("feed", micro, 0) for micro in range(count)]
+        ahead = min(count, plan.in_flight) if held else count
+        found[device] = feeds[:ahead]
+        waiting = iter(feeds[ahead:])
+        for action in _passes(layout, held):
+            found[device].append(action)
+            if action.what == "backward":
+                found[device] += [fed for fed in (next(waiting, None),) if fed is not None]
+        found[device] += [Action("update", 0, g) for g in held]
+    return found
+
+
+def _passes(layout: Layout, held: list[int]) -> list[Action]:
+    """The forwards and backwards of a device with these segments of the only lane."""
+    if len(held) > 1:
+        back = [Action("backward", 0, g) for g in reversed(held)]
+        return [*(Action("forward", 0, g) for g in held), *back]
+    count, in_flight = len(layout.pieces), layout.plan.in_flight
+    return [
+        Action(what, micro, g)
+        for g in held
+        for what, micro in one_forward_one_backward(
+            count, forwards_ahead(g, len(layout.segments), count, in_flight)
+        )
+    ]
+
+
+def answers(layout: Layout) -> Orders:
+    """Inference: pieces go through the segments in their order; the source waits for answers."""
+    plan, count = layout.plan, len(layout.pieces)
+    found: Orders = {
+        device: [
+            Action("forward", micro, g) for micro in range(count) for g in layout.held_by(device)
+        ]
+        for device in plan.devices
+    }
+    held = layout.held_by(plan.source)
+    begins = 0 in held
+    source = found[plan.source] = []
+    for what, micro in one_forward_one_backward(count, min(count, plan.in_flight)):
+        if what == "forward":
+            source.append(Action("forward" if begins else "feed", micro, 0))
+        else:
+            source += [Action("forward", micro, g) for g in held if g > 0]
+            source.append(Action("answer", micro, 0))
+    return found
+
+
+def staged(layout: Layout) -> Orders:
+    """Forward: this device's own pieces first. Backward: other devices' pieces first, because their
+    gradients must still travel."""
     found: Orders = defaultdict(list)
-    count = len(lanes.segments)
+    count = len(layout.segments)
     for g in range(count):
-        for piece in sorted(lanes.pieces, key=lambda p: _visits(p.way, g)):
-            found[piece.way[g]].append(Turn("forward", piece.micro, g))
+        for piece in sorted(layout.pieces, key=lambda p: _visits(p.devices, g)):
+            found[piece.devices[g]].append(Action("forward", piece.micro, g))
     for g in reversed(range(count)):
-        for piece in sorted(lanes.pieces, key=lambda p: -_visits(p.way, g)):
-            found[piece.way[g]].append(Turn("backward", piece.micro, g))
+        for piece in sorted(layout.pieces, key=lambda p: -_visits(p.devices, g)):
+            found[piece.devices[g]].append(Action("backward", piece.micro, g))
     return dict(found)
 
 
-def _visits(way: tuple[str, ...], g: int) -> int:
+def _visits(devices: tuple[str, ...], g: int) -> int:
     """How many other devices had this piece before segment g."""
-    return len({d for d in way[:g] if d != way[g]})
-
-
-class _Costs:
-    """Seconds of turns and of what crosses between them."""
-
-    def __init__(self, lanes: Lanes) -> None:
-        self.lanes, plan = lanes, lanes.plan
-        self.rate = {
-            (a, b): plan.fleet.path_rate(a, b, plan.route)
-            for a in plan.devices for b in plan.devices if plan.fleet.connected(a, b)
-        }  # fmt: skip
-        self.latency = {pair: plan.fleet.path_latency(*pair) for pair in self.rate}
-
-    def turn(self, turn: Turn) -> float:
-        piece = self.lanes.pieces[turn.piece]
-        times = self.lanes.plan.profile.devices[piece.way[turn.segment]]
-        seconds = times.forward if turn.what == "forward" else times.backward
-        return seconds(*self.lanes.segments[turn.segment], piece.samples)
-
-    def crossing(self, piece: int, a: str, b: str, at: int, back: bool) -> tuple[float, float]:
-        """(seconds that it takes the way, latency) of a piece's values over cut `at`."""
-        if a == b:
-            return 0.0, 0.0
-        plan = self.lanes.plan
-        raw = plan.profile.gradient_bytes(at) if back else plan.profile.cut_bytes(at)
-        codec = plan.codec if at else plan.input_codec
-        size = coded_bytes(raw * self.lanes.pieces[piece].samples, codec)
-        return size / self.rate[a, b], self.latency[a, b]
-
-
-def eager(lanes: Lanes) -> Orders:
-    """List scheduling: of the turns that are ready, the one with the longest way to the end."""
-    costs = _Costs(lanes)
-    urgency = _urgency(lanes, costs)
-    last = len(lanes.segments) - 1
-    found: Orders = {device: [] for device in lanes.plan.devices}
-    free: dict[str, float] = defaultdict(float)
-    link: dict[tuple[str, str], float] = defaultdict(float)
-    ready: dict[str, list[tuple[float, Turn]]] = defaultdict(list)  # (-urgency, turn)
-    # (time, order, device, turn): a turn becomes possible, or (None) the device has become free
-    events: list[tuple[float, int, str, Turn | None]] = []
-    counter = 0
-
-    def arrive(now: float, turn: Turn, origin: str, at: int) -> None:
-        nonlocal counter
-        piece = lanes.pieces[turn.piece]
-        device = piece.way[turn.segment]
-        seconds, latency = costs.crossing(turn.piece, origin, device, at, turn.what == "backward")
-        if origin != device:
-            start = max(now, link[origin, device])
-            link[origin, device] = start + seconds
-            now = start + seconds + latency
-        counter += 1
-        heappush(events, (now, counter, device, turn))
-
-    for piece in lanes.pieces:
-        arrive(0.0, Turn("forward", piece.micro, 0), lanes.plan.source, 0)
-    while events:
-        now = events[0][0]
-        touched: dict[str, None] = {}
-        # All that happens at this moment, then the choices: what a device has just made may be
-        # the most urgent of its turns.
-        while events and events[0][0] == now:
-            _, _, device, new = heappop(events)
-            if new is not None:
-                heappush(ready[device], (-urgency[new], new))
-            touched[device] = None
-        for device in touched:
-            if free[device] > now or not ready[device]:
-                continue
-            _, turn = heappop(ready[device])
-            found[device].append(turn)
-            end = now + costs.turn(turn)
-            free[device] = end
-            counter += 1
-            heappush(events, (end, counter, device, None))
-            first_layer, last_layer = lanes.segments[turn.segment]
-            if turn.what == "forward" and turn.segment < last:
-                arrive(end, Turn("forward", turn.piece, turn.segment + 1), device, last_layer + 1)
-            elif turn.what == "forward":
-                arrive(end, Turn("backward", turn.piece, turn.segment), device, last_layer + 1)
-            elif turn.segment > 0:
-                arrive(end, Turn("backward", turn.piece, turn.segment - 1), device, first_layer)
-    return found
-
-
-def _urgency(lanes: Lanes, costs: _Costs) -> dict[Turn, float]:
-    """Seconds from a turn's start to the end of its piece's way, its own links included."""
-    found: dict[Turn, float] = {}
-    for piece in lanes.pieces:
-        left = 0.0
-        for g in range(len(lanes.segments)):
-            turn = Turn("backward", piece.micro, g)
-            if g:
-                left += sum(costs.crossing(piece.micro, piece.way[g], piece.way[g - 1],
-                                           lanes.segments[g][0], True))  # fmt: skip
-            left += costs.turn(turn)
-            found[turn] = left
-        for g in reversed(range(len(lanes.segments))):
-            turn = Turn("forward", piece.micro, g)
-            if g + 1 < len(lanes.segments):
-                left += sum(costs.crossing(piece.micro, piece.way[g], piece.way[g + 1],
-                                           lanes.segments[g][1] + 1, False))  # fmt: skip
-            left += costs.turn(turn)
-            found[turn] = left
-    return found
+    return len({d for d in devices[:g] if d != devices[g]})

@@ -24,12 +24,12 @@ from weft.plans.plan import Plan
 from weft.program.instructions import (
     Backward,
     Blend,
+    Extract,
     Forward,
     Instruction,
     Keep,
     Load,
     Loss,
-    Piece,
     Recv,
     Send,
     Share,
@@ -57,7 +57,7 @@ def lower_peers(plan: Plan) -> Program:
         )
     return Program(
         plan=plan,
-        code={d: tuple(_Writer(plan, plan.peers, d).code()) for d in plan.peers.devices},
+        code={d: tuple(PeerWriter(plan, plan.peers, d).code()) for d in plan.peers.devices},
     )
 
 
@@ -72,7 +72,7 @@ def chunks(numbers: int, count: int) -> list[tuple[int, int]]:
     return [(end - size, end) for end, size in zip(ends, sizes, strict=True)]
 
 
-class _Writer:
+class PeerWriter:
     """Spells out what one peer does."""
 
     def __init__(self, plan: Plan, peers: Peers, device: str) -> None:
@@ -179,7 +179,7 @@ class _Writer:
             yield self.recv(came, before)
             size = places[piece][1] - places[piece][0]
             leaving = Tensor("sum", piece, rank)
-            both = (self.own(piece), Piece(came, ROW, 0, 0, size))
+            both = (self.own(piece), Extract(came, ROW, 0, 0, size))
             yield Stitch(leaving, both, add=True, every=self.every)
         sums = {leaving.at: leaving}
         for s in range(n - 1):
@@ -189,7 +189,7 @@ class _Writer:
             yield self.recv(came, before)
             sums[piece] = leaving = came
         pieces = tuple(
-            Piece(sums[c], ROW, 0, 0, last - first) for c, (first, last) in enumerate(places)
+            Extract(sums[c], ROW, 0, 0, last - first) for c, (first, last) in enumerate(places)
         )
         total = Tensor("sum", n, rank)
         yield Stitch(total, pieces, every=self.every)
@@ -207,7 +207,7 @@ class _Writer:
         rows = [self.row(rank) for rank in range(len(self.names))]
         for row, name in zip(rows[1:], self.names[1:], strict=True):
             yield self.recv(row, name)
-        pieces = tuple(Piece(row, ROW, 0, 0, numbers) for row in rows)
+        pieces = tuple(Extract(row, ROW, 0, 0, numbers) for row in rows)
         yield Stitch(total, pieces, add=True, every=self.every)
         for name in self.names[1:]:
             yield self.send_row(total, name, (0, numbers))
@@ -234,9 +234,9 @@ class _Writer:
         """All of a peer's shared numbers; its pieces are numbered before it."""
         return Tensor("row", len(self.names), self.rank if rank is None else rank)
 
-    def own(self, piece: int) -> Piece:
+    def own(self, piece: int) -> Extract:
         first, last = chunks(self.me.of(SHARED).numbers, len(self.names))[piece]
-        return Piece(self.row(), ROW, 0, first, last)
+        return Extract(self.row(), ROW, 0, first, last)
 
     def send(self, tensor: Tensor, dest: str, group: int) -> Send:
         size = coded_bytes(self.me.of(group).numbers * NUMBER, self.plan.codec)

@@ -19,24 +19,25 @@ from weft.plans.plan import Plan
 from weft.plans.rounds import Round, Strip, Turn, frame_order
 from weft.program.instructions import (
     Emit,
+    Extract,
     Forward,
     Instruction,
     Load,
-    Piece,
     Recv,
     Send,
     Stitch,
     Tensor,
 )
-from weft.program.lower.inventory import Stock
+from weft.program.lower.inventory import Inventory
 from weft.program.lower.schedule import micro_sizes
+from weft.program.lower.sends import codec_at
 from weft.program.program import Program
 
 
 def lower_rounds(plan: Plan) -> Program:
     check_rounds(plan)
     sizes = micro_sizes(plan.batch, plan.micro_batches)
-    writer = _Writer(plan)
+    writer = RoundsWriter(plan)
     frames = [_Frame(writer, micro, sizes) for micro in range(len(sizes))]
     for micro, number in frame_order(len(sizes), len(plan.rounds), plan.in_flight):
         if number < 0:
@@ -68,7 +69,7 @@ def check_rounds(plan: Plan) -> None:
         )
 
 
-class _Writer:
+class RoundsWriter:
     """The code of all devices, and what is the same for every frame."""
 
     def __init__(self, plan: Plan) -> None:
@@ -85,13 +86,13 @@ class _Writer:
 class _Frame:
     """One micro-batch on its way through the rounds: who holds which strips of it."""
 
-    def __init__(self, writer: _Writer, micro: int, sizes: list[int]) -> None:
+    def __init__(self, writer: RoundsWriter, micro: int, sizes: list[int]) -> None:
         self.writer = writer
         self.plan = writer.plan
         self.micro = micro
         self.samples = sizes[micro]
         self.first = sum(sizes[:micro])
-        self.stock = Stock()
+        self.inventory = Inventory()
         self.sums: list[Tensor] = []  # partial sums at the gateway, until it adds them
 
     def load(self) -> None:
@@ -99,7 +100,7 @@ class _Frame:
         writer.add(writer.gateway, Load(self.micro, (self.first, self.first + self.samples)))
         frame = Tensor("act", 0, self.micro)
         for strip in _whole(t for turn in first.numbered.values() for t in turn.takes):
-            self.stock.add(writer.gateway, frame, strip)
+            self.inventory.add(writer.gateway, frame, strip)
         self.begin(first, [])
 
     def round(self, number: int) -> None:
@@ -139,14 +140,14 @@ class _Frame:
             wanted += [(gateway, strip) for strip in _whole(_gives(done))]
         for turn in following.turns if following else ():
             wanted += [(turn.device, strip) for strip in turn.takes]
-        missing = [gap for device, strip in wanted for gap in self.stock.missing(device, strip)]
+        missing = [gap for device, strip in wanted for gap in self.inventory.missing(device, strip)]
         arriving: list[Recv] = []
         for device in self.plan.devices:
-            strips = self.stock.union(device, missing, beside=gateway)
+            strips = self.inventory.union(device, missing, beside=gateway)
             if device == gateway or not strips:
                 continue
             tensor = Tensor("up", at, self.micro, part=self.writer.rank[device])
-            pieces = [piece for strip in strips for piece in self.stock.pieces(device, strip)]
+            pieces = [piece for strip in strips for piece in self.inventory.pieces(device, strip)]
             self.give(device, tensor, gateway, strips, pieces)
             arriving.append(Recv(tensor, device))
         return arriving
@@ -175,11 +176,13 @@ class _Frame:
         gateway = self.writer.gateway
         here = {recv.tensor for recv in arriving}
         for number, turn in following.device_turns.items():
-            strips = [gap for strip in turn.takes for gap in self.stock.missing(turn.device, strip)]
+            strips = [
+                gap for strip in turn.takes for gap in self.inventory.missing(turn.device, strip)
+            ]
             if not strips or turn.device == gateway:
                 continue
             tensor = Tensor("down", following.layers[0], self.micro, part=number)
-            pieces = [piece for strip in strips for piece in self.stock.pieces(gateway, strip)]
+            pieces = [piece for strip in strips for piece in self.inventory.pieces(gateway, strip)]
             while here & {piece.tensor for piece in pieces}:
                 recv = arriving.pop(0)
                 here.discard(recv.tensor)
@@ -188,16 +191,16 @@ class _Frame:
         self.writer.add(gateway, *arriving)
 
     def give(
-        self, device: str, tensor: Tensor, dest: str, strips: list[Strip], pieces: list[Piece]
+        self, device: str, tensor: Tensor, dest: str, strips: list[Strip], pieces: list[Extract]
     ) -> None:
         self.writer.add(device, Stitch(tensor, tuple(pieces)), self.send(tensor, dest, strips))
-        self.stock.add_all(dest, tensor, strips)
+        self.inventory.add_all(dest, tensor, strips)
 
     # --- computing ------------------------------------------------------------------------------
 
     def turn(self, r: Round, turn: Turn, number: int) -> None:
         down = Tensor("down", r.layers[0], self.micro, part=number)
-        if self.stock.has(turn.device, down):
+        if self.inventory.has(turn.device, down):
             self.writer.add(turn.device, Recv(down, self.writer.gateway))
         self.read(r, turn, number)
         self.compute(r, turn, number, () if r.sums else turn.gives)
@@ -214,7 +217,7 @@ class _Frame:
         self.compute(r, turn, number, turn.gives)
 
     def read(self, r: Round, turn: Turn, number: int) -> None:
-        pieces = [p for strip in turn.takes for p in self.stock.pieces(turn.device, strip)]
+        pieces = [p for strip in turn.takes for p in self.inventory.pieces(turn.device, strip)]
         into = Tensor("in", r.layers[0], self.micro, part=number)
         self.writer.add(turn.device, Stitch(into, tuple(pieces)))
 
@@ -226,19 +229,19 @@ class _Frame:
         )
         made = Tensor("act", last + 1, self.micro, part=number)
         for strip in gives:
-            self.stock.add(turn.device, made, strip)
+            self.inventory.add(turn.device, made, strip)
 
     def answer(self, done: Round) -> None:
         """The gateway has all of the network's output: it gives it to the user."""
         gateway, micro = self.writer.gateway, self.micro
         gives = done.after.gives if done.after is not None else _whole(_gives(done))
-        pieces = [piece for strip in gives for piece in self.stock.pieces(gateway, strip)]
+        pieces = [piece for strip in gives for piece in self.inventory.pieces(gateway, strip)]
         output = Tensor("act", self.writer.layers, micro)
         self.writer.add(gateway, Stitch(output, tuple(pieces)), Emit(self.writer.layers, micro))
 
     def send(self, tensor: Tensor, dest: str, strips: list[Strip]) -> Send:
         """Each value is coded by itself, so each has its own scale on the wire."""
-        codec = self.plan.codec if tensor.at > 0 else self.plan.input_codec
+        codec = codec_at(self.plan, tensor.at)
         sizes: dict[str, int] = defaultdict(int)
         for strip in strips:
             sizes[strip.value] += strip.size * self.samples
@@ -259,6 +262,6 @@ def _whole(strips: Iterable[Strip]) -> list[Strip]:
     return list(found.values())
 
 
-def _all_of(tensors: list[Tensor], strip: Strip) -> tuple[Piece, ...]:
+def _all_of(tensors: list[Tensor], strip: Strip) -> tuple[Extract, ...]:
     size = strip.last - strip.first
-    return tuple(Piece(tensor, strip.value, strip.dim, 0, size) for tensor in tensors)
+    return tuple(Extract(tensor, strip.value, strip.dim, 0, size) for tensor in tensors)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-Turn = tuple[Literal["forward", "backward"], int]  # what, and of which micro-batch
+Pass = tuple[Literal["forward", "backward"], int]  # what, and of which micro-batch
 
 
 def micro_sizes(batch: int, micro_batches: int) -> list[int]:
@@ -34,8 +34,8 @@ def forwards_ahead(stage: int, stages: int, micro_batches: int, in_flight: int) 
     return min(micro_batches, 1 + round((in_flight - 1) * (stages - 1 - stage) / (stages - 1)))
 
 
-def one_forward_one_backward(micro_batches: int, ahead: int) -> Iterator[Turn]:
-    """The turns of one stage that runs `ahead` forwards before its first backward.
+def one_forward_one_backward(micro_batches: int, ahead: int) -> Iterator[Pass]:
+    """The passes of one stage that runs `ahead` forwards before its first backward.
 
     >>> " ".join(f"{what[0]}{micro}" for what, micro in one_forward_one_backward(3, 2))
     'f0 f1 b0 f2 b1 b2'

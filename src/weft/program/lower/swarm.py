@@ -27,13 +27,13 @@ from weft.plans.swarm import Swarm
 from weft.program.instructions import (
     Backward,
     Emit,
+    Extract,
     Forward,
     Instruction,
     Late,
     Load,
     Loss,
     Miss,
-    Piece,
     Radio,
     Recv,
     Send,
@@ -42,6 +42,7 @@ from weft.program.instructions import (
     Tensor,
     Update,
 )
+from weft.program.lower.sends import codec_at
 from weft.program.lower.swarm_units import check_swarm, held_of, holders_of, read_by
 from weft.program.program import Program
 from weft.strategies.stitchnet.swarm import believed
@@ -51,7 +52,7 @@ UNIT_DIM = 1
 
 
 def lower_swarm(plan: Plan) -> Program:
-    writer = _Writer(check_swarm(plan), plan)
+    writer = SwarmWriter(check_swarm(plan), plan)
     for layer in range(writer.depth + 1):
         writer.forward(layer)
     if plan.mode == "train":
@@ -63,7 +64,7 @@ def lower_swarm(plan: Plan) -> Program:
     return Program(plan=plan, code={d: tuple(writer.code[d]) for d in plan.devices})
 
 
-class _Writer:
+class SwarmWriter:
     def __init__(self, swarm: Swarm, plan: Plan) -> None:
         self.plan, self.swarm = plan, swarm
         self.depth = swarm.depth
@@ -133,7 +134,7 @@ class _Writer:
         size = self.plan.batch * DTYPE_BYTES.get(blank.dtype, 4)
         for places in blank.shape[1:]:
             size *= places
-        codec = self.plan.codec if tensor.at else self.plan.input_codec
+        codec = codec_at(self.plan, tensor.at)
         radio = Radio(way.slot, way.direct, way.relayed, way.via)
         self.add(source, Send(tensor, dest, coded_bytes(size, codec), codec, radio=radio))
 
@@ -143,7 +144,7 @@ class _Writer:
         for source in self.read[layer]:
             last = len(self.holders[layer - 1][source]) if layer else self.blank(0, source).shape[1]
             value = self.swarm.values[layer].value
-            pieces.append(Piece(self.made(layer, source), value, UNIT_DIM, 0, last))
+            pieces.append(Extract(self.made(layer, source), value, UNIT_DIM, 0, last))
         shares, expected = self.levels(layer, device)
         joined = Tensor("in", layer, part=number)
         self.add(
@@ -224,7 +225,7 @@ class _Writer:
         for source, units in self.holders[layer - 1].items():
             last = first + len(units)
             if source == device or (self.depth + layer, device, source) in self.sent:
-                piece = Piece(back, value, UNIT_DIM, first, last)
+                piece = Extract(back, value, UNIT_DIM, first, last)
                 self.add(device, Stitch(self.share(layer, device, source), (piece,)))
             first = last
 
@@ -245,7 +246,7 @@ class _Writer:
     def add_up(self, cut: int, device: str, sources: list[str]) -> None:
         blank = self.blank(cut, device)
         pieces = (
-            Piece(self.share(cut, source, device), blank.value, UNIT_DIM, 0, blank.shape[1])
+            Extract(self.share(cut, source, device), blank.value, UNIT_DIM, 0, blank.shape[1])
             for source in sources
         )
         whole = Tensor("grad", cut, part=self.number[device])
@@ -277,5 +278,5 @@ class _Writer:
     def answer(self) -> None:
         c, last = self.swarm.coordinator, self.depth + 1
         whole = self.swarm.values[last]
-        piece = Piece(self.made(last, c), whole.value, UNIT_DIM, 0, whole.shape[1])
+        piece = Extract(self.made(last, c), whole.value, UNIT_DIM, 0, whole.shape[1])
         self.add(c, Stitch(Tensor("act", last), (piece,)), Emit(last, 0))

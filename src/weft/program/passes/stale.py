@@ -1,4 +1,4 @@
-"""Several minibatches in flight between stages: the same instructions with lags, and weights that wait.
+"""Several minibatches in flight between devices: the same instructions with lags, and weights that wait.
 
 A phone with layers A, an edge server with layers B, `stale = 1`, so two in flight:
 
@@ -6,9 +6,13 @@ A phone with layers A, an edge server with layers B, `stale = 1`, so two in flig
     edge   recv a; F B; loss; B B; send g; update B
 
 At tick n the phone computes forward for minibatch n and backward for n - 1: its gradient is one update
-old, and belongs to the weights as they were at that forward. The last stage is never stale. Between
-first and last the lags fall evenly, as PipeDream's do. In a plan there and back (phone, edge, phone: the
-phone keeps the labels) the phone's last layers work in the middle of the way:
+old, and belongs to the weights as they were at that forward. The last segment is never stale. Between
+first and last the lags fall evenly, as PipeDream's do, with the device changes that are left on the
+longest way to the end. A segment has one lag, whoever computes it for whatever samples: so all copies of
+its weights meet every minibatch at the same age, and the sum of their gradients is that of the minibatch.
+
+In a plan there and back (phone, edge, phone: the phone keeps the labels) the phone's last layers work
+in the middle of the way:
 
     phone  load; F A; send a | recv b; F C; loss; B C; send gb; update C [all lag p]
                              | recv ga; B A; update A [all lag s]
@@ -17,68 +21,82 @@ phone keeps the labels) the phone's last layers work in the middle of the way:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 import msgspec
 
 from weft.errors import InputError
-from weft.plans.plan import Plan
 from weft.program.instructions import Instruction, Load, Loss, Recv, Send
-
-
-class Stage(NamedTuple):
-    """A run of layers on one device; a plan numbers its stages in the order of the layers."""
-
-    device: str
-    first: int
-    last: int
+from weft.program.lower.layout import Layout, Piece
 
 
 class Lags(NamedTuple):
-    """How many minibatches a stage's forward and its backward are behind its device's ticks."""
+    """How many minibatches a segment's forward and its backward are behind its device's ticks."""
 
     forward: int
     backward: int
 
 
-def stale_lags(plan: Plan, stages: Sequence[Stage]) -> list[Lags]:
-    """The lags of every stage; InputError where several minibatches cannot be in flight."""
-    stale, count = plan.stale, len(stages)
+def stale_lags(layout: Layout) -> list[Lags]:
+    """The lags of every segment; InputError where several minibatches cannot be in flight."""
+    plan, stale = layout.plan, layout.plan.stale
     if stale < 0:
         raise InputError(f"plan: stale = {stale}; 0 or more is allowed")
-    if stale == 0 or count == 1 or plan.mode != "train":
-        return [Lags(0, 0)] * count
-    devices = [stage.device for stage in stages]
-    if plan.micro_batches > 1 or devices[0] != plan.source:
-        raise InputError(
-            f"plan: stale = {stale} with micro_batches = {plan.micro_batches} and layer 0 on "
-            f"{devices[0]}; whole minibatches and the first layers on {plan.source} are allowed"
-        )
-    if len(set(devices)) == count:
-        last = count - 1
-        return [Lags(0, round(stale * (last - s) / last)) for s in range(count)]
-    if count == 3 and devices[0] == devices[2]:
+    if stale == 0 or plan.mode != "train":
+        return [Lags(0, 0)] * len(layout.segments)
+    if _there_and_back(layout):
         middle = (stale + 1) // 2
         return [Lags(0, stale), Lags(0, stale - middle), Lags(middle, middle)]
-    raise InputError(
-        f"plan: stale = {stale} with stages on {', '.join(devices)}; a device may come twice only "
-        "as the first and the last of three"
-    )
+    for piece in layout.pieces:
+        _check_no_return(layout, piece)
+    changes = [max(_changes(p.devices[g:]) for p in layout.pieces)
+               for g in range(len(layout.segments))]  # fmt: skip
+    most = max(changes[0], 1)
+    return [Lags(0, round(stale * left / most)) for left in changes]
 
 
-def versions(plan: Plan, stages: Sequence[Stage], s: int) -> int:
-    """How many versions of a stage's weights are in use at once, and as many activations."""
-    forward, backward = stale_lags(plan, stages)[s]
-    return backward - forward + 1
+def _there_and_back(layout: Layout) -> bool:
+    """One piece from the source to another device and home again."""
+    first, *others = layout.pieces
+    home = layout.plan.source
+    return not others and len(first.devices) == 3 and _path(layout, first) == [
+        home, first.devices[1], home
+    ]  # fmt: skip
+
+
+def _path(layout: Layout, piece: Piece) -> list[str]:
+    """The devices that have a piece one after the other, the source first."""
+    return [device for device, _ in groupby((layout.plan.source, *piece.devices))]
+
+
+def _changes(devices: tuple[str, ...]) -> int:
+    return sum(a != b for a, b in pairwise(devices))
+
+
+def _check_no_return(layout: Layout, piece: Piece) -> None:
+    path = _path(layout, piece)
+    if len(set(path)) < len(path):
+        raise InputError(
+            f"plan: stale = {layout.plan.stale} and samples that go from device to device as "
+            f"{', '.join(path)}; they may come back to a device only as whole minibatches that leave the "
+            "source, pass one other device and end at the source; set stale = 0 or give the later "
+            "layers to another device"
+        )
 
 
 def with_lags(
-    code: Mapping[str, tuple[Instruction, ...]], stages: Sequence[Stage], lags: Sequence[Lags]
+    code: Mapping[str, tuple[Instruction, ...]], layout: Layout
 ) -> dict[str, tuple[Instruction, ...]]:
-    """A program of single minibatches with the lags of several in flight."""
-    by_first = {stage.first: lag for stage, lag in zip(stages, lags, strict=True)}
-    by_end = {stage.last + 1: lag for stage, lag in zip(stages, lags, strict=True)}
+    """A program of single minibatches with the lags of several in flight.
+
+    Nobody waits in a circle. What an instruction needs is made at the same tick or an earlier one; at the
+    same tick both are in the order of the program of single minibatches.
+    """
+    lags = stale_lags(layout)
+    by_first = {first: lag for (first, _), lag in zip(layout.segments, lags, strict=True)}
+    by_end = {last + 1: lag for (_, last), lag in zip(layout.segments, lags, strict=True)}
 
     def lag(i: Instruction) -> int:
         if isinstance(i, Load):
@@ -87,11 +105,19 @@ def with_lags(
             return lags[-1].forward
         if isinstance(i, Recv | Send):
             kind, at, receives = i.tensor.kind, i.tensor.at, isinstance(i, Recv)
+            if kind == "done":  # who is told stays as far ahead of the update as without lags
+                return i.lag + lags[0].backward
             if kind == "target":
                 return (lags[-1] if receives else lags[0]).forward
-            if kind == "act":  # leaves at the end of a stage, arrives at the beginning of the next
-                return (by_first if receives else by_end)[at].forward
-            return (by_end if receives else by_first)[at].backward
+            if (
+                kind == "act"
+            ):  # leaves at the end of a segment, arrives at the beginning of the next
+                return (
+                    lags[0].forward if at == 0 else (by_first if receives else by_end)[at].forward
+                )
+            if kind == "grad":
+                return (by_end if receives else by_first)[at].backward
+            return by_first[at].backward  # gradients of weights
         first = getattr(i, "layers", (0, 0))[0]
         return by_first[first][type(i).__name__ != "Forward"]
 

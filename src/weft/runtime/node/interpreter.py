@@ -289,6 +289,8 @@ class Interpreter:
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         self._sums.pop(i.layers, None)
+        if i.layers in self._stashes:
+            self._stashes[i.layers].end(step)
         self.holding.hold(step, "done", 0, 0, {})
 
     def _share(self, i: ins.Share, step: int) -> None:

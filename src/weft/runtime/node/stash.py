@@ -5,9 +5,10 @@
     ...                           # three updates of the live weights
     stash.settle(7)               # after the backward: its gradients become the live weights'
 
-PipeDream's weight stashing. A forward copies the live weights into the oldest of `count` versions, so
-that an update, which writes in place, never touches what a waiting backward pass will read. Buffers
-are shared: running statistics go on in the order of the forwards.
+PipeDream's weight stashing. The first forward of a minibatch copies the live weights into the oldest of
+`count` versions, so that an update, which writes in place, never touches what a waiting backward pass will
+read; further pieces of the same minibatch use the same version. Buffers are shared: running statistics go
+on in the order of the forwards.
 """
 
 from __future__ import annotations
@@ -31,21 +32,34 @@ class Stash:
             )
             for _ in range(count)
         ]
+        self._minibatches: list[int | None] = [None] * count  # what each version was copied for
 
     def at(self, step: int) -> Runner:
-        """The version for a new minibatch: the live weights as they are now."""
-        version = self._versions[step % len(self._versions)]
+        """The version for a minibatch: the live weights as they were at its first forward."""
+        index = step % len(self._versions)
+        version = self._versions[index]
+        if self._minibatches[index] == step:
+            return version
+        self._minibatches[index] = step
         with torch.no_grad():
             for name in self._trained:
                 version.state[name].copy_(self._live.state[name])
         return version
 
     def settle(self, step: int) -> None:
-        """Hands the gradients of a minibatch's version to the live weights."""
+        """Adds the gradients of a minibatch's version to those of the live weights."""
         version = self._versions[step % len(self._versions)]
         for name in self._trained:
-            mine = version.state[name]
-            self._live.state[name].grad, mine.grad = mine.grad, None
+            live, mine = self._live.state[name], version.state[name]
+            if live.grad is None:
+                live.grad = mine.grad
+            elif mine.grad is not None:
+                live.grad += mine.grad
+            mine.grad = None
+
+    def end(self, step: int) -> None:
+        """After the update: the minibatch's version is free, also for the same minibatch again."""
+        self._minibatches[step % len(self._minibatches)] = None
 
 
 def stashes(runners: dict[tuple[int, int], Runner], code: tuple[ins.Instruction, ...]) -> dict[

@@ -20,7 +20,7 @@ from weft.program.instructions import (
     Send,
     Update,
 )
-from weft.program.lower.lanes import lanes_of
+from weft.program.lower.layout import layout_of
 from weft.program.lower.lower import lower
 from weft.program.program import Program
 from weft.program.validate import validate
@@ -125,7 +125,7 @@ def test_any_lanes_run_to_the_end_and_compute_every_sample_in_every_layer_once(
     plan = data.draw(any_lanes())
     program = lower(plan)
     validate(program)
-    pieces = lanes_of(plan).pieces
+    pieces = layout_of(plan).pieces
     everything = {(n, m): 1 for n in range(plan.batch) for m in range(len(plan.profile.layers))}
     for what in (Forward, Backward):
         done: Counter[tuple[int, int]] = Counter()
@@ -150,7 +150,7 @@ def test_every_shared_segment_is_added_up_once_and_its_sum_goes_to_every_holder(
 ) -> None:
     codec = data.draw(st.sampled_from(["none", "fp16", "int8"]))
     plan = data.draw(any_lanes(gradient_codec=codec))
-    program, lanes = lower(plan), lanes_of(plan)
+    program, lanes = lower(plan), layout_of(plan)
     rank = {device: n for n, device in enumerate(plan.devices)}
     for g, layers in enumerate(lanes.segments):
         holders, root = lanes.holders(g), lanes.root(g)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from weft.errors import InputError
 from weft.plans.plan import Part, Plan, Shard
-from weft.program.lower.lanes import has_lanes, lanes_of
+from weft.program.lower.layout import layout_of, splits_samples
 from weft.program.lower.lower import lower
 
 MakeLanes = Callable[..., Plan]
@@ -21,9 +21,9 @@ AnyLanes = Callable[..., st.SearchStrategy[Plan]]
 
 def test_hiertrain_is_three_lanes_and_three_segments(make_lanes: MakeLanes) -> None:
     """s = a with layer 0, l = b with layers 0 to 2, o = c; five layers."""
-    lanes = lanes_of(make_lanes((3, "acccc"), (2, "ccccc"), (4, "bbbcc")))
+    lanes = layout_of(make_lanes((3, "acccc"), (2, "ccccc"), (4, "bbbcc")))
     assert lanes.segments == ((0, 0), (1, 2), (3, 4))
-    assert [(p.micro, p.first, p.samples, p.way) for p in lanes.pieces] == [
+    assert [(p.micro, p.first, p.samples, p.devices) for p in lanes.pieces] == [
         (0, 0, 3, ("a", "c", "c")), (1, 3, 2, ("c", "c", "c")), (2, 5, 4, ("b", "b", "c")),
     ]  # fmt: skip
     assert [lanes.holders(g) for g in range(3)] == [("a", "c", "b"), ("c", "b"), ("c",)]
@@ -35,29 +35,29 @@ def test_streaming_makes_a_segment_of_every_layer_before_the_last_cut(
     make_lanes: MakeLanes,
 ) -> None:
     plan = make_lanes((3, "acccc"), (2, "ccccc"), (4, "bbbcc"), stream=True)
-    assert lanes_of(plan).segments == ((0, 0), (1, 1), (2, 2), (3, 4))
+    assert layout_of(plan).segments == ((0, 0), (1, 1), (2, 2), (3, 4))
 
 
 def test_who_has_the_loss_adds_up_else_who_has_most_samples(make_lanes: MakeLanes) -> None:
-    lanes = lanes_of(make_lanes((1, "ab"), (9, "cb")))
+    lanes = layout_of(make_lanes((1, "ab"), (9, "cb")))
     assert lanes.root(0) == "c"
-    lanes = lanes_of(make_lanes((1, "ab"), (9, "cb"), (1, "bb")))
+    lanes = layout_of(make_lanes((1, "ab"), (9, "cb"), (1, "bb")))
     assert lanes.root(0) == "b"
-    lanes = lanes_of(make_lanes((2, "aa"), (3, "bb")))
+    lanes = layout_of(make_lanes((2, "aa"), (3, "bb")))
     assert lanes.root(0) == "b"
 
 
 def test_the_lanes_may_be_listed_in_any_order(make_lanes: MakeLanes) -> None:
     plan = make_lanes((3, "ab"), (2, "bb"), (1, "cb"))
     turned = msgspec.structs.replace(plan, shards=(*plan.shards[3:], *plan.shards[:3]))
-    assert lanes_of(turned).pieces == lanes_of(plan).pieces
+    assert layout_of(turned).pieces == layout_of(plan).pieces
 
 
 def test_whole_layers_are_no_lanes(make_lanes: MakeLanes) -> None:
     plan = make_lanes((4, "ab"))
-    assert has_lanes(plan)
+    assert splits_samples(plan)
     whole = tuple(Shard(shard.device, shard.layers) for shard in plan.shards)
-    assert not has_lanes(msgspec.structs.replace(plan, shards=whole))
+    assert not splits_samples(msgspec.structs.replace(plan, shards=whole))
 
 
 @given(data=st.data())
@@ -65,7 +65,7 @@ def test_pieces_tile_the_batch_and_go_the_way_of_their_lane(
     any_lanes: AnyLanes, data: st.DataObject
 ) -> None:
     plan = data.draw(any_lanes())
-    lanes = lanes_of(plan)
+    lanes = layout_of(plan)
     assert [layer for a, b in lanes.segments for layer in range(a, b + 1)] == list(
         range(len(plan.profile.layers))
     )
@@ -84,16 +84,16 @@ def test_pieces_tile_the_batch_and_go_the_way_of_their_lane(
                 shard.layers[0] <= a and b <= shard.layers[1]
             ), "a segment crosses a cut"  # fmt: skip
             if shard.layers[0] <= a <= shard.layers[1]:
-                assert all(p.way[g] == shard.device for p in mine)
+                assert all(p.devices[g] == shard.device for p in mine)
 
 
 @given(data=st.data())
 def test_one_of_its_holders_adds_up_a_segment(any_lanes: AnyLanes, data: st.DataObject) -> None:
-    lanes = lanes_of(data.draw(any_lanes()))
-    ends = {piece.way[-1] for piece in lanes.pieces}
+    lanes = layout_of(data.draw(any_lanes()))
+    ends = {piece.devices[-1] for piece in lanes.pieces}
     for g in range(len(lanes.segments)):
         holders = lanes.holders(g)
-        assert set(holders) == {piece.way[g] for piece in lanes.pieces}
+        assert set(holders) == {piece.devices[g] for piece in lanes.pieces}
         assert len(holders) == len(set(holders))
         assert lanes.root(g) in holders
         assert lanes.root(g) in ends or not ends & set(holders)

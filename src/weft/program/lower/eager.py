@@ -1,0 +1,124 @@
+"""The eager order: list scheduling of the pieces' passes over the plan's devices and links."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from heapq import heappop, heappush
+
+from weft.codecs.registry import coded_bytes
+from weft.program.lower.actions import Action, Orders
+from weft.program.lower.layout import Layout
+from weft.program.lower.sends import codec_at
+
+
+class _Costs:
+    """Seconds of passes and of what crosses between them."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout, plan = layout, layout.plan
+        self.rate = {
+            (a, b): plan.fleet.path_rate(a, b, plan.route)
+            for a in plan.devices for b in plan.devices if plan.fleet.connected(a, b)
+        }  # fmt: skip
+        self.latency = {pair: plan.fleet.path_latency(*pair) for pair in self.rate}
+
+    def seconds(self, action: Action) -> float:
+        piece = self.layout.pieces[action.piece]
+        times = self.layout.plan.profile.devices[piece.devices[action.segment]]
+        seconds = times.forward if action.what == "forward" else times.backward
+        return seconds(*self.layout.segments[action.segment], piece.samples)
+
+    def crossing(self, piece: int, a: str, b: str, at: int, back: bool) -> tuple[float, float]:
+        """(seconds that it takes the way, latency) of a piece's values over cut `at`."""
+        if a == b:
+            return 0.0, 0.0
+        plan = self.layout.plan
+        raw = plan.profile.gradient_bytes(at) if back else plan.profile.cut_bytes(at)
+        size = coded_bytes(raw * self.layout.pieces[piece].samples, codec_at(plan, at))
+        return size / self.rate[a, b], self.latency[a, b]
+
+
+def eager(layout: Layout) -> Orders:
+    """List scheduling: of the actions that are ready, the one with the longest way to the end."""
+    costs = _Costs(layout)
+    urgency = _urgency(layout, costs)
+    last = len(layout.segments) - 1
+    found: Orders = {device: [] for device in layout.plan.devices}
+    free: dict[str, float] = defaultdict(float)
+    link: dict[tuple[str, str], float] = defaultdict(float)
+    ready: dict[str, list[tuple[float, Action]]] = defaultdict(list)  # (-urgency, action)
+    # (time, order, device, action): a action becomes possible, or (None) the device has become free
+    events: list[tuple[float, int, str, Action | None]] = []
+    counter = 0
+
+    def arrive(now: float, action: Action, origin: str, at: int) -> None:
+        nonlocal counter
+        piece = layout.pieces[action.piece]
+        device = piece.devices[action.segment]
+        seconds, latency = costs.crossing(
+            action.piece, origin, device, at, action.what == "backward"
+        )
+        if origin != device:
+            start = max(now, link[origin, device])
+            link[origin, device] = start + seconds
+            now = start + seconds + latency
+        counter += 1
+        heappush(events, (now, counter, device, action))
+
+    for piece in layout.pieces:
+        arrive(0.0, Action("forward", piece.micro, 0), layout.plan.source, 0)
+    while events:
+        now = events[0][0]
+        touched: dict[str, None] = {}
+        # All that happens at this moment, then the choices: what a device has just made may be
+        # the most urgent of its actions.
+        while events and events[0][0] == now:
+            _, _, device, new = heappop(events)
+            if new is not None:
+                heappush(ready[device], (-urgency[new], new))
+            touched[device] = None
+        for device in touched:
+            if free[device] > now or not ready[device]:
+                continue
+            _, action = heappop(ready[device])
+            found[device].append(action)
+            end = now + costs.seconds(action)
+            free[device] = end
+            counter += 1
+            heappush(events, (end, counter, device, None))
+            first_layer, last_layer = layout.segments[action.segment]
+            if action.what == "forward" and action.segment < last:
+                arrive(
+                    end, Action("forward", action.piece, action.segment + 1), device, last_layer + 1
+                )
+            elif action.what == "forward":
+                arrive(
+                    end, Action("backward", action.piece, action.segment), device, last_layer + 1
+                )
+            elif action.segment > 0:
+                arrive(
+                    end, Action("backward", action.piece, action.segment - 1), device, first_layer
+                )
+    return found
+
+
+def _urgency(layout: Layout, costs: _Costs) -> dict[Action, float]:
+    """Seconds from a action's start to the end of its piece's way, its own links included."""
+    found: dict[Action, float] = {}
+    for piece in layout.pieces:
+        left = 0.0
+        for g in range(len(layout.segments)):
+            action = Action("backward", piece.micro, g)
+            if g:
+                left += sum(costs.crossing(piece.micro, piece.devices[g], piece.devices[g - 1],
+                                           layout.segments[g][0], True))  # fmt: skip
+            left += costs.seconds(action)
+            found[action] = left
+        for g in reversed(range(len(layout.segments))):
+            action = Action("forward", piece.micro, g)
+            if g + 1 < len(layout.segments):
+                left += sum(costs.crossing(piece.micro, piece.devices[g], piece.devices[g + 1],
+                                           layout.segments[g][1] + 1, False))  # fmt: skip
+            left += costs.seconds(action)
+            found[action] = left
+    return found

@@ -1,0 +1,28 @@
+"""The messages that several lowerings send, each written once: how it is coded and how many bytes it has."""
+
+from __future__ import annotations
+
+from weft.codecs.registry import CodecName, coded_bytes
+from weft.plans.plan import Plan
+from weft.program.instructions import Send, Tensor
+
+
+def codec_at(plan: Plan, cut: int) -> CodecName:
+    """The codec of the values that cross a cut; cut 0 is crossed by the samples."""
+    return plan.codec if cut else plan.input_codec
+
+
+def send_activation(plan: Plan, cut: int, micro: int, samples: int, dest: str) -> Send:
+    codec = codec_at(plan, cut)
+    size = coded_bytes(samples * plan.profile.cut_bytes(cut), codec)
+    return Send(Tensor("act", cut, micro), dest, size, codec)
+
+
+def send_gradient(plan: Plan, cut: int, micro: int, samples: int, dest: str) -> Send:
+    codec = codec_at(plan, cut)
+    size = coded_bytes(samples * plan.profile.gradient_bytes(cut), codec)
+    return Send(Tensor("grad", cut, micro), dest, size, codec)
+
+
+def send_labels(plan: Plan, micro: int, samples: int, dest: str) -> Send:
+    return Send(Tensor("target", 0, micro), dest, samples * plan.profile.target_bytes)
