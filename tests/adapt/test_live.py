@@ -57,6 +57,21 @@ def test_training_is_plain_training_while_cuts_move_and_workers_change(
     assert event["step"] == 10
 
 
+def test_an_error_of_who_only_advises_is_an_event_and_training_goes_on(
+    go: Callable[..., Any], shared: LocalFleet, subject: Subject, script: type[Any]
+) -> None:
+    class Unsure(script):  # type: ignore[misc]
+        def decide(self, seen: Any) -> Any:
+            if self.seen:
+                raise WeftError("no plan comes to mind")
+            return super().decide(seen)
+
+    ran = go(shared, Unsure(start=Setting("e1", 2)), 30)
+    same(ran.state, alone(subject, 30, MOMENTUM))
+    assert set(ran.kinds) == {"advice_failed"}
+    assert {event["why"] for event in ran.live.events} == {"no plan comes to mind"}
+
+
 def test_only_what_changes_hands_moves(
     go: Callable[..., Any], shared: LocalFleet, script: Any, subject: Subject
 ) -> None:
