@@ -4,21 +4,22 @@
     plan = weft.plan(model, example_input, fleet, strategy="chain")
     print(plan)
 
-Torch is imported only when a network is touched, so that `import weft` is quick.
+Everything is imported when it is first asked for: `import weft` is quick, and a node that imports a part of
+Weft does not get the planners with it.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from weft.api import load_model, plan
 from weft.errors import InputError, LostDevice, WeftError
-from weft.fleet.fleet import Fleet
-from weft.plans.plan import Plan
 from weft.version import __version__
 
 if TYPE_CHECKING:
     from weft.adapt.train import train
+    from weft.api import load_model, plan
+    from weft.fleet.fleet import Fleet
     from weft.graph.capture import capture
+    from weft.plans.plan import Plan
     from weft.runtime.run.serve import serve
 
 __all__ = [
@@ -35,21 +36,26 @@ __all__ = [
     "train",
 ]
 
-# What is imported when it is first asked for, and from where: it imports torch.
-LATER = {
-    "train": "weft.adapt.train",
-    "serve": "weft.runtime.run.serve",
+# What is imported later, and from where.
+_LATER = {
+    "Fleet": "weft.fleet.fleet",
+    "Plan": "weft.plans.plan",
     "capture": "weft.graph.capture",
+    "load_model": "weft.api",
+    "plan": "weft.api",
+    "serve": "weft.runtime.run.serve",
+    "train": "weft.adapt.train",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in LATER:
+    if name not in _LATER:
         raise AttributeError(f"module 'weft' has no attribute {name!r}")
-    value = getattr(import_module(LATER[name]), name)
-    globals()[name] = value  # help() and later calls find it as they find the others
+    import_module("weft.api")  # plans print as tables from now on
+    value = getattr(import_module(_LATER[name]), name)
+    globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

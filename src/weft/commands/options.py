@@ -37,7 +37,10 @@ InputShape = Annotated[
 ]
 Mode = Annotated[ModeName | None, typer.Option(help="What the plan is for.")]
 Classes = Annotated[int | None, typer.Option(help="Classes of a zoo network.")]
-Strategy = Annotated[str, typer.Option("--strategy", "-s", help="See `weft strategies`.")]
+Strategy = Annotated[
+    str,
+    typer.Option("--strategy", "-s", help="A name from `weft strategies`, or file.py:function."),
+]
 Local = Annotated[
     bool, typer.Option("--local", help="Emulate the fleet: one process per device, here.")
 ]

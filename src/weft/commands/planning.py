@@ -19,6 +19,7 @@ from weft.commands.options import (
     Model,
     ProfileFile,
     Settings,
+    Strategy,
 )
 from weft.errors import WeftError
 from weft.fleet.fleet import Fleet
@@ -28,7 +29,7 @@ from weft.planning.task import ask
 from weft.plans import registry
 from weft.plans.derive import load_profile
 from weft.report.documents import compare_document, plan_document, timeline_document
-from weft.report.pictures import draw_gantt
+from weft.report.pictures import draw_gantt, draw_plan
 from weft.report.tables import compare_table, plan_table, timeline_table
 from weft.report.trace import save_trace
 
@@ -37,7 +38,7 @@ from weft.report.trace import save_trace
 def plan(
     model: Model,
     fleet: FleetFile,
-    strategy: Annotated[str, typer.Option("--strategy", "-s", help="See `weft strategies`.")],
+    strategy: Strategy,
     batch: Batch = None,
     mode: Mode = None,
     profile: ProfileFile = None,
@@ -70,7 +71,7 @@ def plan(
             found.save(output)
         say(f"wrote {output}")
     if draw is not None:
-        found.draw(draw)
+        draw_plan(found, draw)
         say(f"wrote {draw}")
     if json:
         show_json(plan_document(found))
@@ -82,7 +83,9 @@ def plan(
 def compare(
     model: Model,
     fleet: FleetFile,
-    strategies: Annotated[str, typer.Option(metavar="A,B,C", help="Which ones, or all.")] = "all",
+    strategies: Annotated[
+        str, typer.Option(metavar="A,B,C", help="Names or file.py:function; or all.")
+    ] = "all",
     batch: Batch = None,
     mode: Mode = None,
     profile: ProfileFile = None,
