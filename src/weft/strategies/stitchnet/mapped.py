@@ -19,7 +19,7 @@ import numpy as np
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.fleet.radio import Matrix, fleet_delivery, probed
-from weft.graph.split.missing import Update
+from weft.graph.split.lost_values import LostValues
 from weft.plans import options
 from weft.plans.plan import Part, Plan, Shard
 from weft.plans.task import Task
@@ -158,7 +158,7 @@ def as_plan(
         for d in spread.holders()[layer + 1]
     ]
     last = len(spread.owners)
-    update = options.choice(task, "update", get_args(Update), "zero")
+    update = options.choice(task, "update", get_args(LostValues), "zero")
     expected = chance(routes, prr)[wanted(spread)]
     return Plan(
         strategy=name,
