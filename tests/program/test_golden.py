@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from weft.fleet.fleet import Route
-from weft.graph.split.missing import Update
+from weft.graph.split.lost_values import LostValues
 from weft.plans import registry
 from weft.plans.plan import Part, Plan
 from weft.program.instructions import Instruction
@@ -109,7 +109,7 @@ CHOICES: dict[str, tuple[Callable[[Plan], object], tuple[str, ...]]] = {
     "route": (lambda p: p.route, get_args(Route)),
     "schedule": (lambda p: p.schedule, ("staged", "eager")),
     "optimizer": (lambda p: p.optimizer, ("sgd", "adam", "adamw")),
-    "swarm.late": (lambda p: p.swarm and p.swarm.late, get_args(Update)),
+    "swarm.late": (lambda p: p.swarm and p.swarm.late, get_args(LostValues)),
     "peers.shared": (lambda p: p.peers and p.peers.shared, ("ring", "gossip", "hub")),
     "peers.late": (lambda p: p.peers and p.peers.late, ("wait", "newest")),
     "peers.structures": (lambda p: p.peers and p.peers.structures, ("rounds", "end")),

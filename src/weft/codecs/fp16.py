@@ -14,6 +14,8 @@ LARGEST = 65504  # of half precision
 
 
 class HalfPrecision(Codec):
+    """2 bytes for each number. Values beyond the range of half precision are clamped."""
+
     name = "fp16"
     summary = "half precision: 2 bytes for each number"
 

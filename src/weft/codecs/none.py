@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 
 class Plain(Codec):
+    """Every value travels as it is; also what no other codec can carry."""
+
     name = "none"
     summary = "values travel as they are"
 

@@ -34,6 +34,7 @@ class TensorSpec(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
 
     @property
     def elements(self) -> int:
+        """How many numbers the tensor has."""
         return math.prod(self.shape)
 
     @property

@@ -56,6 +56,7 @@ class Runner:
 
     @property
     def parameters(self) -> list[Tensor]:
+        """The weights that training changes."""
         return [self.state[n] for n, info in self.segment.state.items() if info.trainable]
 
     def forward(
@@ -91,6 +92,7 @@ class Runner:
 
 
 def run(steps: list[_Step], env: list[Any], batch: int, seed: int) -> None:
+    """Calls one step after the other. `env` holds the values by slot; `seed` is that of the micro-batch."""
     for function, template, fills, batches, kwargs, out, dead, salt in steps:
         args = template.copy()
         for position, item, slot in fills:

@@ -52,6 +52,7 @@ class Rewriter:
         self._viewed: dict[str, str] = {}  # a view -> what it is a view of
 
     def rewrite(self) -> Rewriter:
+        """Reads the whole program; the results stand in this object's fields."""
         specs = {spec.arg.name: spec for spec in self.program.graph_signature.input_specs}
         for node in self.program.graph.nodes:
             if node.op == "placeholder":

@@ -18,7 +18,7 @@ from typing import Literal
 from msgspec import Struct
 
 from weft.graph.network import Blank
-from weft.graph.split.missing import Update
+from weft.graph.split.lost_values import LostValues
 
 
 class Message(Struct, frozen=True, array_like=True):
@@ -44,7 +44,7 @@ class Swarm(Struct, frozen=True, omit_defaults=True):
     coordinator: str
     messages: tuple[Message, ...]
     values: tuple[Blank, ...]  # by cut: what crosses it, whole; the last one is the output
-    late: Update = "zero"
+    late: LostValues = "zero"
     # 0: every loss is told to the receiver, so that nobody waits for the end of a slot; else the
     # length of a slot. Raise it where computing and sending one layer takes longer.
     slot_ms: float = 0.0

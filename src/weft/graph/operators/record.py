@@ -50,6 +50,7 @@ class Operator:
 
     @property
     def elementwise(self) -> bool:
+        """Whether one place of the result comes from that place of each operand alone."""
         return self.units == "elementwise"
 
     @cached_property
@@ -73,8 +74,8 @@ def _at(path: str) -> Function:
     import torch
 
     first, *rest = path.split(".")
-    found: Any = {"torch": torch, "operator": operator}[first]
+    value: Any = {"torch": torch, "operator": operator}[first]
     for name in rest:
-        found = getattr(found, name)
-    function: Function = found
+        value = getattr(value, name)
+    function: Function = value
     return function

@@ -22,6 +22,8 @@ from weft.graph.split.rows import rules_of
 
 
 class Division(NamedTuple):
+    """The nodes of some layers: the gateway's before, each device's own, the gateway's after."""
+
     before: tuple[Node, ...]
     own: tuple[Node, ...]
     after: tuple[Node, ...]
@@ -72,6 +74,7 @@ def weighted(graph: Graph, node: Node) -> bool:
 
 
 def is_constant(graph: Graph, name: str) -> bool:
+    """Whether a value is the same for every batch: any device can make it."""
     return name in graph.values and not graph.values[name].scales
 
 
@@ -139,11 +142,11 @@ def _nodes(graph: Graph, first: int, last: int) -> list[Node]:
 
 
 def _ancestors(nodes: Sequence[Node], node: Node) -> set[str]:
-    found = set(refs(node))
+    needed = set(refs(node))
     for other in reversed(nodes):
-        if other.name in found:
-            found.update(refs(other))
-    return found
+        if other.name in needed:
+            needed.update(refs(other))
+    return needed
 
 
 def _by_rows(graph: Graph, layers: tuple[int, int]) -> Division:
@@ -257,8 +260,8 @@ def _closed(graph: Graph, made: Division) -> Division:
 
 
 def _read_by(constants: Sequence[Node], nodes: Iterable[Node]) -> set[str]:
-    found = {name for node in nodes for name in refs(node)}
+    needed = {name for node in nodes for name in refs(node)}
     for node in reversed(constants):
-        if node.name in found:
-            found.update(refs(node))
-    return found
+        if node.name in needed:
+            needed.update(refs(node))
+    return needed

@@ -155,15 +155,15 @@ def picked_state(
     graph: Graph, nodes: Iterable[Node], picks: Mapping[str, Pick]
 ) -> dict[str, State]:
     """The state that nodes read, in the shape in which it is here."""
-    found: dict[str, State] = {}
+    shapes: dict[str, State] = {}
     for node in nodes:
         for name in refs(node):
-            if name in graph.state and name not in found:
+            if name in graph.state and name not in shapes:
                 state = graph.state[name]
                 pick = picks.get(name)
                 shape = _picked_shape(state.shape, pick) if pick else state.shape
-                found[name] = State(shape, state.dtype, state.trainable)
-    return found
+                shapes[name] = State(shape, state.dtype, state.trainable)
+    return shapes
 
 
 def _segment(

@@ -19,7 +19,7 @@ import numpy as np
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.fleet.radio import Matrix, fleet_delivery, probed
-from weft.graph.split.missing import Update
+from weft.graph.split.lost_values import LostValues
 from weft.plans import options
 from weft.plans.delivery import Routes, chance
 from weft.plans.plan import Plan
@@ -159,7 +159,7 @@ def as_plan(
     names = task.fleet.names
     head = names[spread.coordinator]
     horizontal = tuple(names[d] for d in spread.horizontal)
-    update = options.choice(task, "update", get_args(Update), "zero")
+    update = options.choice(task, "update", get_args(LostValues), "zero")
     expected = chance(routes, prr)[wanted(spread)]
     return Plan(
         strategy=name,
@@ -178,7 +178,7 @@ def as_plan(
             coordinator=head,
             messages=as_messages(routes, names),
             values=crossings(task.profile, task.graph),
-            late=cast(Update, update),
+            late=cast(LostValues, update),
             slot_ms=options.integer(task, "slot_ms", 0),
             seed=options.integer(task, "seed", 1),
             every=options.integer(task, "every", 20),

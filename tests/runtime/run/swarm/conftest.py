@@ -18,9 +18,9 @@ from weft.fleet.radio import Matrix, Radio, fleet_delivery, radio_fleet, topolog
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.network import Graph
 from weft.graph.optimizer import Optimizer
+from weft.graph.split.lost_values import LostValues
 from weft.graph.split.masked import Perceptron
 from weft.graph.split.masked_conv import ConvNet
-from weft.graph.split.missing import Update
 from weft.planning.task import make_task
 from weft.plans.delivery import Routes, routes_of
 from weft.plans.derive import derive_profile
@@ -74,7 +74,7 @@ class Subject:
         return {self.graph.inputs[0]: x}, y
 
     def plan(
-        self, spread: Spread, routes: Routes, fleet: Fleet = FLEET, update: Update = "zero",
+        self, spread: Spread, routes: Routes, fleet: Fleet = FLEET, update: LostValues = "zero",
         **more: Any,
     ) -> Plan:  # fmt: skip
         task = make_task(
@@ -109,7 +109,7 @@ class Subject:
         )  # fmt: skip
 
     def masked(
-        self, state: Mapping[str, Tensor] | None = None, update: Update = "zero"
+        self, state: Mapping[str, Tensor] | None = None, update: LostValues = "zero"
     ) -> Perceptron | ConvNet:
         """The same network in the masked form."""
         net: Perceptron | ConvNet = (

@@ -15,8 +15,8 @@ import weft
 from weft.fleet.fleet import Fleet, Link
 from weft.fleet.losses import TESTING, TRAINING
 from weft.graph.capture import state_of
+from weft.graph.split.lost_values import LostValues
 from weft.graph.split.masked import Perceptron
-from weft.graph.split.missing import Update
 from weft.planning.decide import decide
 from weft.planning.task import make_task
 from weft.plans.delivery import Routes, believed
@@ -36,7 +36,7 @@ from weft.strategies.stitchnet.paths import Path, plan_routes, wanted
 @pytest.mark.parametrize("update", ["zero", "own"])
 @pytest.mark.parametrize("path", ["direct", "coordinator", "subpath"])
 def test_real_devices_compute_what_the_masks_do(
-    swarm: LocalFleet, perceptron: Any, path: Path, update: Update
+    swarm: LocalFleet, perceptron: Any, path: Path, update: LostValues
 ) -> None:
     spread = mix_mapped(perceptron.prr, perceptron.widths)
     plan = perceptron.plan(spread, plan_routes(path, perceptron.prr, spread), update=update)

@@ -8,4 +8,4 @@ from __future__ import annotations
 
 from typing import Literal
 
-Update = Literal["zero", "own", "none"]
+LostValues = Literal["zero", "own", "none"]
