@@ -13,9 +13,10 @@ import pytest
 
 from weft.fleet.fleet import Device, Fleet
 from weft.loom import checks
-from weft.loom.checks import Planned, examine
+from weft.loom.checks import examine
 from weft.loom.draw import Draw, as_text, draw, draw_run, from_text
 from weft.loom.networks import Net
+from weft.loom.planned import Planned
 from weft.loom.settings import choices
 from weft.loom.weave import examine_whole, reason_class, weave
 from weft.plan import registry

@@ -67,6 +67,7 @@ def draw(seed: int, index: int, only: tuple[str, ...] = ()) -> Draw:
         batch=batch,
         options=draw_options(rng, strategy, net, fleet, batch),
         optimizer=optimizer,
+        loss=rng.choice(LOSSES),
         seed=seed,
     )
 

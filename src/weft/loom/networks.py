@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from weft import zoo
 from weft.fleet.fleet import Fleet
-from weft.graph.capture import capture
+from weft.graph.capture import capture, capture_loss
 from weft.graph.network import Graph
 from weft.loom.modules import build
 from weft.plan.derive import derive_profile, derive_times
@@ -95,10 +95,10 @@ def _captured(rng: random.Random, seed: int, kind: str) -> Net:
     return Net(chosen, recipe.randint(1, 6), recipe.randrange(10**6), shape, classes)
 
 
-def profile_of(net: Net, fleet: Fleet) -> Profile:
+def profile_of(net: Net, fleet: Fleet, graph: Graph | None = None) -> Profile:
     """What a planner gets to know of the network."""
-    if net.kind != "profile":
-        return derive_profile(graph_of(net), fleet)
+    if graph is not None:
+        return derive_profile(graph, fleet)
     layers = tuple(_layer(net, n) for n in range(net.layers))
     rng = random.Random(f"{net.seed}/input")
     devices = {d.name: _times(net, layers, d.name, d.gflops or 1.0) for d in fleet.devices}
@@ -160,6 +160,12 @@ def graph_of(net: Net) -> Graph:
         module = _module(net)
         example = torch.zeros(2, *net.shape)
     return capture(module, example, name=net.name or net.kind)
+
+
+@lru_cache(maxsize=256)
+def graph_with_loss(net: Net, loss: str) -> Graph:
+    """The captured network with a loss: labels, too, cross links."""
+    return capture_loss(graph_of(net), loss_of(loss), minibatch(net, loss, 2, 0, 0)[1])
 
 
 def module_of(net: Net) -> nn.Module:

@@ -21,10 +21,10 @@ from torch import Tensor
 import weft
 from weft.errors import InputError, WeftError
 from weft.fleet.trace import Trace
-from weft.loom.checks import Outcome, Violation, where
 from weft.loom.draw import Draw
 from weft.loom.leftovers import Here, own_folder
 from weft.loom.networks import graph_of, loss_of, minibatch, module_of
+from weft.loom.planned import Outcome, Violation, where
 from weft.loom.reference import (
     answers_alone,
     differs,
@@ -160,7 +160,7 @@ def _infer(draw: Draw) -> Ran:
     ) as net:  # fmt: skip
         answers = [net(batches[0])]
         if draw.kill:
-            fleet_of_this_run().kill(draw.kill)
+            _killer(draw.kill)(None)
         answers += net.stream(batches[1:]) if len(batches) > 1 else []
         return Ran(net.plan, answers=answers, timeline=net.timeline()[0])
 
@@ -172,7 +172,9 @@ def _killer(device: str) -> Callable[[Any], None]:
     def progress(step: Any) -> None:
         if not done and getattr(step, "what", "training") == "training":
             done.append(True)
-            fleet_of_this_run().kill(device)
+            fleet = fleet_of_this_run()
+            if device in fleet.names:  # else it has no part in the run
+                fleet.kill(device)
 
     return progress
 
@@ -200,7 +202,7 @@ def _result(draw: Draw, ran: Ran) -> Iterator[str]:
     if ran.plan.peers is not None:
         return
     rule = rule_of(draw)
-    wanted = train_alone(draw, ran.plan, graph_of(draw.net), ran.starts)
+    wanted = train_alone(draw, ran.plan, graph_of(draw.net), draw.steps, ran.starts)
     text = differs(ran.state, wanted, how, rule.lr, rule.name.startswith("adam"))
     if text:
         yield text
@@ -208,7 +210,9 @@ def _result(draw: Draw, ran: Ran) -> Iterator[str]:
 
 def _answers(draw: Draw, ran: Ran) -> Iterator[str]:
     how = mathematics(ran.plan, module_of(draw.net))
-    for n, (found, wanted) in enumerate(zip(ran.answers, answers_alone(draw), strict=True)):
+    for n, (found, wanted) in enumerate(
+        zip(ran.answers, answers_alone(draw, draw.steps), strict=True)
+    ):
         if found.shape != wanted.shape:
             yield f"answer {n} has shape {tuple(found.shape)}, not {tuple(wanted.shape)}"
             return

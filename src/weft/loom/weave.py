@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from weft.loom.checks import Outcome, examine
+from weft.loom.checks import examine
 from weft.loom.draw import Draw, as_text, draw, draw_run
+from weft.loom.planned import Outcome
 from weft.loom.shrink import shrink
 
 
