@@ -19,7 +19,7 @@ from weft.loom.networks import Net
 from weft.loom.planned import Planned
 from weft.loom.settings import choices
 from weft.loom.weave import examine_whole, reason_class, weave
-from weft.plan import registry
+from weft.plans import registry
 
 DRAWS = 60
 QUICK = ("all-device", "all-edge", "chain", "jointdnn+", "edgemove+", "fedavg")

@@ -15,15 +15,15 @@ from pathlib import Path
 
 import msgspec
 
-from weft import api
 from weft.errors import InputError, WeftError
 from weft.loom.computing import computes_the_same
 from weft.loom.draw import Draw
 from weft.loom.planned import Outcome, Planned, Violation, task_of, where
-from weft.plan import registry
-from weft.plan.plan import Plan
+from weft.planning.decide import decide, simulate_plan
+from weft.plans import registry
+from weft.plans.plan import Plan
 from weft.program.instructions import Send
-from weft.program.lower import lower
+from weft.program.lower.lower import lower
 from weft.program.memory import memory_bytes
 from weft.program.validate import validate
 from weft.simulate.price import price
@@ -38,7 +38,7 @@ def examine(draw: Draw) -> Outcome:
     """Plans, lowers, simulates and checks a draw."""
     try:
         task = task_of(draw)
-        plan = api.decide(draw.strategy, task)
+        plan = decide(draw.strategy, task)
     except WeftError as error:
         if not str(error).strip():
             return Outcome(violations=(Violation("refusal", "the refusal has no words"),))
@@ -78,7 +78,7 @@ def survives_json(it: Planned) -> Iterator[str]:
         elif lower(read).code != it.program.code:
             yield "the plan read from its file has another program"
         try:
-            again = api.simulate_plan(path, steps=1)[1]
+            again = simulate_plan(path, steps=1)[1]
         except InputError as error:
             yield f"`weft simulate` refuses the plan's own file: {error}"
             return
@@ -94,7 +94,7 @@ def prints(it: Planned) -> Iterator[str]:
 
 def deterministic(it: Planned) -> Iterator[str]:
     """The same task gives the same plan."""
-    again = api.decide(it.draw.strategy, task_of(it.draw))
+    again = decide(it.draw.strategy, task_of(it.draw))
     first, second = (msgspec.structs.replace(plan, planning_s=0.0) for plan in (it.plan, again))
     odd = [f for f in first.__struct_fields__ if getattr(first, f) != getattr(second, f)]
     if odd:

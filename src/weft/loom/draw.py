@@ -21,8 +21,8 @@ from weft.graph.optimizer import NAMES as OPTIMIZERS
 from weft.loom.fleets import draw_fleet, draw_limits, fast_fleet
 from weft.loom.networks import LOSSES, Net, draw_net, draw_small_net, rough_bytes
 from weft.loom.settings import draw_options, fitting, run_options, searches_long
-from weft.plan import registry
-from weft.plan.plan import Mode
+from weft.plans import registry
+from weft.plans.plan import Mode
 
 Feature = Literal["", "adapt", "resume", "plan file", "trace"]
 FEATURES: tuple[Feature, ...] = ("adapt", "resume", "plan file", "trace")

@@ -22,8 +22,8 @@ from weft.fleet.fleet import Fleet
 from weft.graph.capture import capture, capture_loss
 from weft.graph.network import Graph
 from weft.loom.modules import build
-from weft.plan.derive import derive_profile, derive_times
-from weft.plan.profile import DeviceTimes, LayerCost, Profile
+from weft.plans.derive import derive_profile, derive_times
+from weft.plans.profile import DeviceTimes, LayerCost, Profile
 
 NetKind = Literal["profile", "zoo", "dense", "conv", "residual", "branch", "norm", "dropout"]
 Times = Literal["derived", "random", "calls"]

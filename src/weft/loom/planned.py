@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from weft import api
 from weft.loom.draw import Draw
 from weft.loom.networks import graph_of, graph_with_loss, profile_of
-from weft.plan.plan import Plan
-from weft.plan.task import Task
-from weft.program.instructions import Program
+from weft.planning.task import make_task
+from weft.plans.plan import Plan
+from weft.plans.task import Task
+from weft.program.program import Program
 from weft.program.timeline import Timeline
 
 
@@ -52,7 +52,7 @@ def task_of(draw: Draw) -> Task:
     if draw.net.kind != "profile":
         training = draw.mode == "train"
         graph = graph_with_loss(draw.net, draw.loss) if training else graph_of(draw.net)
-    return api.make_task(
+    return make_task(
         profile_of(draw.net, draw.fleet, graph),
         draw.fleet,
         batch=draw.batch,

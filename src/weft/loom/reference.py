@@ -15,11 +15,9 @@ from weft.graph.network import Graph
 from weft.graph.optimizer import Optimizer
 from weft.loom.draw import Draw
 from weft.loom.networks import loss_of, minibatch, module_of
-from weft.plan.plan import Plan
-from weft.program.lanes import has_lanes
-from weft.program.lower import stages_of
-from weft.program.schedule import micro_sizes
-from weft.program.stale import stale_lags
+from weft.plans.plan import Plan
+from weft.program.lower.layout import layout_of, splits_samples
+from weft.program.passes.stale import stale_lags
 
 # exact: equal to one process up to rounding; near: codecs round what crosses links; ends: nothing
 # but that it ends with finite numbers (lost packets, peers, dropout, norms over shares of a minibatch)
@@ -34,7 +32,7 @@ def mathematics(plan: Plan, module: nn.Module) -> Mathematics:
         return "ends"
     if training and _has(module, nn.Dropout, nn.MultiheadAttention):
         return "ends"
-    if training and has_lanes(plan) and _has(module, nn.BatchNorm2d):
+    if training and splits_samples(plan) and _has(module, nn.BatchNorm2d):
         return "ends"
     coded = {plan.codec, plan.input_codec, plan.gradient_codec} != {"none"}
     return "near" if coded else "exact"
@@ -65,7 +63,9 @@ def train_alone(
         for names, lag in _stages(plan, graph, live)
     ]
     history = [{n: p.detach().clone() for n, p in live.items()}]
-    pieces = micro_sizes(draw.batch, plan.micro_batches) if not has_lanes(plan) else [draw.batch]
+    pieces = [draw.batch]
+    if not (plan.swarm or splits_samples(plan)):
+        pieces = [piece.samples for piece in layout_of(plan).pieces]
     for step in range(steps):
         oldest = max(start for start in starts if start <= step)
         met: dict[str, Tensor] = {}
@@ -83,12 +83,12 @@ def train_alone(
 
 def _stages(plan: Plan, graph: Graph, live: dict[str, nn.Parameter]) -> list[tuple[list[str], int]]:
     """Names of weights, and how many updates old they are when a minibatch meets them."""
-    if has_lanes(plan) or plan.stale == 0:
+    if plan.stale == 0:
         return [(list(live), 0)]
-    stages = stages_of(plan)
+    layout = layout_of(plan)
     return [
-        ([n for n in graph.layer_state(s.first, s.last) if n in live], lag.backward - lag.forward)
-        for s, lag in zip(stages, stale_lags(plan, stages), strict=True)
+        ([n for n in graph.layer_state(*segment) if n in live], lag.backward - lag.forward)
+        for segment, lag in zip(layout.segments, stale_lags(layout), strict=True)
     ]
 
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 import weft
+from weft.codecs.registry import codec_named
 from weft.errors import InputError, WeftError
 from weft.fleet.trace import Trace
 from weft.loom.draw import Draw
@@ -33,13 +34,12 @@ from weft.loom.reference import (
     train_alone,
 )
 from weft.loom.settings import fitting
-from weft.plan import registry
-from weft.plan.plan import Plan
-from weft.plan.wire import INT8_HEADER_BYTES
+from weft.plans import registry
+from weft.plans.plan import Plan
 from weft.program.instructions import Send
-from weft.program.lower import lower
+from weft.program.lower.lower import lower
 from weft.program.timeline import Timeline
-from weft.runtime.local import LocalFleet
+from weft.runtime.emulate.local import LocalFleet
 
 DEADLINE_S = 20.0
 SET = "digits"  # that every device can open: peers need one
@@ -231,7 +231,7 @@ def _bytes(draw: Draw, ran: Ran) -> Iterator[str]:
     for device, code in lower(plan).code.items():
         for i in code:
             if isinstance(i, Send):
-                header = INT8_HEADER_BYTES if i.codec == "int8" else 0  # travels beside the payload
+                header = codec_named(i.codec).wire_bytes(0)  # travels beside the payload
                 for hop in plan.fleet.route(device, i.dest):
                     planned[hop.channel] += i.bytes - header
     crossed: Counter[str] = Counter()

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from weft.fleet.fleet import Fleet
 from weft.loom.networks import Net
-from weft.plan.registry import Strategy
+from weft.plans.strategy import Strategy
 
 OFTEN = 0.25  # how likely each option is set
 # An option that only strategies for such fleets have.

@@ -17,20 +17,22 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from weft.codecs.registry import codec_named
 from weft.errors import WeftError
 from weft.graph.network import Graph
 from weft.graph.optimizer import Optimizer
-from weft.graph.sliced_state import place_state, sliced_state
-from weft.plan.wire import INT8_HEADER_BYTES
-from weft.program.instructions import Instruction, Program, Recv, Send, due
-from weft.runtime.fabric import Fabric
-from weft.runtime.holding import Values
-from weft.runtime.interpreter import Interpreter
-from weft.runtime.jobs import Settings, job_of
-from weft.runtime.mailbox import Letter, Mailbox
-from weft.runtime.messages import Job
-from weft.runtime.wire import Header, Key
+from weft.graph.split.state import place_state, sliced_state
+from weft.program.instructions import Instruction, Recv, Send, due
+from weft.program.program import Program
+from weft.runtime.node.interpreter import Interpreter
+from weft.runtime.node.tensors import Values
+from weft.runtime.run.jobs import Settings, job_of
+from weft.runtime.wire.fabric import Fabric
+from weft.runtime.wire.frames import Header, Key
+from weft.runtime.wire.mailbox import Letter, Mailbox
+from weft.runtime.wire.messages import Job
 
+BLOCK_BYTES = 8  # scale and offset of a block of coded numbers
 Data = Callable[[int], tuple[Tensor, Tensor]]
 
 
@@ -43,13 +45,13 @@ class Wire:
         self.counts: Counter[str] = Counter()
         self.radio = None
         self.there: set[Key] = set()  # of the letters that have come
-        self.size = 0  # of the newest payload that has left
+        self.size = self.tensors = 0  # of the newest message that has left
 
     def send(self, header: Header, payload: bytes, unless_waiting: bool = False) -> None:
         dest = self.ends[header.dest]
         dest.mailbox.put(Letter(header, payload))
         dest.there.add(header.key)
-        self.size = len(payload)
+        self.size, self.tensors = len(payload), len(header.tensors)
 
 
 @dataclass
@@ -149,9 +151,11 @@ def _step(device: _Device, found: Executed) -> None:
     instruction, step = device.todo[device.place]
     device.worker.do[type(instruction)](instruction, step)
     if isinstance(instruction, Send):
-        header = INT8_HEADER_BYTES if instruction.codec == "int8" else 0  # beside the payload
-        planned = instruction.bytes - header
-        if device.wire.size != planned and instruction.tensor.kind != "whole":
+        codec = codec_named(instruction.codec)
+        planned = instruction.bytes - codec.wire_bytes(0)  # scales stand in the header
+        # A message of several tensors is planned as one of their common size.
+        rounding = 0 if codec.wire_bytes(4) == 4 else BLOCK_BYTES * device.wire.tensors
+        if abs(device.wire.size - planned) > rounding and instruction.tensor.kind != "whole":
             found.odd_bytes.append(
                 f"{device.wire.name} sends {instruction.tensor} to {instruction.dest} in "
                 f"{device.wire.size} bytes; {planned} are planned ({instruction.codec})"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.optimizer import Optimizer
 from weft.loom.woven import execute
-from weft.program.lower import lower
+from weft.program.lower.lower import lower
 
 Subject = Any
 
