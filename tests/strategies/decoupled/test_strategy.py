@@ -90,3 +90,13 @@ def test_options_that_cannot_be_are_refused(
 ) -> None:
     with pytest.raises(InputError, match=words):
         decide(strategy, task(**options))
+
+
+@pytest.mark.parametrize("strategy", ["decoupled", "decoupled+"])
+def test_a_network_of_one_layer_cannot_be_decoupled(strategy: str) -> None:
+    times = {n: DeviceTimes((0.1,), (0.1,), (0.0,)) for n in SPEEDS}
+    profile = Profile("net", 400, (LayerCost("fc", 400, 40, 1e3, 40),), times)
+    one = make_task(profile, task().fleet, batch=4)
+    with pytest.raises(InputError, match="net has only one layer"):
+        decide(strategy, one)
+    assert decide("fedavg", one).predicted is not None

@@ -134,6 +134,11 @@ def structure_share(task: Task, *, plus: bool = False) -> Callable[[int], list[f
     kept = [percent / 100 for percent in filters_of(task, plus=plus)]
 
     def shares(held: int) -> list[float]:
+        if count < 2:
+            raise InputError(
+                f"{task.profile.model} has only one layer; to decouple it needs one before its "
+                "head: use fedavg"
+            )
         pairs = pairwise([1.0, *kept])  # the first decoupled layer reads all shared channels
         before = [1.0] * (count - 1 - len(kept))
         return [*before, *(held * i * o for i, o in pairs), held * kept[-1] / classes_of(task)]
