@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from weft.errors import LostDevice
-from weft.runtime import forked
-from weft.runtime.emulate import local
+from weft.runtime.emulate import forked, local
 from weft.runtime.emulate.fork_server import why_not_fork
 from weft.runtime.emulate.forked import CannotFork, ForkedProcess, ForkServer, get_server
 from weft.runtime.emulate.local import LocalFleet

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
-from weft.runtime.run.train_peers import with_average
 
 from weft import zoo
 from weft.errors import InputError
@@ -22,6 +21,7 @@ from weft.graph.split.classes.decouple import (
     score_filters,
 )
 from weft.graph.split.classes.network import Bank, DecoupledNet, compose
+from weft.runtime.run.workload.peers import with_average
 from weft.zoo.chains import cnn5
 
 X = torch.randn(20, 3, 32, 32, generator=torch.Generator().manual_seed(0))
