@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -19,6 +20,10 @@ from weft.plans.profile import DeviceTimes, LayerCost, Profile
 from weft.plans.task import Task
 
 NAMES = "abcd"
+
+# No test depends on how fast this machine is at the moment.
+settings.register_profile("weft", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("weft")
 
 
 def lane_shards(lanes: Sequence[tuple[int, str]]) -> tuple[Shard, ...]:

@@ -12,7 +12,6 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from weft.cli import app
-from weft.commands import planning
 from weft.commands.app import Terminated
 from weft.errors import LostDevice
 
@@ -347,7 +346,7 @@ def test_however_a_command_ends_its_last_words_are_one_line(
     def fail(*_: Any, **__: Any) -> Any:
         raise raised
 
-    monkeypatch.setattr(planning, "decide", fail)
+    monkeypatch.setattr("weft.planning.decide.decide", fail)
     result = weft(f"{PLAN} -s chain")
     assert (result.exit_code, result.stderr, result.stdout) == (code, message, "")
 

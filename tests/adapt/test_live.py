@@ -57,6 +57,14 @@ def test_training_is_plain_training_while_cuts_move_and_workers_change(
     assert event["step"] == 10
 
 
+def test_a_run_may_begin_with_another_worker_than_it_was_prepared_for(
+    go: Callable[..., Any], shared: LocalFleet, script: Any, subject: Subject
+) -> None:
+    ran = go(shared, script(start=Setting("e2", 3)), 20, start=("e1", 2), deadline_s=8.0)
+    same(ran.state, alone(subject, 20, MOMENTUM))
+    assert ran.kinds == ["worker_changed"]
+
+
 def test_an_error_of_who_only_advises_is_an_event_and_training_goes_on(
     go: Callable[..., Any], shared: LocalFleet, subject: Subject, script: type[Any]
 ) -> None:

@@ -196,10 +196,10 @@ def copies(nodes: LocalFleet) -> Callable[..., dict[str, dict[str, Tensor]]]:
         )
         with Run(
             nodes.crew, plan, subject.graph, subject.state(), wanted, subject.feed
-        ) as coordinator:
-            coordinator.prepare()
-            coordinator.steps(0, steps)
-            asked = {device: msg.GetState(coordinator.run) for device in plan.devices}
+        ) as run_of_plan:
+            run_of_plan.prepare()
+            run_of_plan.steps(0, steps)
+            asked = {device: msg.GetState(run_of_plan.run_id) for device in plan.devices}
             replies = nodes.crew.ask_all(asked, 10.0)
         return {device: dict(_tensors(pieces)) for device, pieces in replies.items()}
 
