@@ -23,9 +23,9 @@ from weft.graph.optimizer import Optimizer
 from weft.planning.decide import decide
 from weft.planning.task import make_task
 from weft.plans.plan import Plan, Shard
-from weft.runtime.emulate.pace import Emulation, emulation
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.launch import Place, open_crew
+from weft.runtime.run.pace import Emulation, emulation
 
 BATCH, STEPS = 16, 5
 PIPELINED = {"micro_batches": "best"}

@@ -22,7 +22,7 @@ from torch import nn
 from weft.runtime.run.swarm import SwarmCoordinator
 
 from weft.data import batch_indices
-from weft.fleet.losses import TRAINING
+from weft.draws import TRAINING
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.split.masked_conv import ConvNet
 from weft.plans.plan import Plan

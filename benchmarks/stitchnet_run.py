@@ -27,7 +27,7 @@ from weft.runtime.run.swarm import SwarmCoordinator, total_counts
 
 from weft import zoo
 from weft.data import batch_indices, load
-from weft.fleet.losses import TRAINING
+from weft.draws import TRAINING
 from weft.fleet.radio import fleet_delivery, radio_fleet
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.optimizer import Optimizer

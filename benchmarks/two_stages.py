@@ -20,9 +20,9 @@ from weft.runtime.run.coordinator import Coordinator
 from weft.fleet.parse import parse_fleet
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.plans.plan import Plan, Shard
-from weft.runtime.emulate.pace import emulation
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.launch import Place, open_crew
+from weft.runtime.run.pace import emulation
 from weft.simulate.price import priced
 
 SAMPLES = 16  # of a micro-batch
