@@ -64,9 +64,6 @@ ONLY: dict[str, tuple[str, ...]] = {
 # Leaves of one layer that build on another leaf.
 BESIDE = {("data", "user_files"), ("zoo", "user_files")}
 
-# An import that still points the wrong way; no line may be added.
-LEFT = {("weft.program.lower.swarm", "weft.strategies.stitchnet.swarm")}
-
 # Who imports by a name in a string, and why.
 BY_NAME = {
     "weft": "names of the package are imported when they are first used",
@@ -170,8 +167,6 @@ def why_not(found: Import) -> str | None:
         return f"{found}: import the module that has the name, not the package"
     if found.imported == "weft.runtime" or here == there:
         return None
-    if (found.module, found.imported) in LEFT:
-        return None
     mine, its = layer_of(here), layer_of(there)
     if mine is None or its is None:
         missing = here if mine is None else there
@@ -209,8 +204,6 @@ def cycle(sources: Path) -> list[str]:
     edges: dict[str, set[str]] = {}
     for module, path in known.items():
         for found in imports(module, path, known):
-            if (module, found.imported) in LEFT:
-                continue
             here, there = package_of(module), package_of(found.imported)
             if here != there:
                 edges.setdefault(here, set()).add(there)
