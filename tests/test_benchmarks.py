@@ -18,7 +18,8 @@ FILES = sorted(FOLDER.glob("*.py"))
 def test_a_benchmark_can_be_imported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))  # some share a module with another
     spec = importlib.util.spec_from_file_location(f"benchmark_{path.stem}", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, module)  # dataclasses look themselves up there
     spec.loader.exec_module(module)
