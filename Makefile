@@ -25,6 +25,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/pytest -q tests/test_imports.py
 
 bench: setup
 	set -e; for file in $(filter-out $(NOT_RUN),$(wildcard benchmarks/*.py)); do echo "== $$file"; $(BIN)/python "$$file"; done

@@ -14,13 +14,13 @@ import torch
 from torch import nn
 
 from weft import zoo
+from weft.adapt.train import train
 from weft.fleet.parse import parse_fleet
 from weft.graph.capture import capture
 from weft.graph.optimizer import Optimizer
 from weft.planning.task import make_task
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan
-from weft.runtime.run.train import train
 from weft.strategies.hiertrain.strategy import role_shards
 
 FLEET = """

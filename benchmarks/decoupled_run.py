@@ -13,14 +13,11 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from weft.runtime.run.networks import Own
-from weft.runtime.run.peer_timeline import round_seconds
-from weft.runtime.run.peers import PeerRun
-from weft.runtime.run.train_peers import Asked, PeerTraining
+from torch import nn
 
 from weft import zoo
 from weft.data import load
@@ -28,15 +25,21 @@ from weft.fleet.fleet import Device, Fleet, Medium
 from weft.graph.optimizer import Optimizer
 from weft.graph.split.classes.network import DecoupledNet
 from weft.papers.decoupled.methods import eight_bits
-from weft.plans.plan import Plan
 from weft.program.lower.lower import lower
+from weft.program.timeline import Timeline
 from weft.reference.peers import Recipe, Samples, train_peers
 from weft.reference.peers_baselines import train_fedavg
 from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.run.feeds import accuracy
 from weft.runtime.run.launch import Place
+from weft.runtime.run.outcome import Outcome
+from weft.runtime.run.recovery.leave_out import LeaveOut
+from weft.runtime.run.run import Run
+from weft.runtime.run.workload.asked import Asked
+from weft.runtime.run.workload.peer_timeline import round_seconds
+from weft.runtime.run.workload.peers import PeerNetworks
 from weft.simulate.simulate import simulate
-from weft.strategies.decoupled.topology import topology
+from weft.strategies.decoupled.topology import from_edges
 
 BATCH, EVERY = 16, 25
 RECIPE = Recipe(batch=BATCH, steps=EVERY, watch=False)
@@ -55,17 +58,18 @@ def fleet_of(count: int, slow: float = 1.0) -> Fleet:
 
 def training(
     fleet: Fleet, strategy: str, rounds: int, seed: int, **options: object
-) -> PeerTraining:
+) -> PeerNetworks:
     torch.manual_seed(seed)
     data = load("mnist5k")
-    model = zoo.build("cnn5", data.input_shape, data.classes)
-    rule = Optimizer("momentum", RECIPE.lr, RECIPE.momentum, RECIPE.decay)
     given = {"steps": EVERY, "last": 2, "filters": 20, "pretrain": 60, "public": 500, **options}
     asked = Asked(
-        fleet, strategy, None, rounds * EVERY, BATCH, rule, Place(local=True), given, seed, 60.0,
-        name="cnn5",
+        model=zoo.build("cnn5", data.input_shape, data.classes), data="mnist5k",
+        loss=nn.CrossEntropyLoss(), fleet=fleet, strategy=strategy, plan=None,
+        steps=rounds * EVERY, batch=BATCH,
+        rule=Optimizer("momentum", RECIPE.lr, RECIPE.momentum, RECIPE.decay),
+        place=Place(local=True), options=given, seed=seed, deadline=60.0, name="cnn5",
     )  # fmt: skip
-    return PeerTraining(model, data, asked)
+    return PeerNetworks(asked)
 
 
 @contextmanager
@@ -75,31 +79,47 @@ def nodes(count: int) -> Iterator[LocalFleet]:
         yield local
 
 
+@dataclass(frozen=True)
+class Ran:
+    """What came of a run."""
+
+    accuracy: float
+    timeline: Timeline
+    done: dict[str, int]
+    events: list[dict[str, Any]]
+
+
 def run_real(
-    local: LocalFleet, what: PeerTraining, own: dict[str, Own], plan: Plan,
-    on_progress: Callable[[PeerRun, dict[str, int]], None] | None = None,
-) -> PeerRun:  # fmt: skip
+    local: LocalFleet,
+    what: PeerNetworks,
+    act: Callable[[Run, Outcome], None] = lambda run, outcome: None,
+) -> Ran:
     settings = replace(what.settings(), shaping="fabric", scratch=local.scratch, same_clock=True)
-    with PeerRun(local.crew, plan, own, settings) as run:
-        run.go(what.asked.steps, lambda done: on_progress(run, done) if on_progress else None)
-        run.finish()
-    return run
+    with Run(
+        local.crew, what.plan, what.graph, what.state, settings, workload=what,
+        recovery=LeaveOut(what.plan),
+    ) as run:  # fmt: skip
+        run.prepare()
+        outcome = run.steps(0, what.asked.steps, lambda outcome: act(run, outcome))
+        trained = what.result(run)
+        timeline, _ = run.timeline()
+    assert trained.test_accuracy is not None
+    return Ran(trained.test_accuracy, timeline, outcome.done, run.events)
 
 
-def simulated_accuracy(what: PeerTraining, net: Any, rounds: int) -> float:
-    data = what.data
-    samples = Samples(
-        data.train_x, data.train_y, data.test_x, data.test_y, public=what.plan.decisions["public"]
-    )
+def simulated_accuracy(what: PeerNetworks, rounds: int) -> float:
+    data, peers, net = what.data, what.peers, what.net
+    samples = Samples(data.train_x, data.train_y, data.test_x, data.test_y, public=peers.public)
     plus = what.asked.strategy == "decoupled+"
     recipe = replace(
-        RECIPE, rounds=rounds, seed=what.asked.seed, shared=what.plan.decisions["shared"],
-        weighted=plus, code=eight_bits if plus else None,
+        RECIPE, rounds=rounds, seed=what.asked.seed, shared=peers.shared, weighted=plus,
+        code=eight_bits if plus else None,
     )  # fmt: skip
     sets = list(what.sets.values())
     if not isinstance(net, DecoupledNet):
         return train_fedavg(net, samples, sets, recipe).accuracy[-1]
-    near = topology(what.plan.decisions["topology"], len(sets))
+    number = {device: n for n, device in enumerate(what.sets)}
+    near = from_edges(len(sets), [(number[a], number[b]) for a, b in peers.edges])
     return train_peers(net, samples, sets, near, recipe).accuracy[-1]
 
 
@@ -124,15 +144,14 @@ def accuracies(counts: list[int], rounds: int, seeds: int) -> None:
                     elif count == 10:
                         options["overlap"] = 1
                     what = training(fleet_of(count), strategy, rounds, seed, **options)
-                    net, own, plan = what.ready()
-                    test = what.data.test_x, what.data.test_y
-                    before = accuracy(net, test)
-                    expected = simulated_accuracy(what, net, rounds)
-                    run = run_real(local, what, own, plan)
-                    got = accuracy(what.put_together(net, own, run.states), test)
+                    before = accuracy(what.net, (what.data.test_x, what.data.test_y))
+                    expected = simulated_accuracy(what, rounds)
+                    ran = run_real(local, what)
+                    assert what.plan.predicted is not None
                     print(
-                        f"{count:5}  {strategy:10}  {shared:6}  {seed:4}  {before:6.1%}  {got:14.1%}"
-                        f"  {expected:11.1%}  {run.timeline().step_s:.3f} ({plan.predicted.step_s:.3f})",
+                        f"{count:5}  {strategy:10}  {shared:6}  {seed:4}  {before:6.1%}  {ran.accuracy:14.1%}"
+                        f"  {expected:11.1%}  {ran.timeline.step_s:.3f} "
+                        f"({what.plan.predicted.step_s:.3f})",
                         flush=True,
                     )
 
@@ -142,11 +161,10 @@ def loss_and_return(rounds: int) -> None:
     acts: list[str] = []
     with nodes(4) as local:
         what = training(fleet_of(4), "decoupled", rounds, 0)
-        net, own, plan = what.ready()
-        expected = simulated_accuracy(what, net, rounds)
+        expected = simulated_accuracy(what, rounds)
 
-        def kill_and_restart(run: PeerRun, done: dict[str, int]) -> None:
-            others = [d for n, d in done.items() if n != "p1"]
+        def kill_and_restart(run: Run, outcome: Outcome) -> None:
+            others = [d for n, d in outcome.done.items() if n != "p1"]
             if not acts and min(others) >= what.asked.steps // 4:
                 local.kill("p1")
                 acts.append("killed")
@@ -154,11 +172,9 @@ def loss_and_return(rounds: int) -> None:
                 local.restart("p1")
                 acts.append("restarted")
 
-        run = run_real(local, what, own, plan, kill_and_restart)
-    test = what.data.test_x, what.data.test_y
-    got = accuracy(what.put_together(net, own, run.states), test)
-    print(f"\np1 killed and returned: accuracy {got:.1%}, without any loss {expected:.1%}")
-    for event in run.events:
+        ran = run_real(local, what, kill_and_restart)
+    print(f"\np1 killed and returned: accuracy {ran.accuracy:.1%}, without any loss {expected:.1%}")
+    for event in ran.events:
         print("  ", event)
 
 
@@ -175,20 +191,17 @@ def slow_peer(rounds: int) -> None:
                 0,
                 classes="9,0,1,2,3/2,3,4,5,6/5,6,7,8,9/8,9,0,1,2",
             )
-            net, own, plan = what.ready()
-            run = run_real(local, what, own, plan)
-            alone = {d: EVERY * plan.predicted.compute_s[d] for d in own}
-            fast = [d for d in own if d != "p3"]
-            line = simulate(lower(plan), steps=4 * EVERY)
-            real = [round_seconds(run.timeline(), d, EVERY) / alone[d] for d in fast]
+            ran, predicted = run_real(local, what), what.plan.predicted
+            assert predicted is not None
+            alone = {d: EVERY * predicted.compute_s[d] for d in what.own}
+            fast = [d for d in what.own if d != "p3"]
+            line = simulate(lower(what.plan), steps=4 * EVERY)
+            real = [round_seconds(ran.timeline, d, EVERY) / alone[d] for d in fast]
             sim = [round_seconds(line, d, EVERY) / alone[d] for d in fast]
-            got = accuracy(
-                what.put_together(net, own, run.states), (what.data.test_x, what.data.test_y)
-            )
             print(
                 f"{strategy:10}  {statistics.median(real):6.2f}  {statistics.median(sim):9.2f}"
-                f"  {plan.predicted.step_s:16.3f}  {run.timeline().step_s:15.3f}  {got:8.1%}"
-                f"   minibatches done {run.done}",
+                f"  {predicted.step_s:16.3f}  {ran.timeline.step_s:15.3f}  {ran.accuracy:8.1%}"
+                f"   minibatches done {ran.done}",
                 flush=True,
             )
 

@@ -15,9 +15,9 @@ import sys
 
 import torch
 from torch import nn
-from weft.runtime.run.trainee import prepare
 
 from weft import zoo
+from weft.adapt.train import train
 from weft.fleet.fleet import Device, Fleet, Link
 from weft.graph.optimizer import Optimizer
 from weft.plans.plan import Plan, Shard
@@ -25,7 +25,7 @@ from weft.program.cost import compute_seconds
 from weft.program.instructions import Send, Update
 from weft.program.lower.lower import lower
 from weft.runtime.run.feeds import source_of
-from weft.runtime.run.train import train
+from weft.runtime.run.workload.one_network import prepare
 
 BATCH, CUT = 32, 1
 LATENCIES_MS = (5.0, 60.0, 200.0)

@@ -13,7 +13,6 @@ import sys
 import msgspec
 import torch
 from torch import nn
-from weft.runtime.run.coordinator import Coordinator
 
 from weft import zoo
 from weft.fleet.fleet import Fleet
@@ -23,9 +22,10 @@ from weft.graph.optimizer import Optimizer
 from weft.planning.decide import decide
 from weft.planning.task import make_task
 from weft.plans.plan import Plan, Shard
-from weft.runtime.emulate.pace import Emulation, emulation
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.launch import Place, open_crew
+from weft.runtime.run.pace import Emulation, emulation
+from weft.runtime.run.run import Run
 
 BATCH, STEPS = 16, 5
 PIPELINED = {"micro_batches": "best"}
@@ -109,7 +109,7 @@ def main(bandwidths: list[float]) -> None:
             steps: dict[str, float] = {}
             for label, strategy, options in RUNS:
                 plan = bench.plan(mbps, strategy, options)
-                with Coordinator(
+                with Run(
                     crew, plan, bench.graph, bench.state, fitted,
                     lambda _: (feed, bench.y),
                 ) as run:  # fmt: skip

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from weft import zoo
+from weft.adapt.train import train
 from weft.fleet.fleet import Fleet
 from weft.fleet.parse import parse_fleet
-from weft.runtime.run.train import train
 
 SPEEDS = {"slow": (0.25, 1.0, 2.0), "middle": (0.5, 2.0, 4.0), "fast": (1.0, 4.0, 8.0)}
 RUNS = [

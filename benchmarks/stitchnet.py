@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from weft import data, zoo
-from weft.fleet.losses import TRAINING
+from weft.draws import TRAINING
 from weft.graph.split.masked import Masks, Perceptron
 from weft.reference.lossy import BATCH, CHUNK, Channel, train
 from weft.strategies.stitchnet.mapping import mix_mapped

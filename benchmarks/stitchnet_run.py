@@ -23,11 +23,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from weft.runtime.run.swarm import SwarmCoordinator, total_counts
 
 from weft import zoo
 from weft.data import batch_indices, load
-from weft.fleet.losses import TRAINING
+from weft.draws import TRAINING
 from weft.fleet.radio import fleet_delivery, radio_fleet
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.optimizer import Optimizer
@@ -40,7 +39,10 @@ from weft.plans.plan import Plan
 from weft.reference.lossy import BATCH, Channel, evaluate
 from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.run.jobs import Settings
+from weft.runtime.run.measured import total_counts
 from weft.runtime.run.outcome import Outcome
+from weft.runtime.run.recovery.clone import Clone
+from weft.runtime.run.run import Run
 from weft.strategies.stitchnet.swarm import spread_of
 from weft.strategies.stitchnet.topology import EXPONENT, find_topology
 
@@ -117,12 +119,13 @@ class Ran:
         subject: Subject,
         plan: Plan,
         steps: int,
-        act: Callable[[SwarmCoordinator, Outcome], None] = lambda run, outcome: None,
+        act: Callable[[Run, Outcome], None] = lambda run, outcome: None,
     ) -> None:
         settings = Settings(optimizer=Optimizer("adam", lr=1e-3), same_clock=True)
-        run = SwarmCoordinator(
-            local.crew, plan, subject.graph, state_of(subject.module), settings, subject.feed
-        )
+        run = Run(
+            local.crew, plan, subject.graph, state_of(subject.module), settings, subject.feed,
+            recovery=Clone(),
+        )  # fmt: skip
         with run:
             run.prepare()
             begin = time.monotonic()
@@ -132,7 +135,7 @@ class Ran:
             self.timeline, nodes = run.timeline()
         self.run, self.plan, self.losses = run, run.plan, outcome.losses
         self.nodes = nodes
-        self.counts: Counter[str] = total_counts(run, nodes)
+        self.counts: Counter[str] = total_counts(nodes)
 
 
 def exact(local: LocalFleet) -> None:
@@ -186,7 +189,7 @@ def cut_off(local: LocalFleet, subject: Subject, steps: int) -> None:
     process = local.processes[plan.source]
     done: list[int] = []
 
-    def stop(run: SwarmCoordinator, outcome: Outcome) -> None:
+    def stop(run: Run, outcome: Outcome) -> None:
         if not done and min(outcome.done.values()) >= 5:
             done.append(1)
             os.kill(process.pid, signal.SIGSTOP)
@@ -206,15 +209,15 @@ def killed(local: LocalFleet, subject: Subject, steps: int) -> None:
     dying = [plan.decisions["horizontal"][0], plan.decisions["vertical"][0]]
     when: list[float] = []
 
-    def kill(run: SwarmCoordinator, outcome: Outcome) -> None:
+    def kill(run: Run, outcome: Outcome) -> None:
         if not when and min(outcome.done.values()) >= steps // 2:
-            when.append(time.monotonic() - run.begun)
+            when.append(time.monotonic() - run.begun_s)
             for device in dying:
                 local.kill(device)
 
     ran = Ran(local, subject, plan, steps, kill)
     lost = [event for event in ran.run.events if event["kind"] == "device_lost"]
-    noticed = max(event["time_s"] for event in lost) - when[0]
+    noticed = max(event["at_s"] for event in lost) - when[0]
     accuracy = subject.accuracy(subject.net(ran.state), ran.plan)
     net, change = subject.net(), ran.run.events[-1]["step"]
     for used, begin, end in ((plan, 0, change), (ran.plan, change, steps)):

@@ -75,4 +75,5 @@ def _compute(
     return sorted(times)[len(times) // 2]
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from weft.runtime.run.coordinator import Coordinator
 
 from weft.fleet.parse import parse_fleet
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.plans.plan import Plan, Shard
-from weft.runtime.emulate.pace import emulation
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.launch import Place, open_crew
+from weft.runtime.run.pace import emulation
+from weft.runtime.run.run import Run
 from weft.simulate.price import priced
 
 SAMPLES = 16  # of a micro-batch
@@ -94,7 +94,7 @@ def weft_run(
     with open_crew(plan, Place(local=not netns, netns=netns), settings) as (crew, fitted):
         if mbps is None:
             fitted = replace(fitted, shaping="none")
-        with Coordinator(crew, plan, graph, state, fitted) as run:
+        with Run(crew, plan, graph, state, fitted) as run:
             run.prepare()
             run.steps(0, 2)  # the first steps load kernels and fill caches
             begun = run.timeline()[1]

@@ -10,7 +10,7 @@ import torch
 
 from weft.plans.online import Setting
 from weft.runtime.emulate.local import LocalFleet
-from weft.runtime.run import crew as crew_module
+from weft.runtime.wire import crew as crew_module
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire.frames import Header, unpack_header
 

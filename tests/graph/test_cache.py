@@ -14,6 +14,7 @@ from weft.graph import cache
 from weft.graph.cache import graph_key, load_graph, sources_digest, store_graph
 from weft.graph.capture import capture
 from weft.graph.network import Graph
+from weft.planning import task
 
 
 @pytest.fixture(autouse=True)
@@ -41,12 +42,12 @@ def key_of(name: str) -> str:
 
 @pytest.mark.parametrize("name", ["lenet5", "transformer"])
 def test_a_second_command_gets_an_equal_graph_without_torch(name: str) -> None:
-    graph = api.named_graph(name)
+    graph = task.named_graph(name)
     assert graph == captured(name)
     assert load_graph(key_of(name)) == graph
     script = (
-        "import sys; from weft import api; from weft.graph.network import encode\n"
-        f"text = encode(api.named_graph({name!r}))\n"
+        "import sys; from weft.planning import task; from weft.graph.network import encode\n"
+        f"text = encode(task.named_graph({name!r}))\n"
         "assert 'torch' not in sys.modules\n"
         "sys.stdout.buffer.write(text)"
     )
@@ -103,7 +104,7 @@ def test_a_damaged_entry_is_captured_again(folder: Path, mlp: Graph) -> None:
     store_graph(key_of("mlp"), mlp)
     (entry,) = folder.iterdir()
     entry.write_bytes(b"something else")
-    assert api.named_graph("mlp") == mlp
+    assert task.named_graph("mlp") == mlp
     assert load_graph(key_of("mlp")) == mlp
 
 
@@ -113,14 +114,14 @@ def test_a_users_file_is_read_each_time(tmp_path: Path, folder: Path) -> None:
         file.write_text(
             f"import torch\ndef build(): return torch.nn.Linear(4, {width}), torch.zeros(2, 4)\n"
         )
-        graph = api.named_graph(f"{file}:build")
+        graph = task.named_graph(f"{file}:build")
         assert graph.values[graph.output].shape == (1, width)
     assert not folder.exists()
 
 
 def test_it_can_be_switched_off(folder: Path, mlp: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_CACHE", "off")
-    assert api.named_graph("mlp") == mlp
+    assert task.named_graph("mlp") == mlp
     assert not folder.exists()
 
 

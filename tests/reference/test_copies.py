@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from weft.data.dataset import Dataset
-from weft.fleet.losses import TESTING
+from weft.draws import TESTING
 from weft.graph.split.masked import Perceptron
 from weft.reference.copies import accuracy_with_copies
 from weft.reference.lossy import Channel, train

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from weft.data.dataset import Dataset
+from weft.draws import TESTING, TRAINING, Draws, uniform, uniforms
 from weft.errors import InputError
-from weft.fleet.losses import TESTING, TRAINING, Draws, uniform, uniforms
 from weft.fleet.radio import topology
 from weft.graph.split.lost_values import LostValues
 from weft.graph.split.masked import Perceptron

@@ -19,11 +19,11 @@ from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan, Shard
 from weft.program.timeline import Timeline
 from weft.runtime.emulate.local import LocalFleet
-from weft.runtime.run.crew import Crew
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.outcome import Outcome
 from weft.runtime.run.run import Run
 from weft.runtime.wire import messages as msg
+from weft.runtime.wire.crew import Crew
 
 settings.register_profile("weft", deadline=None)  # the first call of many operators is slow
 settings.load_profile("weft")

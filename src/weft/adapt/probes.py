@@ -17,9 +17,9 @@ from weft.adapt.probe_network import probe_network, profile_flops
 from weft.adapt.watch import Watch
 from weft.errors import WeftError
 from weft.plans.profile import DeviceTimes
-from weft.runtime.run.crew import Event
 from weft.runtime.run.run import Run
 from weft.runtime.wire import messages as msg
+from weft.runtime.wire.crew import Event
 
 SPENT_S = 0.02  # a probe's data shall take about this long to cross
 LEAST_BYTES, MOST_BYTES = 8_000, 1_000_000

@@ -21,7 +21,6 @@ from pathlib import Path
 
 import msgspec
 
-import weft
 from weft.graph.network import Graph, decode, encode
 
 MOST_BYTES = 64 * 1024 * 1024  # of all entries; one is between 10 kB and 1 MB
@@ -58,7 +57,7 @@ def sources_digest(folder: Path) -> str:
 
 
 def package_folder() -> Path:
-    return Path(next(iter(weft.__path__)))
+    return Path(__file__).parents[1]
 
 
 def load_graph(key: str) -> Graph | None:

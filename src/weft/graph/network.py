@@ -19,6 +19,8 @@ from msgspec import Struct
 
 from weft.dtypes import DTYPE_BYTES
 
+Mode = Literal["train", "infer"]  # what a network is run for
+
 
 class Ref(Struct, frozen=True, tag="ref"):
     """An argument that is another node's result, a parameter or an input, by name."""

@@ -19,12 +19,11 @@ from msgspec import Struct
 from weft.codecs.registry import CodecName, codec_named
 from weft.errors import InputError, WeftError
 from weft.fleet.fleet import Fleet
+from weft.graph.network import Mode as Mode
 from weft.plans.peers import Peers
 from weft.plans.profile import Profile
 from weft.plans.rounds import Round
 from weft.plans.swarm import Swarm
-
-Mode = Literal["train", "infer"]
 
 
 class Part(Struct, frozen=True, omit_defaults=True):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.data.dataset import Dataset
-from weft.fleet.losses import TESTING
+from weft.draws import TESTING
 from weft.graph.split.masked import Perceptron
 from weft.reference.lossy import BATCH, Channel
 from weft.strategies.stitchnet.holders import Holders, sources, without

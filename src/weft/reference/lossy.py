@@ -22,8 +22,8 @@ from torch import Tensor
 
 from weft.data.batches import batch_indices
 from weft.data.dataset import Dataset
+from weft.draws import TESTING, TRAINING, Draws, uniforms
 from weft.errors import InputError
-from weft.fleet.losses import TESTING, TRAINING, Draws, uniforms
 from weft.fleet.radio import Matrix
 from weft.graph.split.lost_values import LostValues
 from weft.graph.split.masked import Masks

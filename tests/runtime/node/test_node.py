@@ -12,12 +12,12 @@ import pytest
 
 from weft.errors import InputError
 from weft.graph.optimizer import Optimizer
-from weft.runtime.emulate.shaping import SharedClock, clock_name
 from weft.runtime.node.node import Node
-from weft.runtime.run.crew import Crew
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire.channel import OutLink, Roads
+from weft.runtime.wire.crew import Crew
 from weft.runtime.wire.session import Endpoints, free_endpoint
+from weft.runtime.wire.shaping import SharedClock, clock_name
 
 
 @contextmanager

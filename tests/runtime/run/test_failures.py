@@ -15,12 +15,12 @@ import torch
 from weft.errors import LostDevice, WeftError
 from weft.fleet.fleet import Device, Fleet, Link
 from weft.runtime.emulate.local import LocalFleet
-from weft.runtime.run.crew import Crew
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.outcome import Outcome
 from weft.runtime.run.run import Run
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire import topics as keys
+from weft.runtime.wire.crew import Crew
 from weft.runtime.wire.frames import Header, pack_header
 from weft.runtime.wire.session import Endpoints
 

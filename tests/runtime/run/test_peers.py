@@ -29,7 +29,7 @@ from weft.reference import peers as simulated
 from weft.reference.peers_baselines import train_fedavg
 from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.node.class_samples import Epochs, columns
-from weft.runtime.node.groups import Groups, Slice
+from weft.runtime.node.groups import Groups
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.outcome import Outcome
 from weft.runtime.run.recovery.leave_out import LeaveOut
@@ -376,7 +376,7 @@ def test_samples_are_those_of_the_simulation_from_any_minibatch_on() -> None:
 
 def test_a_blend_is_the_weighted_mean_and_touches_only_its_own_places() -> None:
     state = {"w": torch.arange(6.0), "b": torch.ones(2)}
-    groups = Groups({3: (Slice("w", "w", 2, 4), Slice("b", "b"))}, state)
+    groups = Groups({3: (msg.Slice("w", "w", 2, 4), msg.Slice("b", "b"))}, state)
     theirs = {"w": torch.tensor([10.0, 20.0]), "b": torch.zeros(2)}
     groups.blend(3, 1.0, [(3.0, theirs)], total=0.0)
     assert state["w"].tolist() == [0.0, 1.0, 8.0, 15.75, 4.0, 5.0]
@@ -390,7 +390,7 @@ def test_a_blend_is_the_weighted_mean_and_touches_only_its_own_places() -> None:
 @pytest.mark.parametrize("codec", [name for name in CODECS if name != "none"])
 def test_what_rounding_drops_is_part_of_the_next_share(codec: str) -> None:
     state = {"w": torch.tensor([-1.0, 0.336, 1.0])}
-    groups = Groups({3: (Slice("w", "w"),)}, state)
+    groups = Groups({3: (msg.Slice("w", "w"),)}, state)
     shares = [groups.share(3, codec)["w"] for _ in range(50)]
     arrived = torch.stack([rounded(share, codec) for share in shares]).double()
     once, on_average = (
@@ -412,7 +412,8 @@ def test_what_rounding_drops_is_part_of_the_next_share(codec: str) -> None:
 )
 def test_what_does_not_fit_is_not_blended(values: dict[str, Tensor], words: str) -> None:
     groups = Groups(
-        {3: (Slice("w", "w", 2, 4), Slice("b", "b"))}, {"w": torch.arange(6.0), "b": torch.ones(2)}
+        {3: (msg.Slice("w", "w", 2, 4), msg.Slice("b", "b"))},
+        {"w": torch.arange(6.0), "b": torch.ones(2)},
     )
     with pytest.raises(WeftError, match=words):
         groups.blend(3, 1.0, [(1.0, values)], total=0.0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
-from weft.runtime.emulate.shaping import clock_name
 from weft.runtime.wire.channel import Channel, Ledger, OutLink
 from weft.runtime.wire.frames import Header
 from weft.runtime.wire.session import Endpoints, free_endpoint, open_session
+from weft.runtime.wire.shaping import clock_name
 
 
 def test_a_medium_carries_messages_in_the_order_in_which_they_are_ready(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from weft.fleet.losses import TRAINING
+from weft.draws import TRAINING
 from weft.fleet.radio import Radio as RadioModel
 from weft.fleet.radio import topology
 from weft.graph.network import Blank

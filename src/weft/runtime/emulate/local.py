@@ -27,8 +27,8 @@ from typing import TypeVar
 
 from weft.errors import LostDevice
 from weft.runtime.emulate.forked import ONE_THREAD, CannotFork, ForkedProcess, get_server
-from weft.runtime.run.crew import Crew
 from weft.runtime.wire.closing import Closing
+from weft.runtime.wire.crew import Crew
 from weft.runtime.wire.session import Endpoints, free_endpoint
 
 logger = logging.getLogger(__name__)

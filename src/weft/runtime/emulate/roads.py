@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Literal
 
 from weft.fleet.fleet import Fleet
-from weft.runtime.emulate.shaping import clock_name
 from weft.runtime.wire.channel import OutLink, Roads
+from weft.runtime.wire.shaping import clock_name
 
 # How links get their speed: real links have one; `fabric` shapes rate and latency at the sender;
 # `latency` leaves the rate to the kernel (network namespaces) and adds only the latency.

@@ -13,26 +13,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
-from msgspec import Struct
 from torch import Tensor
 
 from weft.codecs.registry import CodecName
 from weft.codecs.tensors import rounded
 from weft.errors import WeftError
+from weft.runtime.wire.messages import Slice
 
 Values = Mapping[str, Tensor]
 ROW = "row"
 MEAN = "mean/"  # names of weights that are means over a device's last rounds
 KEPT = "kept/"  # names of weights that are kept for another device: kept/4/conv5.weight
-
-
-class Slice(Struct, frozen=True, array_like=True):
-    """Places first..last-1 of a state tensor's first dimension; last -1: all of it."""
-
-    label: str  # the same at every peer
-    name: str  # in this peer's state
-    first: int = 0
-    last: int = -1
 
 
 class Groups:

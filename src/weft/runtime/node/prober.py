@@ -25,12 +25,12 @@ from weft.dtypes import torch_dtype
 from weft.errors import WeftError
 from weft.graph.execute import Runner
 from weft.graph.measure import example
-from weft.runtime.emulate.changes import Changes
-from weft.runtime.emulate.shaping import sleep_until
 from weft.runtime.wire import messages as msg
+from weft.runtime.wire.changes import Changes
 from weft.runtime.wire.fabric import Fabric
 from weft.runtime.wire.frames import BadMessage, Header, pack_tensors, unpack_tensors
 from weft.runtime.wire.mailbox import Letter
+from weft.runtime.wire.shaping import sleep_until
 
 log = logging.getLogger("weft.prober")
 

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from weft.graph.optimizer import load_state_tensors, state_tensors
 from weft.program import instructions as ins
-from weft.runtime.emulate.shaping import sleep_until
 from weft.runtime.node.groups import MEAN
 from weft.runtime.node.interpreter import Interpreter
 from weft.runtime.node.samples import Samples
@@ -29,6 +28,7 @@ from weft.runtime.node.tensors import Values
 from weft.runtime.wire.fabric import Fabric
 from weft.runtime.wire.mailbox import Cancelled
 from weft.runtime.wire.messages import Finished, Job, Progress, Report
+from weft.runtime.wire.shaping import sleep_until
 
 REPORT_EVERY_S = 0.1
 COMPUTE = (ins.Forward, ins.Loss, ins.Backward, ins.Update)

@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from weft.errors import WeftError
 from weft.fleet.fleet import Device, Fleet, Link
-from weft.runtime.run.crew import Crew
 from weft.runtime.wire import messages as msg
+from weft.runtime.wire.crew import Crew
 from weft.runtime.wire.session import Endpoints
 
 

@@ -28,12 +28,12 @@ from weft.program.lower.lower import lower
 from weft.program.timeline import Span
 from weft.program.validate import validate
 from weft.runtime.emulate.roads import involved
-from weft.runtime.run.crew import Crew
 from weft.runtime.run.feeder import Feed, Feeder
 from weft.runtime.run.jobs import Settings, job_of
 from weft.runtime.run.measured import on_one_clock
 from weft.runtime.run.workload.networks import Own
 from weft.runtime.wire import messages as msg
+from weft.runtime.wire.crew import Crew
 from weft.runtime.wire.state_pieces import state_pieces
 
 State = dict[str, Tensor]

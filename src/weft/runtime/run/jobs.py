@@ -16,9 +16,9 @@ from weft.program.program import Program
 from weft.program.segments import turn_segment
 from weft.runtime.emulate.changes import changes_of
 from weft.runtime.emulate.roads import Shaping, roads_of
+from weft.runtime.run.radio import rules_of
 from weft.runtime.run.workload.networks import Own
 from weft.runtime.wire import messages as msg
-from weft.runtime.wire.radio import rules_of
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.emulate.namespaces import NamespaceFleet
 from weft.runtime.emulate.roads import Shaping, involved
 from weft.runtime.node.node import Node
-from weft.runtime.run.crew import Crew
 from weft.runtime.run.jobs import Settings
+from weft.runtime.wire.crew import Crew
 from weft.runtime.wire.session import Endpoints
 
 START_S = 60.0  # for a node process to join, where it is spawned also to import PyTorch

@@ -25,7 +25,6 @@ from weft.plans.plan import Plan
 from weft.program.timeline import Span, Timeline
 from weft.runtime.run.advice import Adviser, Change, Nobody
 from weft.runtime.run.copies import Copies, Copy
-from weft.runtime.run.crew import Crew
 from weft.runtime.run.dispatch import Dispatch
 from weft.runtime.run.feeder import Feed
 from weft.runtime.run.jobs import Settings
@@ -36,6 +35,7 @@ from weft.runtime.run.recovery.protocol import Recovery
 from weft.runtime.run.recovery.stop import Stop
 from weft.runtime.run.workload.protocol import Workload
 from weft.runtime.wire import messages as msg
+from weft.runtime.wire.crew import Crew
 from weft.runtime.wire.frames import Header
 
 Progress = Callable[[Outcome], None]

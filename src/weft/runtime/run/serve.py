@@ -25,9 +25,9 @@ from weft.plans.plan import Plan
 from weft.plans.profile import Profile
 from weft.program.timeline import Timeline
 from weft.runtime.emulate.forked import warm
-from weft.runtime.emulate.pace import emulation
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.launch import Place, open_crew
+from weft.runtime.run.pace import emulation
 from weft.runtime.run.recovery.clone import Clone, units_weigh
 from weft.runtime.run.run import Run
 from weft.runtime.wire.closing import Closing

@@ -22,9 +22,9 @@ import zenoh
 from msgspec import Struct
 
 from weft.program.timeline import Span
-from weft.runtime.emulate.changes import Changes, ChangingLink
-from weft.runtime.emulate.shaping import Clock, OwnClock, SharedClock, clock_path, sleep_until
+from weft.runtime.wire.changes import Changes, ChangingLink
 from weft.runtime.wire.frames import Header, pack_header
+from weft.runtime.wire.shaping import Clock, OwnClock, SharedClock, clock_path, sleep_until
 
 SLOW_S = 0.001  # a hand-over that takes longer means that the link is backed up
 RETRY_S = 1.0

@@ -23,12 +23,12 @@ import zenoh
 
 from weft.errors import WeftError
 from weft.program.timeline import Span
-from weft.runtime.emulate.changes import Changes
-from weft.runtime.emulate.shaping import clock_path
+from weft.runtime.wire.changes import Changes
 from weft.runtime.wire.channel import Channel, Ledger, OutLink, Roads
 from weft.runtime.wire.frames import BadMessage, Header, unpack_header
 from weft.runtime.wire.mailbox import Letter, Mailbox
 from weft.runtime.wire.radio import Transmitter
+from weft.runtime.wire.shaping import clock_path
 
 log = logging.getLogger("weft.fabric")
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from torch import Tensor
 
 from weft.errors import WeftError
-from weft.runtime.emulate.shaping import sleep_until
 from weft.runtime.wire.frames import Header, Key
+from weft.runtime.wire.shaping import sleep_until
 
 Name = tuple[int, str, int, int, int]  # version, kind, cut, micro-batch, part
 

@@ -9,16 +9,23 @@ from msgspec import Struct
 
 from weft.codecs.registry import CODECS
 from weft.data.classes import Deal
-from weft.graph.network import Segment
+from weft.graph.network import Mode, Segment
 from weft.graph.optimizer import Optimizer
-from weft.plans.plan import Mode
 from weft.program.instructions import Instruction
 from weft.program.timeline import Span
-from weft.runtime.emulate.changes import Changes
-from weft.runtime.node.groups import Slice
+from weft.runtime.wire.changes import Changes
 from weft.runtime.wire.channel import Roads
 from weft.runtime.wire.frames import BadMessage
 from weft.runtime.wire.radio import RadioRules
+
+
+class Slice(Struct, frozen=True, array_like=True):
+    """Places first..last-1 of a state tensor's first dimension; last -1: all of it."""
+
+    label: str  # the same at every peer
+    name: str  # in this peer's state
+    first: int = 0
+    last: int = -1
 
 
 class ClassShare(Struct, frozen=True):

@@ -21,10 +21,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from weft.fleet.fleet import Fleet
-from weft.fleet.losses import TESTING, TRAINING, Draws, uniforms
-from weft.fleet.radio import fleet_delivery
-from weft.plans.plan import Plan
+from weft.draws import TRAINING, Draws, uniforms
 from weft.program.instructions import Radio
 from weft.runtime.wire.frames import Header
 
@@ -48,25 +45,6 @@ class RadioRules(Struct, frozen=True, omit_defaults=True):
     @property
     def told(self) -> bool:
         return self.slot_s == 0.0
-
-
-def rules_of(plan: Plan, fleet: Fleet, emulated: bool) -> RadioRules | None:
-    """The rules of a plan that spreads a network over radio; None for any other."""
-    swarm = plan.swarm
-    if swarm is None:
-        return None
-    delivery: tuple[tuple[float, ...], ...] = ()
-    if emulated:
-        delivery = tuple(tuple(float(p) for p in row) for row in fleet_delivery(fleet))
-    return RadioRules(
-        devices=fleet.names,
-        slots=swarm.slots,
-        attempts=swarm.attempts,
-        seed=swarm.seed,
-        stream=TRAINING if plan.mode == "train" else TESTING,
-        delivery=delivery,
-        slot_s=swarm.slot_ms / 1e3,
-    )
 
 
 class Transmitter:

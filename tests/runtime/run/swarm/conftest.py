@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from weft.draws import TRAINING
 from weft.fleet.fleet import Fleet
-from weft.fleet.losses import TRAINING
 from weft.fleet.radio import Matrix, Radio, fleet_delivery, radio_fleet, topology
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.network import Graph

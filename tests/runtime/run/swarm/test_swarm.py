@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 import weft
+from weft.draws import TESTING, TRAINING
 from weft.fleet.fleet import Fleet, Link
-from weft.fleet.losses import TESTING, TRAINING
 from weft.graph.capture import state_of
 from weft.graph.split.lost_values import LostValues
 from weft.graph.split.masked import Perceptron

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 import weft
+from weft.draws import TESTING, TRAINING
 from weft.errors import WeftError
-from weft.fleet.losses import TESTING, TRAINING
 from weft.fleet.radio import fleet_delivery
 from weft.graph.split.masked import Perceptron
 from weft.plans.plan import Plan

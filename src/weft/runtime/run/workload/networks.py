@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from weft.graph.network import Graph
-from weft.runtime.node.groups import Slice
 from weft.runtime.wire import messages as msg
 
 
@@ -19,4 +18,4 @@ class Own:
     graph: Graph
     state: Mapping[str, Tensor]
     data: msg.Data
-    groups: Mapping[int, tuple[Slice, ...]] = field(default_factory=dict)
+    groups: Mapping[int, tuple[msg.Slice, ...]] = field(default_factory=dict)

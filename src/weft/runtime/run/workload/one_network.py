@@ -20,10 +20,10 @@ from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan
 from weft.plans.profile import Profile
 from weft.runtime.emulate.forked import warm
-from weft.runtime.emulate.pace import Emulation, emulation
 from weft.runtime.run.checks import check_loss
 from weft.runtime.run.feeds import Source, accuracy, source_of
 from weft.runtime.run.jobs import Settings
+from weft.runtime.run.pace import Emulation, emulation
 from weft.runtime.run.run import Run
 from weft.runtime.run.workload.asked import Asked, Loss
 from weft.runtime.run.workload.protocol import Trained, Workload

@@ -21,7 +21,7 @@ from weft.graph.split.classes.exchange import harvest, mean
 from weft.graph.split.classes.network import DecoupledNet, State, compose
 from weft.plans.peers import SHARED, Held, Peer, Peers
 from weft.plans.plan import Plan
-from weft.runtime.node.groups import KEPT, MEAN, Slice
+from weft.runtime.node.groups import KEPT, MEAN
 from weft.runtime.run.workload.networks import Own
 from weft.runtime.wire import messages as msg
 
@@ -49,7 +49,7 @@ def whole_networks(net: nn.Module, example: Tensor, data: Mapping[str, msg.Data]
     graph = _captured(net, example, {})
     groups = {
         SHARED: tuple(
-            Slice(name, name) for name, t in net.state_dict().items() if t.is_floating_point()
+            msg.Slice(name, name) for name, t in net.state_dict().items() if t.is_floating_point()
         )
     }
     return {device: Own(graph, _copies(net), own, groups) for device, own in data.items()}
@@ -68,9 +68,9 @@ def _copies(net: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().clone().contiguous() for name, tensor in state_of(net).items()}
 
 
-def groups_of(net: DecoupledNet) -> dict[int, tuple[Slice, ...]]:
+def groups_of(net: DecoupledNet) -> dict[int, tuple[msg.Slice, ...]]:
     """Where in a sub-model's state its shared layers and each class's structure lie."""
-    groups = {SHARED: tuple(Slice(name, f"shared.{name}") for name in net.shared.state_dict())}
+    groups = {SHARED: tuple(msg.Slice(name, f"shared.{name}") for name in net.shared.state_dict())}
     for number, (bank, labels) in enumerate(zip(net.banks, net.bank_classes, strict=True)):
         for place, label in enumerate(labels):
             groups[label] = tuple(
@@ -80,8 +80,8 @@ def groups_of(net: DecoupledNet) -> dict[int, tuple[Slice, ...]]:
     return groups
 
 
-def _slice(name: str, path: str, size: int, place: int) -> Slice:
-    return Slice(name.removeprefix("layers."), path, place * size, (place + 1) * size)
+def _slice(name: str, path: str, size: int, place: int) -> msg.Slice:
+    return msg.Slice(name.removeprefix("layers."), path, place * size, (place + 1) * size)
 
 
 def group_state(own: Own, state: Mapping[str, Tensor], group: int) -> State:

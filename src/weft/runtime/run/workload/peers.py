@@ -37,9 +37,9 @@ from weft.plans.peers import SHARED, Peers
 from weft.plans.plan import Plan
 from weft.plans.profile import DeviceTimes
 from weft.program.timeline import Span, Timeline
-from weft.runtime.emulate.pace import REST_S, Emulation, emulation
 from weft.runtime.run.feeds import accuracy
 from weft.runtime.run.jobs import Settings
+from weft.runtime.run.pace import REST_S, Emulation, emulation
 from weft.runtime.run.results import Step
 from weft.runtime.run.run import Run
 from weft.runtime.run.workload.asked import Asked

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import queue
 
-from weft.runtime.run.crew import Crew
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire import topics as keys
+from weft.runtime.wire.crew import Crew
 from weft.runtime.wire.session import Endpoints, free_endpoint
 
 
