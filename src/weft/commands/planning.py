@@ -30,7 +30,12 @@ from weft.errors import WeftError
 def plan(
     model: Model,
     fleet: FleetFile,
-    strategy: Annotated[str, typer.Option("--strategy", "-s", help="See `weft strategies`.")],
+    strategy: Annotated[
+        str,
+        typer.Option(
+            "--strategy", "-s", help="See `weft strategies`; or your own: file.py:function."
+        ),
+    ],
     batch: Batch = None,
     mode: Mode = None,
     profile: ProfileFile = None,
@@ -83,7 +88,10 @@ def plan(
 def compare(
     model: Model,
     fleet: FleetFile,
-    strategies: Annotated[str, typer.Option(metavar="A,B,C", help="Which ones, or all.")] = "all",
+    strategies: Annotated[
+        str,
+        typer.Option(metavar="A,B,C", help="Which ones, or all; file.py:function is one of yours."),
+    ] = "all",
     batch: Batch = None,
     mode: Mode = None,
     profile: ProfileFile = None,

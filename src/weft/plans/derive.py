@@ -1,7 +1,7 @@
 """Profiles without measuring, and profiles from and to files.
 
 profile = derive_profile(graph, fleet)      # from FLOPs and each device's gflops
-profile = load_profile("alexnet.json")      # INTERFACE.md's profile file
+profile = load_profile("alexnet.json")      # a profile file
 check_profile(profile, fleet)               # InputError where the two do not belong together
 """
 

@@ -1,7 +1,7 @@
 """What each layer costs on each device: the only thing a planner of layers and samples needs.
 
 Sizes are bytes, times seconds. A layer's time for n samples is `call + n * per_sample`; the file may
-leave the call part out. This is INTERFACE.md's profile file.
+leave the call part out. A profile file is this record as JSON.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a run gave, as the documents of INTERFACE.md and as tables."""
+"""What a run gave: as the document that `--json` prints, and as a table."""
 
 from __future__ import annotations
 

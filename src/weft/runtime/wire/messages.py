@@ -114,7 +114,7 @@ class GetTimeline(Struct, frozen=True, tag="timeline"):
 
 
 class Where(Struct, frozen=True, tag="where"):
-    """How far have you come? Asked when the run has been cancelled or is between two legs."""
+    """How far have you come? Asked when the run has been cancelled or is between two series."""
 
     run: str
 

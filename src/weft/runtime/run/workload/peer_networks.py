@@ -1,7 +1,7 @@
 """Each peer's own network as it is shipped, and the whole network put together from what comes home.
 
     own = own_networks(net, sets, names, example, data)        # sub-models of a decoupled network
-    plan = measured_plan(plan, own)                            # the exact sizes of what is exchanged
+    peers = exact(peers, own, weights)                         # the exact sizes of what is exchanged
     whole = recompose(net, own, states)
 
 Peers with the same number of classes have the same graph, so it is captured once.
