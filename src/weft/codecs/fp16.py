@@ -14,6 +14,8 @@ LARGEST = 65504  # of half precision
 
 
 class HalfPrecision(Codec):
+    """Values as float16; values beyond its range become the largest that it has."""
+
     name = "fp16"
     summary = "half precision: 2 bytes for each number"
 

@@ -21,6 +21,8 @@ PLANNED_HEADER_BYTES = 8  # low and scale of a message, as two float32
 
 
 class EightBits(Codec):
+    """256 levels between the smallest and the largest value of a tensor."""
+
     name = "int8"
     summary = "8 bits for each number, one scale for the tensor"
     extra_bytes = _LOW_AND_SCALE.size

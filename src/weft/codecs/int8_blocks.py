@@ -23,6 +23,8 @@ TABLE_BYTES = 8  # low and scale of a block, as two float32
 
 
 class EightBitsByBlocks(Codec):
+    """256 levels between the smallest and the largest value of each block."""
+
     name = "int8-blocks"
     summary = "8 bits for each number, a scale for every 256 numbers: 3% more bytes than int8"
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 
 class Plain(Codec):
+    """The bytes of the values themselves."""
+
     name = "none"
     summary = "values travel as they are"
 

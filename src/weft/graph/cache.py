@@ -58,6 +58,7 @@ def sources_digest(folder: Path) -> str:
 
 
 def package_folder() -> Path:
+    """The folder of the package `weft`."""
     return Path(next(iter(weft.__path__)))
 
 
@@ -82,6 +83,7 @@ def store_graph(key: str, graph: Graph) -> None:
 
 
 def cache_folder() -> Path:
+    """Where captured graphs are kept: `$XDG_CACHE_HOME/weft/graphs`."""
     base = os.environ.get("XDG_CACHE_HOME")
     home = Path(base) if base else Path(os.path.expanduser("~")) / ".cache"
     return home / "weft" / "graphs"

@@ -91,6 +91,7 @@ class Runner:
 
 
 def run(steps: list[_Step], env: list[Any], batch: int, seed: int) -> None:
+    """Runs compiled steps one after the other; `env` holds the values by slot."""
     for function, template, fills, batches, kwargs, out, dead, salt in steps:
         args = template.copy()
         for position, item, slot in fills:

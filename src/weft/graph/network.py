@@ -34,6 +34,8 @@ class Batch(Struct, frozen=True, tag="batch"):
 
 
 class DType(Struct, frozen=True, tag="dtype"):
+    """A tensor type as an argument of an operator."""
+
     name: str
 
 
@@ -235,8 +237,10 @@ def refs(node: Node) -> list[str]:
 
 
 def encode(graph: Graph) -> bytes:
+    """A graph as JSON."""
     return msgspec.json.encode(graph)
 
 
 def decode(data: bytes) -> Graph:
+    """The graph of such JSON."""
     return msgspec.json.decode(data, type=Graph)

@@ -107,6 +107,7 @@ def load_profile(path: str | Path) -> Profile:
 
 
 def save_profile(profile: Profile, path: str | Path) -> None:
+    """Writes a profile file."""
     Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(profile), indent=1))
 
 

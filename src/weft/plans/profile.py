@@ -10,6 +10,8 @@ from msgspec import Struct
 
 
 class LayerCost(Struct, frozen=True, omit_defaults=True):
+    """The sizes of one layer."""
+
     name: str
     param_bytes: int
     output_bytes: int  # per sample: all that crosses a cut after this layer
@@ -51,6 +53,8 @@ class DeviceTimes(Struct, frozen=True, omit_defaults=True):
 
 
 class Profile(Struct, frozen=True, omit_defaults=True):
+    """The sizes of a network's layers, and what they take on each device."""
+
     model: str
     input_bytes: int
     layers: tuple[LayerCost, ...]

@@ -22,6 +22,8 @@ from weft.plans.profile import Profile
 
 @dataclass(frozen=True)
 class Task:
+    """All that a strategy may know when it decides."""
+
     profile: Profile
     fleet: Fleet
     batch: int

@@ -29,14 +29,17 @@ def flattened(name: str, source: str) -> Node:
 
 
 def added(name: str, first: Ref, second: Ref) -> Node:
+    """The sum of two values."""
     return Node(name, "aten.add.Tensor", [first, second])
 
 
 def divided(name: str, first: str, second: str) -> Node:
+    """One value divided by another."""
     return Node(name, "aten.div.Tensor", [Ref(first), Ref(second)])
 
 
 def ones_like(name: str, source: str) -> Node:
+    """Ones in the shape of a value."""
     return Node(name, "aten.ones_like.default", [Ref(source)])
 
 
@@ -46,4 +49,5 @@ def dense(name: str, source: str, weight: str, bias: str) -> Node:
 
 
 def relu(name: str, source: str) -> Node:
+    """The positive part of a value."""
     return Node(name, "aten.relu.default", [Ref(source)])

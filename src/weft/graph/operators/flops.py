@@ -16,21 +16,25 @@ Flops = Callable[[Shape, ShapeOf], float]
 
 
 def convolution(out: Shape, shape: ShapeOf) -> float:
+    """Of a convolution, with its bias."""
     weight = shape(1) or ()
     bias = 1.0 if shape(2) is not None else 0.0
     return prod(out) * (2.0 * prod(weight[1:]) + bias)
 
 
 def transposed_convolution(out: Shape, shape: ShapeOf) -> float:
+    """Of a transposed convolution."""
     weight, given = shape(1) or (), shape(0) or ()
     return 2.0 * prod(given) * prod(weight[1:])
 
 
 def dense(out: Shape, shape: ShapeOf) -> float:
+    """Of a fully connected layer."""
     return 2.0 * prod(out) * (shape(1) or (0, 0))[-1]
 
 
 def product(out: Shape, shape: ShapeOf) -> float:
+    """Of a matrix product."""
     return 2.0 * prod(out) * (shape(0) or (0,))[-1]
 
 
@@ -40,5 +44,6 @@ def product_added(out: Shape, shape: ShapeOf) -> float:
 
 
 def attention(out: Shape, shape: ShapeOf) -> float:
+    """Of scaled dot-product attention: its two matrix products."""
     query, key = shape(0) or (0, 0), shape(1) or (0, 0)
     return 4.0 * prod(query) * key[-2]

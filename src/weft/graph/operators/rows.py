@@ -68,6 +68,7 @@ class Rows:
 
 
 def argument(node: Node, position: int, name: str, default: Any) -> Any:
+    """An argument of a node, by its position or its name."""
     if position < len(node.args):
         return node.args[position]
     return node.kwargs.get(name, default)
@@ -81,6 +82,7 @@ def both(arg: Any) -> tuple[int, int]:
 
 
 def is_map(value: Value | None) -> bool:
+    """Whether a value is a feature map: samples, channels, rows, columns."""
     return value is not None and len(value.shape) == 4 and value.batch_dim == 0
 
 

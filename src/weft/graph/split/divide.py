@@ -22,6 +22,8 @@ from weft.graph.split.rows import rules_of
 
 
 class Division(NamedTuple):
+    """The nodes of a layer by who computes them: before, in, and after the cut part."""
+
     before: tuple[Node, ...]
     own: tuple[Node, ...]
     after: tuple[Node, ...]
@@ -72,6 +74,7 @@ def weighted(graph: Graph, node: Node) -> bool:
 
 
 def is_constant(graph: Graph, name: str) -> bool:
+    """Whether a value is the same for every sample."""
     return name in graph.values and not graph.values[name].scales
 
 

@@ -21,6 +21,7 @@ def rules_of(graph: Graph, nodes: Iterable[Node]) -> dict[str, Rule | None]:
 
 
 def rule_of(graph: Graph, node: Node) -> Rule | None:
+    """How rows of a node's result come from rows of what it reads; None where it needs all rows."""
     read = tuple(dict.fromkeys(name for name in refs(node) if name not in graph.state))
     value = graph.values.get(node.name)
     if value is None:

@@ -40,6 +40,7 @@ class Routes:
 
 
 def slots(spread: Spread) -> int:
+    """How many time slots a minibatch takes."""
     return 2 * len(spread.owners) + 1
 
 

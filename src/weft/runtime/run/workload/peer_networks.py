@@ -129,6 +129,7 @@ def settled(states: States) -> States:
 
 
 def shared_mean(own: Mapping[str, Own], states: States) -> State:
+    """The mean of what all peers share."""
     return mean([group_state(own[d], state, SHARED) for d, state in states.items()])
 
 
