@@ -60,6 +60,8 @@ def rows(command: Any) -> Iterator[str]:
             continue
         names = ", ".join(f"`{name}`" for name in [*parameter.opts, *parameter.secondary_opts])
         default = parameter.default
+        if isinstance(default, Enum):
+            default = default.value
         said = "" if default in (None, False, ()) or callable(default) else f"{default}"
         if parameter.required:
             said = "required"

@@ -10,6 +10,7 @@ __all__ = ["app", "demo", "listing", "main", "nodes", "planning", "reproduce", "
 
 
 def main() -> None:
+    """The command `weft`."""
     gc.set_threshold(20_000)  # importing PyTorch is mostly objects that stay: look for garbage less
     signal.signal(signal.SIGTERM, end_in_order)
     app()

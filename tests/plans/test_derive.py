@@ -78,7 +78,7 @@ def test_a_device_of_unknown_speed_is_named() -> None:
 
 
 def profile_json() -> dict[str, Any]:
-    """As INTERFACE.md shows it."""
+    """A file as `weft profile` writes it and users give it."""
     times = {"forward_s": [1, 2.5], "backward_s": [2, 5], "update_s": [0.1, 0.2]}
     return {
         "model": "alexnet",

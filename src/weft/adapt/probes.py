@@ -27,6 +27,8 @@ EXCHANGE_S = 0.75  # longer than any exchange with a server that is worth having
 
 
 class Probes:
+    """Asks servers that have no part in the plan how fast they are, and remembers who is out of reach."""
+
     def __init__(self, run: Run, watch: Watch) -> None:
         self.run, self.watch = run, watch
         self.out_of_reach: set[str] = set()

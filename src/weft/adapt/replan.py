@@ -27,6 +27,8 @@ from weft.simulate.price import price
 
 
 class Replanning:
+    """Asks the strategy again when the step time leaves its band, or when a device has come or gone."""
+
     probes = False
 
     def __init__(

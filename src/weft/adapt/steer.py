@@ -42,6 +42,8 @@ class View:
 
 
 class Steering(Protocol):
+    """Who decides for an adaptive run: a strategy's own policy, or the strategy asked again."""
+
     every: int  # minibatches between two looks
     probes: bool  # whether it wants servers probed that have no part in the plan
 

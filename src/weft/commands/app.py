@@ -30,6 +30,7 @@ class Terminated(KeyboardInterrupt):
 
 
 def end_in_order(number: int, frame: FrameType | None) -> None:
+    """Turns SIGTERM into an exception, so that a command ends as it does with Ctrl-C."""
     raise Terminated
 
 
@@ -74,6 +75,7 @@ def show(renderable: RenderableType) -> None:
 
 
 def show_json(document: object) -> None:
+    """Prints one JSON document on standard output."""
     print(msgspec.json.format(msgspec.json.encode(document), indent=1).decode())
 
 

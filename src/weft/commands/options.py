@@ -10,6 +10,8 @@ import typer
 
 
 class ModeName(str, Enum):
+    """What a plan is for, as `--mode` takes it."""
+
     train = "train"
     infer = "infer"
 

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 
 class OnLoss(str, Enum):
+    """What happens when a device is gone, as `--on-loss` takes it."""
+
     recover = "recover"
     stop = "stop"
 

@@ -66,6 +66,7 @@ def package_file(package: str, relative: str, project: str) -> Path:
 
 
 def expect(path: Path, what: str, found: object, wanted: object) -> None:
+    """InputError where a data file does not have what it should."""
     if found != wanted:
         raise InputError(f"data file {path}: {what} is {found}, expected {wanted}")
 

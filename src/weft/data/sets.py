@@ -35,6 +35,7 @@ Loader = Callable[[Path | None], Dataset]
 
 
 def names() -> list[str]:
+    """The data sets that can be opened by name."""
     return list(_LOADERS)
 
 

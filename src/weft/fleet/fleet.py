@@ -22,6 +22,8 @@ Route = Literal["min", "store_and_forward"]
 
 
 class Device(Struct, frozen=True, omit_defaults=True):
+    """A machine of the fleet: one `[[device]]` table of the fleet file."""
+
     name: str
     tier: Tier = "device"
     gflops: float | None = None  # effective; used where no measured profile is given

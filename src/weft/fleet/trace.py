@@ -51,6 +51,8 @@ class Moment(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
 
 
 class Trace(Struct, frozen=True, forbid_unknown_fields=True):
+    """How an emulated fleet changes in time."""
+
     moment: tuple[Moment, ...] = ()  # in the order of time
 
     @staticmethod

@@ -81,6 +81,7 @@ def store_graph(key: str, graph: Graph) -> None:
 
 
 def cache_folder() -> Path:
+    """Where captured graphs are kept: `$XDG_CACHE_HOME/weft/graphs`."""
     base = os.environ.get("XDG_CACHE_HOME")
     home = Path(base) if base else Path(os.path.expanduser("~")) / ".cache"
     return home / "weft" / "graphs"

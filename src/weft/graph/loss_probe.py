@@ -25,6 +25,8 @@ MOST_NUMBERS = 1 << 20  # in the outputs of one draw: what takes some millisecon
 
 
 class AddsUp(NamedTuple):
+    """How a loss follows from the losses of pieces of a minibatch."""
+
     reduction: Literal["mean", "sum"]
     over: Literal["samples", "batch"]
 

@@ -16,6 +16,8 @@ Said = float | str
 
 
 class Claim(Struct, frozen=True):
+    """One thing that a paper says, and what comes out here."""
+
     id: str
     what: str
     paper: Said
@@ -34,6 +36,8 @@ class Table(Struct, frozen=True):
 
 
 class Reproduction(Struct, frozen=True):
+    """All claims of a paper, with the files and tables that were written."""
+
     paper: str
     claims: tuple[Claim, ...]
     files: tuple[str, ...]

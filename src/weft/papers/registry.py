@@ -23,6 +23,8 @@ Run = Callable[[Path, bool, Tell], Reproduction]  # folder for files, quick or n
 
 @dataclass(frozen=True)
 class Paper:
+    """A paper that can be reproduced."""
+
     name: str
     title: str
     run: Run
@@ -44,6 +46,7 @@ def paper(name: str, title: str) -> Callable[[Run], Run]:
 
 
 def get(name: str) -> Paper:
+    """The paper of that name, or InputError with a name that is near."""
     if name not in NAMES:
         near = difflib.get_close_matches(name, NAMES, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""

@@ -32,6 +32,7 @@ def said(value: Said, unit: str) -> str:
 
 
 def cells(claim: Claim) -> tuple[str, ...]:
+    """A claim as the cells of a table."""
     verdict = "yes" if claim.reproduced else "no"
     return (
         claim.id,
@@ -68,6 +69,7 @@ def shared_notes(claims: Iterable[Claim]) -> dict[str, list[str]]:
 
 
 def plain_table(table: Table) -> RenderableType:
+    """A table for the terminal."""
     drawn = new_table()
     for index, name in enumerate(table.columns):
         drawn.add_column(name, justify="right" if index else "left", overflow="fold")
@@ -77,6 +79,7 @@ def plain_table(table: Table) -> RenderableType:
 
 
 def headline(found: Reproduction) -> str:
+    """How many claims are reproduced, and by which rule."""
     return (
         f"{found.paper}: {found.reproduced} of {len(found.claims)} claims reproduced "
         f"(a printed number: within {WITHIN:.0%})"
@@ -84,15 +87,18 @@ def headline(found: Reproduction) -> str:
 
 
 def claims_markdown(found: Reproduction) -> str:
+    """All claims as Markdown."""
     rows = [(*cells(claim), claim.note) for claim in found.claims]
     return f"# {headline(found)}\n\n{markdown_rows((*COLUMNS, 'note'), rows)}"
 
 
 def table_markdown(table: Table) -> str:
+    """A table as Markdown."""
     return f"# {table.title}\n\n{markdown_rows(table.columns, table.rows)}"
 
 
 def markdown_rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """The rows of a Markdown table."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "".join(
         f"| {' | '.join(t.replace('|', chr(92) + '|') for t in row)} |\n" for row in lines

@@ -84,6 +84,7 @@ def try_strategy(strategy: registry.Strategy, task: Task) -> Row:
 
 
 def with_speedup(row: Row, slowest: float) -> Row:
+    """The row with its speed-up over the slowest row."""
     if row.seconds is None:
         return row
     speedup = slowest / row.seconds if row.seconds else 1.0
@@ -91,4 +92,5 @@ def with_speedup(row: Row, slowest: float) -> Row:
 
 
 def rank(row: Row) -> float:
+    """The key that puts the fastest row first and invalid rows last."""
     return math.inf if row.seconds is None else row.seconds

@@ -28,6 +28,8 @@ Proofs = dict[str, dict[Feature, str]]  # by strategy and feature: the run that 
 
 
 class FeatureRow(Struct, frozen=True):
+    """What one strategy can: each cell is "works", "untested" or "refused: why"."""
+
     strategy: str
     cells: dict[Feature, str]
 

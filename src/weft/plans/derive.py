@@ -1,7 +1,7 @@
 """Profiles without measuring, and profiles from and to files.
 
 profile = derive_profile(graph, fleet)      # from FLOPs and each device's gflops
-profile = load_profile("alexnet.json")      # INTERFACE.md's profile file
+profile = load_profile("alexnet.json")      # a profile file
 check_profile(profile, fleet)               # InputError where the two do not belong together
 """
 
@@ -107,6 +107,7 @@ def load_profile(path: str | Path) -> Profile:
 
 
 def save_profile(profile: Profile, path: str | Path) -> None:
+    """Writes a profile file."""
     Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(profile), indent=1))
 
 

@@ -59,6 +59,8 @@ class Seen(Struct, frozen=True):
 
 
 class Decision(Struct, frozen=True):
+    """What a policy asks for."""
+
     setting: Setting
     why: str  # for people: goes into the run's events
     # Train the test network on every server in reach while training goes on; the answers are in the

@@ -30,6 +30,7 @@ MICRO_BATCHES = {
 
 
 def choice(task: Task, key: str, allowed: Iterable[str], default: str) -> str:
+    """The value of an option that has a few allowed values; InputError for another value."""
     value = task.options.get(key, default)
     if value not in allowed:
         raise _refused(key, value, f"one of {', '.join(allowed)}")
@@ -71,6 +72,7 @@ def micro_batches(task: Task) -> int:
 
 
 def in_flight(task: Task, default: int) -> int:
+    """How many pieces may be under way at once."""
     return integer(task, "in_flight", default)
 
 
@@ -80,14 +82,17 @@ def ahead(task: Task, pieces: int) -> int:
 
 
 def route(task: Task) -> Route:
+    """How a message travels over several links."""
     return cast(Route, choice(task, "route", get_args(Route), "min"))
 
 
 def codec(task: Task) -> CodecName:
+    """The codec of activations and their gradients."""
     return choice(task, "codec", CODECS, "none")
 
 
 def input_codec(task: Task) -> CodecName:
+    """The codec of the samples."""
     return choice(task, "input_codec", CODECS, "none")
 
 

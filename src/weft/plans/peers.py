@@ -31,6 +31,8 @@ class Held(Struct, frozen=True, array_like=True):
 
 
 class Peer(Struct, frozen=True):
+    """One device with a network of its own: its classes, and what it exchanges with whom."""
+
     device: str
     classes: tuple[int, ...]
     held: tuple[Held, ...]

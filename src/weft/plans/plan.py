@@ -39,6 +39,8 @@ class Part(Struct, frozen=True, omit_defaults=True):
 
 
 class Shard(Struct, frozen=True):
+    """A range of layers, or a part of it, on one device."""
+
     device: str
     layers: tuple[int, int]  # first and last, 0-based, both included
     part: Part = Part()
@@ -61,6 +63,8 @@ class Predicted(Struct, frozen=True, omit_defaults=True):
 
 
 class Plan(Struct, frozen=True, kw_only=True):
+    """Who computes what, with the fleet and the profile that this was decided for."""
+
     strategy: str
     model: str
     batch: int

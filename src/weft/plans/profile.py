@@ -1,7 +1,7 @@
 """What each layer costs on each device: the only thing a planner of layers and samples needs.
 
 Sizes are bytes, times seconds. A layer's time for n samples is `call + n * per_sample`; the file may
-leave the call part out. This is INTERFACE.md's profile file.
+leave the call part out. A profile file is this record as JSON.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from msgspec import Struct
 
 
 class LayerCost(Struct, frozen=True, omit_defaults=True):
+    """The sizes of one layer."""
+
     name: str
     param_bytes: int
     output_bytes: int  # per sample: all that crosses a cut after this layer
@@ -51,6 +53,8 @@ class DeviceTimes(Struct, frozen=True, omit_defaults=True):
 
 
 class Profile(Struct, frozen=True, omit_defaults=True):
+    """The sizes of a network's layers, and what they take on each device."""
+
     model: str
     input_bytes: int
     layers: tuple[LayerCost, ...]

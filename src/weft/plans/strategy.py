@@ -39,6 +39,8 @@ ONLY_INFERS: Refusals = {
 
 @dataclass(frozen=True)
 class Strategy:
+    """What a strategy decides, what it can, what it needs and what it refuses."""
+
     name: str
     summary: str
     decide: Decide

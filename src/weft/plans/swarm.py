@@ -41,6 +41,8 @@ class Copy(Struct, frozen=True, array_like=True):
 
 
 class Swarm(Struct, frozen=True, omit_defaults=True):
+    """How values are delivered over lossy radio: all messages, their slots, and what replaces a lost one."""
+
     coordinator: str
     messages: tuple[Message, ...]
     values: tuple[Blank, ...]  # by cut: what crosses it, whole; the last one is the output

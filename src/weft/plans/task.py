@@ -1,6 +1,6 @@
 """What a planner is asked: a profile, a fleet, a batch size, and what the user set.
 
-A strategy is one file in this folder with a function
+A strategy is a function, in a file of `weft.strategies` or of the user's own
 
     @strategy("chain", "a layer pipeline over any number of devices")
     def chain(task: Task) -> Plan: ...
@@ -22,6 +22,8 @@ from weft.plans.profile import Profile
 
 @dataclass(frozen=True)
 class Task:
+    """All that a strategy may know when it decides."""
+
     profile: Profile
     fleet: Fleet
     batch: int

@@ -64,6 +64,8 @@ class Load(Struct, frozen=True, tag="load", omit_defaults=True):
 
 
 class Recv(Struct, frozen=True, tag="recv", omit_defaults=True):
+    """Waits for a tensor of another device."""
+
     tensor: Tensor
     source: str
     also: Tensor | None = None  # rides in the same message
@@ -165,6 +167,8 @@ class Reduce(Struct, frozen=True, tag="reduce", omit_defaults=True):
 
 
 class Update(Struct, frozen=True, tag="update", omit_defaults=True):
+    """The optimizer's step for a range of layers."""
+
     layers: tuple[int, int]
     lag: int = 0
     part: int = 0

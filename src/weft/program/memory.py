@@ -23,6 +23,8 @@ BYTES_PER_MB = 1e6
 
 
 class Stage(NamedTuple):
+    """A range of layers on one device."""
+
     device: str
     first: int
     last: int

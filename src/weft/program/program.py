@@ -9,6 +9,8 @@ from weft.program.instructions import Instruction, every
 
 
 class Program(Struct, frozen=True):
+    """A plan, and the instructions of each device for one minibatch."""
+
     plan: Plan
     code: dict[str, tuple[Instruction, ...]]  # by device
 

@@ -10,6 +10,8 @@ from msgspec import Struct
 
 
 class Span(Struct, frozen=True, array_like=True):
+    """What one device or channel did from when to when."""
+
     where: str  # a device's or a channel's name
     what: str  # load, forward, loss, backward, update, emit, wait; "transfer" on a channel
     start: float  # seconds since the run began
@@ -21,6 +23,8 @@ class Span(Struct, frozen=True, array_like=True):
 
 
 class Timeline(Struct, frozen=True):
+    """All spans of a run or of a simulation, and when each minibatch was done."""
+
     spans: tuple[Span, ...]
     step_ends: tuple[float, ...]  # when each minibatch was done on every device
     source: str = "simulated"  # or "measured"

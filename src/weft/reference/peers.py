@@ -107,6 +107,7 @@ def accuracy(net: nn.Module, x: Tensor, y: Tensor, batch: int = 500) -> float:
 
 @torch.no_grad()
 def logits_of(net: nn.Module, x: Tensor, batch: int = 500) -> Tensor:
+    """A network's outputs for many samples, without gradients."""
     training = net.training
     net.eval()
     found = torch.cat([net(x[i : i + batch]) for i in range(0, len(x), batch)])

@@ -58,6 +58,7 @@ def sheet(path: Path, width: float, height: float, ratios: Sequence[float]) -> I
 
 
 def save(figure: Figure, path: Path) -> None:
+    """Writes a picture; InputError where its ending or its folder does not fit."""
     try:
         figure.savefig(path, dpi=160)
     except OSError as error:

@@ -30,10 +30,12 @@ def plan_document(plan: Plan) -> Document:
 
 
 def compare_document(model: str, batch: int, rows: Sequence[Row]) -> Document:
+    """The document of `weft compare --json`."""
     return {"model": model, "batch": batch, "rows": [row_document(row) for row in rows]}
 
 
 def row_document(row: Row) -> Document:
+    """One strategy's row of that document."""
     return {
         "strategy": row.strategy,
         seconds_key(row.mode): row.seconds,

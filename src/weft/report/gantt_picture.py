@@ -77,6 +77,7 @@ def row_names(sides: list[Timeline]) -> list[str]:
 
 
 def draw_span(axes: Axes, span: Span, top: float, lane: float, width: float, micros: bool) -> None:
+    """One span as a bar, with its label where there is room."""
     from matplotlib.colors import to_rgb
 
     length, middle = span.end - span.start, top + lane / 2
@@ -103,6 +104,7 @@ def step_style(index: int, sides: list[Timeline]) -> str:
 
 
 def label_rows(axes: Axes, rows: list[str], sides: list[Timeline], width: float) -> None:
+    """The names of devices and channels at the left."""
     axes.set_yticks(range(len(rows)), [name.replace(">", " → ") for name in rows])
     axes.set_ylim(len(rows) - 0.45, -0.55)
     axes.set_xlim(0, width)
@@ -122,6 +124,7 @@ def label_rows(axes: Axes, rows: list[str], sides: list[Timeline], width: float)
 
 
 def legend(axes: Axes, sides: list[Timeline]) -> None:
+    """What the colours mean."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -144,6 +147,7 @@ def legend(axes: Axes, sides: list[Timeline]) -> None:
 
 
 def title(given: list[Timeline], shown: int) -> str:
+    """The step times that the picture shows."""
     if len(given) == 1:
         text = f"{given[0].source.capitalize()}: {seconds(given[0].step_s)} a step"
     else:

@@ -52,6 +52,7 @@ def flows(plan: Plan) -> list[Flow]:
 
 
 def draw_plan(plan: Plan, path: str | Path) -> None:
+    """A picture of who holds which layers, and what crosses which cut."""
     rows = {name: index for index, name in enumerate(plan.devices)}
     columns = max(len(plan.profile.layers), *(s.layers[1] + 1 for s in plan.shards), 1)
     channels = plan.predicted.transfer_bytes if plan.predicted else {}
@@ -71,6 +72,7 @@ def draw_plan(plan: Plan, path: str | Path) -> None:
 
 
 def grid(axes: Axes, plan: Plan, rows: dict[str, int], columns: int) -> None:
+    """One row for each device, one column for each layer."""
     layers = plan.profile.layers
     few = columns <= MANY_LAYERS and len(layers) >= columns
     names = [layer.name for layer in layers[:columns]] if few else [str(n) for n in range(columns)]
@@ -99,6 +101,7 @@ def data_margin(columns: int) -> float:
 
 
 def plan_title(plan: Plan) -> str:
+    """The heading: strategy, network, batch, predicted time."""
     text = f"{plan.strategy}: {plan.model}, batch {plan.batch}"
     if plan.predicted is None:
         return text
@@ -107,6 +110,7 @@ def plan_title(plan: Plan) -> str:
 
 
 def row_label(plan: Plan, name: str) -> str:
+    """A device's name and how long it computes."""
     busy = plan.predicted.compute_s.get(name, 0.0) if plan.predicted else 0.0
     return f"{name}\ncomputes {seconds(busy)}" if busy else name
 
@@ -168,6 +172,7 @@ def draw_flow(axes: Axes, plan: Plan, flow: Flow, rows: dict[str, int], columns:
 
 
 def legend(axes: Axes, plan: Plan, arrows: list[Flow]) -> None:
+    """What the colours and arrows mean."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

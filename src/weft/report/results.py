@@ -1,4 +1,4 @@
-"""What a run gave, as the documents of INTERFACE.md and as tables."""
+"""What a run gave: as the document that `--json` prints, and as a table."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 def train_document(result: TrainResult) -> dict[str, Any]:
+    """The document of `weft train --json`."""
     return {
         "strategy": result.plan.strategy,
         "model": result.plan.model,
@@ -40,6 +41,7 @@ def train_document(result: TrainResult) -> dict[str, Any]:
 
 
 def train_table(result: TrainResult) -> RenderableType:
+    """What `weft train` prints."""
     document = train_document(result)
     ratio = result.step_s / result.predicted_step_s if result.predicted_step_s else 0.0
     count = result.steps - result.first
@@ -75,6 +77,7 @@ def _radio_words(radio: Counter[str], steps: int) -> str:
 
 
 def infer_document(result: InferResult) -> dict[str, Any]:
+    """The document of `weft infer --json`."""
     predicted = result.plan.predicted
     return {
         "strategy": result.plan.strategy,
@@ -88,6 +91,7 @@ def infer_document(result: InferResult) -> dict[str, Any]:
 
 
 def infer_table(result: InferResult) -> RenderableType:
+    """What `weft infer` prints."""
     assert result.plan.predicted is not None
     rows = [
         ("strategy", f"{result.plan.strategy} on {', '.join(result.plan.devices)}"),

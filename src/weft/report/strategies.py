@@ -32,6 +32,7 @@ def abilities(record: Strategy) -> list[str]:
 
 
 def strategy_document(record: Strategy) -> Document:
+    """One strategy of `weft strategies --json`."""
     return {
         "name": record.name,
         "summary": record.summary,

@@ -38,6 +38,7 @@ def render(renderable: RenderableType, width: int = 100) -> str:
 
 
 def new_table() -> Table:
+    """An empty table in the style of all tables."""
     return Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
 
 
@@ -75,6 +76,7 @@ def plan_table(plan: Plan) -> RenderableType:
 
 
 def plan_title(plan: Plan) -> str:
+    """The line above a plan's table."""
     title = f"{plan.strategy}: {plan.model}, batch {plan.batch}"
     if plan.predicted is None:
         return title
@@ -108,6 +110,7 @@ def plan_caption(plan: Plan) -> str:
 
 
 def shard_cells(plan: Plan, device: str, shards: Sequence[Shard]) -> list[tuple[str, str]]:
+    """The cells "layers" and "part" of a device's shards."""
     if not shards:
         role = "feeds the samples" if plan.mode == "train" else "asks"
         return [("-", role if device == plan.source else "-")]
@@ -214,6 +217,7 @@ def time_columns(profile: Profile) -> dict[str, Callable[[int, int], float]]:
 
 
 def profile_caption(profile: Profile, columns: Container[str]) -> str:
+    """The line below a profile's table."""
     text = f"input {size(profile.input_bytes)} a sample; times are of one sample"
     names = list(profile.devices)
     if len(names) == 1:
@@ -253,11 +257,14 @@ def timeline_table(predicted: Timeline, measured: Timeline | None = None) -> Ren
         table.add_row(escape(name), escape(what), *cells, size(moved) if moved else "")
         before = where
     return framed(
-        timeline_title(predicted, measured), table, "means per step that it had a part in"
+        timeline_title(predicted, measured),
+        table,
+        "average over the steps in which the device took part",
     )
 
 
 def timeline_title(predicted: Timeline, measured: Timeline | None) -> str:
+    """The line above a table of predicted and measured times."""
     title = f"step predicted {seconds(predicted.step_s)}"
     if measured is None:
         return title
@@ -266,7 +273,7 @@ def timeline_title(predicted: Timeline, measured: Timeline | None) -> str:
 
 
 def per_step(timeline: Timeline) -> dict[tuple[str, str], tuple[float, float]]:
-    """Seconds and bytes by (device or channel, kind), a step that it had a part in: a slow peer does
+    """Seconds and bytes by (device or channel, kind), a step in which it took part: a slow peer does
     fewer of them than a fast one, and a server that was left did none after that."""
     steps: dict[str, set[int]] = {}
     for span in timeline.spans:
@@ -295,6 +302,7 @@ def timeline_rows(
 
 
 def ratio(predicted: tuple[float, float] | None, measured: tuple[float, float] | None) -> str:
+    """Measured over predicted, as text."""
     if predicted is None or measured is None or predicted[0] <= 0:
         return "-"
     return f"{measured[0] / predicted[0]:.2f}"

@@ -29,6 +29,7 @@ def chrome_trace(timelines: Mapping[str, Timeline]) -> bytes:
 
 
 def save_trace(path: Path, timelines: Mapping[str, Timeline]) -> None:
+    """Writes timelines as a Chrome trace, which Perfetto opens."""
     try:
         path.write_bytes(chrome_trace(timelines))
     except OSError as error:
@@ -36,6 +37,7 @@ def save_trace(path: Path, timelines: Mapping[str, Timeline]) -> None:
 
 
 def process_events(process: int, name: str, timeline: Timeline) -> Iterator[Event]:
+    """The events of one timeline: a process of the trace."""
     yield metadata("process_name", process, 0, name=name)
     yield metadata("process_sort_index", process, 0, sort_index=process)
     for thread, (label, spans) in enumerate(threads(timeline), start=1):
@@ -68,6 +70,7 @@ def threads(timeline: Timeline) -> list[tuple[str, list[Span]]]:
 
 
 def complete(process: int, thread: int, span: Span) -> Event:
+    """A span as an event with a duration."""
     detail: Event = {"step": span.step, "micro": span.micro}
     if span.label:
         detail["label"] = span.label
@@ -87,8 +90,10 @@ def complete(process: int, thread: int, span: Span) -> Event:
 
 
 def metadata(kind: str, process: int, thread: int, **values: str | int) -> Event:
+    """An event that names a process or a thread."""
     return {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": values}
 
 
 def microseconds(seconds: float) -> float:
+    """Seconds as the unit of Chrome traces."""
     return round(seconds * 1e6, 3)

@@ -45,6 +45,7 @@ def layer_range(plan: Plan, shard: Shard) -> str:
 
 
 def layer_name(plan: Plan, index: int) -> str:
+    """The name of a layer, or its number where it has none."""
     layers = plan.profile.layers
     return layers[index].name if index < len(layers) else f"layer {index}"
 

@@ -45,6 +45,8 @@ Line = tuple[int, int, float, int, Way, Words, int]
 
 @dataclass(frozen=True)
 class Compiled:
+    """A program with numbers in place of names: what the simulator runs."""
+
     devices: list[str]
     channels: list[str]
     messages: list[tuple[str, str, Tensor]]  # by number: from, to, what
@@ -56,6 +58,7 @@ class Compiled:
 
 
 def compile_program(program: Program) -> Compiled:
+    """Gives every device, channel and message of a program a number."""
     compiler = _Compiler(program)
     lags = [max((i.lag for i in body), default=0) for body in program.code.values()]
     code = [

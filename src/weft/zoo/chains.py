@@ -113,11 +113,13 @@ def _vgg(
 
 
 def vgg16(input_shape: Shape, classes: int, *, dropout: float = 0.5) -> nn.Sequential:
+    """VGG16, as its paper has it."""
     stages = [(2, 64), (2, 128), (3, 256), (3, 512), (3, 512)]
     return _vgg("vgg16", input_shape, stages, [4096, 4096, classes], dropout)
 
 
 def vgg19(input_shape: Shape, classes: int, *, dropout: float = 0.5) -> nn.Sequential:
+    """VGG19, as its paper has it."""
     stages = [(2, 64), (2, 128), (4, 256), (4, 512), (4, 512)]
     return _vgg("vgg19", input_shape, stages, [4096, 4096, classes], dropout)
 

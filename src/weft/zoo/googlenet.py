@@ -74,6 +74,7 @@ class Inception(nn.Module):
 
 
 def googlenet(input_shape: Shape, classes: int, *, dropout: float = 0.4) -> nn.Sequential:
+    """GoogLeNet, first version, without its auxiliary heads."""
     channels, _, _ = image_shape("googlenet", input_shape)
     children: list[tuple[str, nn.Module]] = [
         ("conv1", _conv(channels, 64, 7, 2)),

@@ -54,6 +54,7 @@ def short_name(text: str) -> str:
 def from_zoo(
     name: str, input_shape: Sequence[int] | None, classes: int | None, weights: bool
 ) -> tuple[nn.Module, Example]:
+    """A network of the zoo, and zeros as its example."""
     try:
         model = zoo.get(name)
     except InputError as error:
@@ -68,6 +69,7 @@ def from_zoo(
 def from_file(
     path: Path, factory: str, input_shape: Sequence[int] | None
 ) -> tuple[nn.Module, Example]:
+    """The network that a user's file gives, and an example of its input."""
     label = f"{path}:{factory}"
     made = call_factory(path, factory)
     example: Any = None
@@ -91,6 +93,7 @@ def from_file(
 
 
 def call_factory(path: Path, name: str) -> Any:
+    """What the factory in a user's file returns; a network that stands there itself is taken as it is."""
     factory: Callable[[], Any] = attribute(path, name, "model file")
     if isinstance(factory, nn.Module):
         return factory

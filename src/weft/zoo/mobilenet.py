@@ -14,6 +14,7 @@ _PAIRS = [
 
 
 def mobilenet(input_shape: Shape, classes: int) -> nn.Sequential:
+    """MobileNet: depthwise and pointwise convolutions."""
     channels, _, _ = image_shape("mobilenet", input_shape)
     children: list[tuple[str, nn.Module]] = [("stem", conv_norm_relu(channels, 32, 3, 2))]
     features = 32

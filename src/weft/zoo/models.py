@@ -59,10 +59,12 @@ _MODELS = {
 
 
 def names() -> list[str]:
+    """The networks of the zoo."""
     return list(_MODELS)
 
 
 def get(name: str) -> Model:
+    """The entry of that name, or InputError with names that are near."""
     if name not in _MODELS:
         near = difflib.get_close_matches(name.lower(), _MODELS, n=3)
         hint = f"did you mean {' or '.join(near)}? " if near else ""

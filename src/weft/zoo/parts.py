@@ -37,6 +37,7 @@ def conv_norm(
 def conv_norm_relu(
     inputs: int, outputs: int, kernel: int, stride: int = 1, *, groups: int = 1
 ) -> nn.Sequential:
+    """A convolution, its batch norm, and ReLU."""
     return named(*conv_norm(inputs, outputs, kernel, stride, groups=groups), ("relu", nn.ReLU()))
 
 

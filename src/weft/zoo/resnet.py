@@ -96,12 +96,15 @@ def resnet8(input_shape: Shape, classes: int) -> nn.Sequential:
 
 
 def resnet18(input_shape: Shape, classes: int) -> nn.Sequential:
+    """ResNet-18."""
     return _large("resnet18", input_shape, classes, _basic, 1, (2, 2, 2, 2))
 
 
 def resnet34(input_shape: Shape, classes: int) -> nn.Sequential:
+    """ResNet-34."""
     return _large("resnet34", input_shape, classes, _basic, 1, (3, 4, 6, 3))
 
 
 def resnet50(input_shape: Shape, classes: int) -> nn.Sequential:
+    """ResNet-50."""
     return _large("resnet50", input_shape, classes, _bottleneck, 4, (3, 4, 6, 3))

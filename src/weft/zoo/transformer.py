@@ -52,6 +52,7 @@ class Transformer(nn.Module):
 
 
 def transformer(input_shape: Shape, classes: int, *, dropout: float = 0.1) -> Transformer:
+    """A tiny transformer encoder for images, read row by row, or for token numbers."""
     if len(input_shape) not in (1, 3):
         raise InputError(
             f"model 'transformer': input_shape {input_shape} has {len(input_shape)} dimensions; "

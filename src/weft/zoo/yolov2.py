@@ -65,6 +65,7 @@ class YoloV2(nn.Module):
 
 
 def yolov2(input_shape: Shape, classes: int) -> YoloV2:
+    """YOLOv2, whose output is a map of boxes."""
     channels, height, width = image_shape("yolov2", input_shape)
     if height % 32 or width % 32:
         raise InputError(

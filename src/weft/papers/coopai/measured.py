@@ -56,6 +56,8 @@ STREAM_FRAMES = 4
 
 @dataclass(frozen=True)
 class RealRow:
+    """One plan that was really run: predicted and measured."""
+
     title: str
     devices: int
     rounds: int
@@ -111,11 +113,13 @@ def plan_for(
     options: dict[str, str],
     batch: int = 1,
 ) -> Plan:
+    """The plan of a strategy for a network on a fleet."""
     task = make_task(profile, fleet, batch=batch, mode="infer", options=options, graph=graph)
     return decide(strategy, task)
 
 
 def run_really(model: nn.Module, x: Tensor, plan: Plan, title: str, scale: float) -> RealRow:
+    """Runs a plan on emulated devices and measures it."""
     import torch
 
     from weft.runtime.run.serve import latency_s, serve
@@ -145,6 +149,7 @@ def run_really(model: nn.Module, x: Tensor, plan: Plan, title: str, scale: float
 
 
 def measured_table(title: str, rows: Sequence[RealRow]) -> Table:
+    """The table of real runs."""
     columns = ("really run", "devices", "rounds", "simulated", "measured", "ratio", "saved", "MB")
     cells = tuple(
         (

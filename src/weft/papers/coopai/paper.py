@@ -85,6 +85,7 @@ def coopai(out: Path, quick: bool, tell: Tell) -> Reproduction:
 
 
 def networks_table(runs: Sequence[NetworkRuns]) -> Table:
+    """The paper's networks, and ours."""
     rows = (
         ("input size", *("x".join(map(str, input_shape(run)[-2:])) for run in runs)),
         ("layers", *(str(len(run.graph.layers)) for run in runs)),
@@ -95,10 +96,12 @@ def networks_table(runs: Sequence[NetworkRuns]) -> Table:
 
 
 def input_shape(run: NetworkRuns) -> tuple[int, ...]:
+    """The shape of a network's input."""
     return run.graph.values[run.graph.inputs[0]].shape
 
 
 def blocks_table(runs: Sequence[NetworkRuns]) -> Table:
+    """How many blocks the search finds, beside the paper's."""
     rows = []
     for run, paper_row in zip(runs, BLOCKS, strict=True):
         ours = (str(len(split.blocks)) for split in run.splits["mls"])
@@ -108,6 +111,7 @@ def blocks_table(runs: Sequence[NetworkRuns]) -> Table:
 
 
 def devices_table(runs: Sequence[NetworkRuns]) -> Table:
+    """Latency by number of devices."""
     rows = tuple(
         (f"{run.title} {method.upper()}", *(digits(value) for value in run.seconds(method)))
         for run in runs
@@ -118,6 +122,7 @@ def devices_table(runs: Sequence[NetworkRuns]) -> Table:
 
 
 def bandwidth_table(runs: Sequence[NetworkRuns]) -> Table:
+    """Latency by bandwidth."""
     rows = []
     for run in runs:
         for method in METHODS:

@@ -74,6 +74,7 @@ def simulate_plans(title: str, asks: Iterable[Ask]) -> Simulated:
 
 
 def physical_table(found: Sequence[Simulated]) -> Table:
+    """Latency on physical links, by strategy and network."""
     rows = tuple(
         (row, *(f"{network.seconds[row]:.3f}" for network in found)) for row in found[0].seconds
     )
@@ -82,6 +83,7 @@ def physical_table(found: Sequence[Simulated]) -> Table:
 
 
 def physical_claims(found: Sequence[Simulated]) -> list[Claim]:
+    """What `coopai+` saves on physical links."""
     claims = []
     for network in found:
         key, saved = network.title.lower(), network.saved("MLS", "SLS")

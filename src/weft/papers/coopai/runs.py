@@ -62,6 +62,7 @@ class NetworkRuns:
 
 
 def percent(less: float, more: float) -> float:
+    """By how many percent `less` is below `more`."""
     return 100 * (1 - less / more)
 
 
@@ -74,6 +75,7 @@ def captured(name: str) -> Graph:
 
 
 def run_network(graph: Graph, title: str) -> NetworkRuns:
+    """All of the paper's experiments with one network."""
     geometry = as_printed(geometry_of(graph))
     splits = _splits(geometry, (MBPS,))[MBPS]
     swept = _splits(geometry, tuple(map(float, SWEEP)))

@@ -23,6 +23,7 @@ CIFAR100 = (
 
 
 def compute_claims(found: Sequence[Load]) -> list[Claim]:
+    """Claims on how much computing a peer needs."""
     claims = []
     for load in found:
         if load.paper is None:
@@ -117,6 +118,7 @@ def overlap_claims(setting: Setting, rows: Sequence[Summary], dense: Summary) ->
 
 
 def topology_claims(setting: Setting, ring: Summary, mesh: Summary) -> list[Claim]:
+    """Claims on rings and meshes."""
     holds = mesh.mean >= ring.mean - POINT
     return [
         Claim(

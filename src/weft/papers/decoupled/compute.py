@@ -40,6 +40,8 @@ CONFIGURATIONS = (
 
 @dataclass(frozen=True)
 class Load:
+    """The multiply-adds of one of the paper's configurations."""
+
     id: str
     label: str
     paper: float | None
@@ -53,6 +55,7 @@ class Load:
 
 @cache
 def vgg_costs(channels: int) -> ClassCosts:
+    """What VGG's shared and decoupled layers cost."""
     import torch
 
     from weft import zoo
@@ -66,6 +69,7 @@ def vgg_costs(channels: int) -> ClassCosts:
 
 
 def load_of(one: Configuration) -> Load:
+    """The load of one configuration."""
     base = vgg_costs(one.channels)
     costs = ClassCosts(base.shared, base.decoupled, one.classes, one.hidden)
     filters = [one.filters] * LAST
@@ -85,4 +89,5 @@ def load_of(one: Configuration) -> Load:
 
 
 def loads() -> list[Load]:
+    """The loads of all configurations."""
     return [load_of(one) for one in CONFIGURATIONS]

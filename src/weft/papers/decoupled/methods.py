@@ -99,12 +99,15 @@ def eight_bits(tensor: Tensor) -> tuple[Tensor, int]:
 
 @dataclass(frozen=True)
 class Result:
+    """A training run, and what each peer computed."""
+
     run: Run
     work: list[float]  # by peer: multiply-adds of its forward passes; those alone count a third
     round_s: float = 0.0  # a usual peer's round over what its own computing takes
 
 
 def run_method(method: Method, net: nn.Module, data: Samples, recipe: Recipe, last: int) -> Result:
+    """Trains with one of the compared methods."""
     from weft.graph.capture import capture
     from weft.reference.peers_baselines import train_fedavg, train_whole
 
@@ -129,6 +132,7 @@ def run_peers(
     method: Method, net: nn.Module, parts: DecoupledNet, data: Samples, costs: ClassCosts,
     recipe: Recipe,
 ) -> Result:  # fmt: skip
+    """Trains a decoupled network at peers, in one process."""
     from weft.reference.peers import train_peers
     from weft.reference.peers_async import train_async
 

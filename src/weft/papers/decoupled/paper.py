@@ -81,6 +81,7 @@ def decoupled(out: Path, quick: bool, tell: Tell) -> Reproduction:
 
 
 def learning_claims(found: Mapping[Setting, Mapping[str, Summary]]) -> list[Claim]:
+    """Claims on accuracy."""
     claims: list[Claim] = []
     for setting, rows in found.items():
         if "4N_5Cls" in rows:
@@ -106,6 +107,7 @@ def overlap_rows(rows: Mapping[str, Summary]) -> list[Summary]:
 def draw_figures(
     out: Path, found: Mapping[Setting, Mapping[str, Summary]], counted: Sequence[Load]
 ) -> list[Path]:
+    """Draws the paper's figures with our numbers."""
     files = [out / name for name in ("figure3.png", "figure4.png", "topology.png", "figure5.png")]
     first, rows = next(iter(found.items()))
     draw_convergence(files[0], first, rows)
@@ -121,6 +123,7 @@ def draw_figures(
 
 
 def compute_table(counted: Sequence[Load]) -> Table:
+    """Multiply-adds of each configuration, beside the paper's."""
     rows = tuple(
         (
             load.label, f"{load.dense_macs / 1e6:.1f}", f"{load.shared_macs / 1e6:.1f}",
@@ -146,6 +149,7 @@ def scoring_table(setting: Setting) -> Table:
 
 
 def accuracy_table(setting: Setting, found: Mapping[str, Summary]) -> Table:
+    """Accuracy of each method in one setting."""
     dense = found["dense"]
     rows = tuple(
         (
@@ -163,6 +167,7 @@ def accuracy_table(setting: Setting, found: Mapping[str, Summary]) -> Table:
 
 
 def write_tables(out: Path, found: Reproduction) -> list[Path]:
+    """Writes claims and tables as Markdown."""
     texts = {
         out / "claims.md": claims_markdown(found),
         out / "tables.md": "\n".join(map(table_markdown, found.tables)),

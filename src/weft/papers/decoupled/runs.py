@@ -68,6 +68,8 @@ class Outcome(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Job:
+    """One training run of the study."""
+
     setting: Setting
     method: str
     seed: int
@@ -157,6 +159,7 @@ def run_job(job: Job, weights: Weights) -> Outcome:
 
 
 def jobs(setting: Setting, methods: Iterable[str], seeds: Sequence[int]) -> list[Job]:
+    """All runs of some methods with some seeds."""
     return [Job(setting, method, seed) for seed in seeds for method in methods]
 
 
@@ -202,6 +205,7 @@ def _run_in_processes(
 
 
 def load_results(out: Path) -> dict[str, Outcome]:
+    """Results that an earlier call left in the folder."""
     path = out / "results.json"
     if not path.exists():
         return {}
@@ -212,6 +216,7 @@ def load_results(out: Path) -> dict[str, Outcome]:
 
 
 def save_results(out: Path, kept: dict[str, Outcome]) -> None:
+    """Keeps results in the folder, so that the study can be taken up again."""
     try:
         (out / "results.json").write_bytes(msgspec.json.encode(kept))
     except OSError as error:

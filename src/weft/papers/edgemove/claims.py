@@ -66,6 +66,7 @@ def table_claims(runs: Runs) -> list[Claim]:
 
 
 def order_claim(runs: Runs) -> Claim:
+    """The claim on which policy is fastest."""
     wins = [
         all(a < b for a, b in pairwise(row))
         for load in WORKLOADS
@@ -78,6 +79,7 @@ def order_claim(runs: Runs) -> Claim:
 
 
 def over_claim(runs: Runs) -> Claim:
+    """The claim on how much faster EdgeMove is than the baselines."""
     ratios = [runs.speedup(w.id, "edgemove") / runs.speedup(w.id, other)
               for w in WORKLOADS for other in SPLIT[:2]]  # fmt: skip
     low, high = min(ratios), max(ratios)
@@ -183,6 +185,7 @@ def cut_seconds() -> dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]]:
 
 
 def cut_claim() -> Claim:
+    """The claim on where the best cuts are."""
     best = {name: int(seconds.argmin()) + 1 for name, seconds in cut_seconds().items()}
     return Claim(
         "fig10-cuts", "VGG-16: the best cut varies drastically with the network", "yes",

@@ -167,6 +167,7 @@ def stretches(journey: Journey) -> list[tuple[float, float, str | None]]:
 
 
 def circle(axes: Axes, x: float, y: float, radius: float, colour: str) -> None:
+    """A circle: the reach of a server."""
     angle = np.linspace(0, 2 * np.pi, 100)
     ring: Sequence[np.ndarray[tuple[int], np.dtype[np.float64]]]
     ring = (x + radius * np.cos(angle), y + radius * np.sin(angle))
@@ -174,6 +175,7 @@ def circle(axes: Axes, x: float, y: float, radius: float, colour: str) -> None:
 
 
 def legend(axes: Axes, columns: int) -> None:
+    """A legend above the axes."""
     axes.legend(
         ncols=columns, frameon=False, labelcolor=INK, fontsize=9.5, loc="lower left",
         bbox_to_anchor=(-0.01, 1.0), borderaxespad=0.2, columnspacing=1.2, handlelength=1.6,

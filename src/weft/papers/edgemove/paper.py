@@ -67,6 +67,7 @@ def edgemove(out: Path, quick: bool, tell: Tell) -> Reproduction:
 
 
 def all_claims(runs: Runs) -> tuple[Claim, ...]:
+    """Every claim of the paper."""
     found = (
         *table_claims(runs),
         *convergence_claims(runs),
@@ -100,6 +101,7 @@ def draw_figures(out: Path, runs: Runs) -> list[Path]:
 
 
 def where(runs: Runs) -> str:
+    """Which city the runs are in."""
     place = "the EUA data's 125 servers" if runs.city.real else (
         "a generated city of 125 servers: set WEFT_DATA for the real one"
     )  # fmt: skip
@@ -107,6 +109,7 @@ def where(runs: Runs) -> str:
 
 
 def speedup_table(runs: Runs) -> Table:
+    """Speed-up of each policy over the device alone."""
     labels = {name: LABELS.get(name, name) for name in (*SPLIT, *OUR_POLICIES, PAID, BOUND)}
     rows = tuple(
         (label, *(f"{runs.speedup(load.id, name):.2f}x" for load in WORKLOADS))
@@ -151,6 +154,7 @@ def adaptation_table(runs: Runs) -> Table:
 
 
 def write_tables(out: Path, claims: tuple[Claim, ...], tables: tuple[Table, ...]) -> list[Path]:
+    """Writes claims and tables as Markdown."""
     found = Reproduction("edgemove", claims, (), tables)
     texts = {
         out / "claims.md": claims_markdown(found),

@@ -114,6 +114,7 @@ def workload_profile(load: Workload) -> Profile:
 
 @functools.cache
 def workload_costs(load: Workload) -> SplitCosts:
+    """What a workload takes at client and worker, by cut."""
     return split_costs(workload_profile(load), "client", "worker", BATCH)
 
 
@@ -176,6 +177,7 @@ class Runs:
 
 
 def day_of(city: City, trajectory: int, speed: float) -> Day:
+    """A walk through the city."""
     return Day(city, Walk(city.box, speed, trajectory), trajectory)
 
 

@@ -140,6 +140,7 @@ def lenet_claims(sweep: Sweep) -> list[Claim]:
 
 
 def beats_jointdnn(figure: str, title: str, sweep: Sweep) -> list[Claim]:
+    """Claims that HierTrain is faster than JointDNN."""
     claims: list[Claim] = []
     for name, label in (("jointdnn", "JointDNN"), ("jointdnn+", "JointDNN+")):
         over = sweep.speedups(name)
@@ -199,6 +200,7 @@ def first_layers(sweep: Sweep) -> str:
 
 
 def counted(number: int, noun: str) -> str:
+    """A number with its noun."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
@@ -230,6 +232,7 @@ def measured_claim(runs: Sequence[RealRun]) -> Claim:
 
 
 def listed(runs: Sequence[RealRun], ratios: Sequence[float]) -> str:
+    """The ratios of real runs, as text."""
     pairs = zip(runs, ratios, strict=True)
     return ", ".join(f"{ratio:.2f} at {run.mbps:g}" for run, ratio in pairs)
 
@@ -254,14 +257,17 @@ def planning_claims(planned: Sequence[Planning]) -> list[Claim]:
 
 
 def spread(ratios: Sequence[float]) -> str:
+    """The smallest and the largest ratio, as text."""
     return f"{min(ratios):.2f} to {max(ratios):.2f}"
 
 
 def workers(plan: Plan) -> set[str]:
+    """The devices that compute in a plan."""
     return {shard.device for shard in plan.shards}
 
 
 def everywhere(id: str, what: str, sweep: Sweep, holds: list[bool], note: str = "") -> Claim:
+    """A claim that holds where every entry of `holds` does."""
     return Claim(id, what, "everywhere", where(sweep, holds), "", all(holds), note)
 
 

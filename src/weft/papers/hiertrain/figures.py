@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Look:
+    """How a method's curve is drawn."""
+
     label: str
     colour: str
     marker: str
@@ -38,6 +40,8 @@ GREY = "#7b8794"
 
 @dataclass(frozen=True)
 class Curve:
+    """A method's seconds over the bandwidth."""
+
     look: Look
     seconds: tuple[float, ...]
 
@@ -83,6 +87,7 @@ def draw_measured(path: Path, setting: Setting, runs: Sequence[RealRun]) -> None
 def draw(
     path: Path, title: str, under: str, mbps: Sequence[float], curves: Sequence[Curve]
 ) -> None:
+    """One figure of the paper: seconds over bandwidth."""
     with sheet(path, 8, 5, [1]) as panels:
         axes = panels[0]
         for order, curve in enumerate(curves):  # later ones lie on top
@@ -101,6 +106,7 @@ def draw(
 
 
 def label(axes: Axes, mbps: Sequence[float], top: float) -> None:
+    """The axes of such a figure."""
     axes.set_xlabel("edge-cloud bandwidth, Mbps")
     axes.set_ylabel("seconds")
     axes.set_xticks(list(mbps))
@@ -111,4 +117,5 @@ def label(axes: Axes, mbps: Sequence[float], top: float) -> None:
 
 
 def note(axes: Axes, text: str, height: float) -> None:
+    """A line of text above the axes."""
     axes.text(0, height, text, transform=axes.transAxes, fontsize=9.5, color=GREY, va="bottom")

@@ -20,6 +20,8 @@ DEADLINE_S = 180.0  # an iteration takes 15 seconds, most of it waiting for a li
 
 @dataclass(frozen=True)
 class RealRun:
+    """One plan that was really run: by formula, simulated, measured."""
+
     mbps: float
     formula_s: float
     simulated_s: float

@@ -105,6 +105,7 @@ def measure(picture: Path, files: list[Path], begin: float, tell: Tell) -> list[
 def draw_figures(
     out: Path, alexnet: Sweep, lenet: Sweep, cores: dict[int, Sweep], links: list[float]
 ) -> list[Path]:
+    """Draws the paper's figures with our numbers."""
     files = [out / f"figure{number}.png" for number in range(6, 12)]
     whole, split = METHODS[:3], (METHODS[0], *METHODS[3:])
     draw_validity(files[0], ALEXNET, alexnet, links)
@@ -129,6 +130,7 @@ def planning_table(planned: list[Planning]) -> Table:
 
 
 def sweep_table(figures: str, setting: Setting, sweep: Sweep) -> Table:
+    """Seconds of each method over the bandwidth."""
     rows = tuple(
         (LOOKS[name].label, *(digits(value) for value in sweep.seconds[name])) for name in METHODS
     )
@@ -140,6 +142,7 @@ def sweep_table(figures: str, setting: Setting, sweep: Sweep) -> Table:
 
 
 def cores_table(sweeps: dict[int, Sweep]) -> Table:
+    """Seconds by the number of the edge server's cores."""
     rows = tuple(
         (str(cores), *(digits(value) for value in sweep.seconds["hiertrain"]))
         for cores, sweep in sweeps.items()

@@ -100,6 +100,7 @@ def captured(setting: Setting) -> Graph:
 
 
 def fleet_of(setting: Setting, mbps: float, cores: int = 1) -> Fleet:
+    """The paper's three machines and links."""
     device, edge, cloud = setting.gflops
     return Fleet(
         (
@@ -115,6 +116,7 @@ def fleet_of(setting: Setting, mbps: float, cores: int = 1) -> Fleet:
 
 
 def task_of(setting: Setting, graph: Graph, mbps: float, cores: int = 1) -> Task:
+    """What a strategy is asked in one of the paper's settings."""
     fleet = fleet_of(setting, mbps, cores)
     profile = derive_profile(graph, fleet)
     profile = msgspec.structs.replace(
@@ -139,6 +141,7 @@ def run_sweep(
     mbps: Sequence[float] = MBPS,
     cores: int = 1,
 ) -> Sweep:
+    """Plans every method at every bandwidth."""
     tasks = [task_of(setting, graph, speed, cores) for speed in mbps]
     plans = {name: tuple(make_plan(name, task) for task in tasks) for name in methods}
     seconds = {

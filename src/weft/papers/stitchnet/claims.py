@@ -46,6 +46,7 @@ OTHER_LETTERS = (
 
 
 def all_claims(study: Study, prr: Sequence[Figures], costs: Overhead) -> tuple[Claim, ...]:
+    """Every claim of the paper."""
     found = [
         *prr_claims(prr),
         *partition_claims(study),
@@ -59,6 +60,7 @@ def all_claims(study: Study, prr: Sequence[Figures], costs: Overhead) -> tuple[C
 
 
 def prr_claims(prr: Sequence[Figures]) -> list[Claim]:
+    """Claims on how many packets arrive."""
     paper = Figures()
     names = {
         "all_links": "PRR of all 72 links at exponent 3.9",

@@ -27,6 +27,7 @@ LABELS = {
 
 
 def draw_figures(out: Path, study: Study, prr: Sequence[Figures], costs: Overhead) -> list[Path]:
+    """Draws the paper's figures with our numbers."""
     draw_partitions(out / "figure7.png", study)
     draw_exponents(out / "figure8.png", study)
     draw_learning(out / "figure9.png", "Fig. 9: partitions", study, ("mix", "random", "vertical"))
@@ -57,6 +58,7 @@ def draw_figures(out: Path, study: Study, prr: Sequence[Figures], costs: Overhea
 
 
 def draw_partitions(path: Path, study: Study) -> None:
+    """Accuracy by mapping."""
     names = ("vertical", "average", "mix", "horizontal", "random")
     with sheet(path, 8, 7, [1, 1]) as (top, below):
         bars(top, [LABELS[n] for n in names], [study.mean(n) for n in names],
@@ -67,6 +69,7 @@ def draw_partitions(path: Path, study: Study) -> None:
 
 
 def draw_exponents(path: Path, study: Study) -> None:
+    """Accuracy by path-loss exponent."""
     exponents = study.setting.exponents
     with sheet(path, 8, 8, [1, 1]) as panels:
         for axes, epoch in zip(panels, (0, -1), strict=True):
@@ -83,6 +86,7 @@ def draw_learning(
     path: Path, title: str, study: Study, shown: Sequence[str], *, loss: bool = True,
     names: dict[str, str] | None = None,
 ) -> None:  # fmt: skip
+    """Accuracy and loss while a swarm trains."""
     labels = {**LABELS, **(names or {})}
     with sheet(path, 8, 8 if loss else 5, [1, 1] if loss else [1]) as panels:
         for axes, what in zip(panels, ("accuracies", "losses"), strict=False):
@@ -96,6 +100,7 @@ def draw_learning(
 
 
 def draw_prr(path: Path, prr: Sequence[Figures]) -> None:
+    """How many packets arrive, by path."""
     with sheet(path, 8, 5, [1]) as (axes,):
         names = ("all_links", "direct", "coordinator_high", "subpath", "coordinator_low")
         labels = ["all links", "direct", "coordinator\n(exponent 4.0)", "subpath",
@@ -106,6 +111,7 @@ def draw_prr(path: Path, prr: Sequence[Figures]) -> None:
 
 
 def draw_worse(path: Path, study: Study) -> None:
+    """Accuracy as links get worse."""
     with sheet(path, 8, 5, [1]) as (axes,):
         for name, colour in (("worse mix", BLUE), ("worse random", ORANGE)):
             for index, one in enumerate(study.of(name)):
@@ -121,6 +127,7 @@ def draw_worse(path: Path, study: Study) -> None:
 
 
 def draw_failures(path: Path, study: Study) -> None:
+    """Accuracy as devices fail."""
     with sheet(path, 8, 9, [1, 1]) as panels:
         for axes, first in zip(panels, ("worst", "best"), strict=True):
             for name, colour in (("mix", BLUE), ("random", ORANGE)):
@@ -133,6 +140,7 @@ def draw_failures(path: Path, study: Study) -> None:
 
 
 def draw_overhead(path: Path, study: Study, costs: Overhead) -> None:
+    """Packets, times, accuracy and memory by the number of devices."""
     with sheet(path, 8, 12, [1, 1, 1]) as (top, middle, below):
         top.plot(costs.devices, costs.packets, "-o", color=BLUE)
         titled(top, "Fig. 17: packets a batch by number of devices", "packets")
@@ -156,6 +164,7 @@ def draw_overhead(path: Path, study: Study, costs: Overhead) -> None:
 
 
 def draw_sets(path: Path, study: Study) -> None:
+    """Accuracy by data set and width."""
     sets = study.setting.sets
     with sheet(path, 8, 5, [1]) as (axes,):
         for offset, (width, colour) in enumerate(((64, BLUE), (128, ORANGE))):
@@ -172,6 +181,7 @@ def draw_sets(path: Path, study: Study) -> None:
 
 
 def draw_plus(path: Path, study: Study) -> None:
+    """`stitchnet+` beside Mix-Mapped."""
     with sheet(path, 8, 9, [1, 1]) as (top, below):
         for name, label, colour in (
             (f"plus {LOSSY}", "stitchnet+", PURPLE), (f"mix {LOSSY}", "Mix-Mapped", BLUE),
@@ -198,6 +208,7 @@ def bars(
     axes: Axes, labels: Sequence[str], values: Sequence[float],
     deviations: Sequence[float] | None = None, colour: str = BLUE,
 ) -> None:  # fmt: skip
+    """Bars with their deviations."""
     axes.bar(range(len(values)), values, 0.6, yerr=deviations, color=colour, ecolor=INK, capsize=4)
     axes.set_xticks(range(len(values)), labels)
     for place, number in enumerate(values):
@@ -205,6 +216,7 @@ def bars(
 
 
 def titled(axes: Axes, title: str, unit: str) -> None:
+    """Title, unit and grid of an axes."""
     axes.set_title(title)
     axes.set_ylabel(unit)
     axes.grid(axis="y", color=FAINT, lw=0.8)
@@ -212,4 +224,5 @@ def titled(axes: Axes, title: str, unit: str) -> None:
 
 
 def legend(axes: Axes) -> None:
+    """A legend in the style of the figures."""
     axes.legend(frameon=False, labelcolor=INK, fontsize=9.5)

@@ -37,6 +37,7 @@ def stitchnet(out: Path, quick: bool, tell: Tell) -> Reproduction:
 
 
 def study_paper(out: Path, setting: Setting, tell: Tell) -> Reproduction:
+    """Runs the study, and writes its claims, tables and figures."""
     from weft.data import load
 
     load(setting.data)  # a missing data set is said at once, not by a process after a minute

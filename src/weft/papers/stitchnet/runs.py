@@ -54,6 +54,8 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
+    """What one training run of the study gave."""
+
     accuracies: list[float]
     losses: list[float]
     steps: list[int]
@@ -105,12 +107,14 @@ def scene(job: Job, exponent: float | None = None) -> Scene:
 
 
 def devices_of(job: Job, place: Topology) -> list[int]:
+    """The devices that take part in a run, the coordinator among them."""
     prr = place.measured(job.exponent)
     head = elect(prr)
     return sorted([head, *ranked(prr, head)[: job.devices - 1]])
 
 
 def run_job(job: Job) -> Outcome:
+    """Trains once, in one process."""
     import torch
 
     from weft.data import load
@@ -171,6 +175,7 @@ def losing(
 
 
 def channel_of(job: Job, place: Scene) -> Channel:
+    """The lossy channel of a run."""
     return Channel(place.spread, place.routes, place.delivery, seed=job.place, update=job.update)
 
 

@@ -87,16 +87,20 @@ def variants(setting: Setting) -> dict[str, tuple[int, Callable[[int], Job]]]:
 
 
 def all_jobs(setting: Setting) -> list[Job]:
+    """Every run of the study."""
     return [job for name in variants(setting) for job in jobs_of(setting, name)]
 
 
 def jobs_of(setting: Setting, name: str) -> list[Job]:
+    """The runs of one variant, one for each topology."""
     many, job = variants(setting)[name]
     return [job(place.seed) for place in find_topologies(setting.many)[:many]]
 
 
 @dataclass(frozen=True)
 class Study:
+    """All outcomes of the study, by variant."""
+
     setting: Setting
     outcomes: dict[Job, Outcome]
 

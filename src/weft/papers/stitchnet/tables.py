@@ -85,6 +85,7 @@ def plain_step_s() -> float:
 
 
 def accuracy_table(study: Study) -> Table:
+    """Accuracy of each variant, beside the paper's."""
     setting = study.setting
     rows = []
     for name, label in ROWS:
@@ -102,6 +103,7 @@ def accuracy_table(study: Study) -> Table:
 
 
 def prr_table(found: Sequence[Figures]) -> Table:
+    """How many packets arrive, beside the paper's."""
     paper = Figures()
     names = {
         "all_links": "all 72 links, exponent 3.9", "direct": "direct, 3.9",

@@ -23,6 +23,8 @@ class _Held(NamedTuple):
 
 
 class Inventory:
+    """Which device holds which places of which value, while a program is written."""
+
     def __init__(self) -> None:
         self._held: dict[tuple[str, str], list[_Held]] = defaultdict(list)  # by device and value
         self._tensors: set[tuple[str, Tensor]] = set()

@@ -57,6 +57,7 @@ from weft.program.program import Program
 
 
 def lower_layers(plan: Plan) -> Program:
+    """The program of a plan of layers and samples."""
     layout = layout_of(plan)
     writer = LayerWriter(layout)
     code = {device: tuple(writer.code(device)) for device in plan.devices}

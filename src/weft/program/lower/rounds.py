@@ -35,6 +35,7 @@ from weft.program.program import Program
 
 
 def lower_rounds(plan: Plan) -> Program:
+    """The program of a plan that cuts feature maps or vectors into rounds."""
     check_rounds(plan)
     sizes = micro_sizes(plan.batch, plan.micro_batches)
     writer = RoundsWriter(plan)

@@ -52,6 +52,7 @@ UNIT_DIM = 1
 
 
 def lower_swarm(plan: Plan) -> Program:
+    """The program of a plan that spreads units over lossy radio."""
     writer = SwarmWriter(check_swarm(plan), plan)
     for layer in range(writer.depth + 1):
         writer.forward(layer)
@@ -65,6 +66,8 @@ def lower_swarm(plan: Plan) -> Program:
 
 
 class SwarmWriter:
+    """Writes the instructions of all devices, layer by layer."""
+
     def __init__(self, swarm: Swarm, plan: Plan) -> None:
         self.plan, self.swarm = plan, swarm
         self.depth = swarm.depth

@@ -65,6 +65,8 @@ class Ready(Struct, frozen=True, tag="ready"):
 
 
 class Started(Struct, frozen=True, tag="started"):
+    """A node has been forked."""
+
     number: int
     pid: int
 
@@ -83,6 +85,8 @@ class Done(Struct, frozen=True, tag="done"):
 
 
 class Ended(Struct, frozen=True, tag="ended"):
+    """A node has ended."""
+
     number: int
     code: int  # as subprocess counts: -9 for SIGKILL
 
@@ -263,6 +267,7 @@ def _ignore(number: int, frame: FrameType | None) -> None:
 
 
 def main() -> None:
+    """The server's process: imports all that nodes need, then forks them on request."""
     control = socket.socket(fileno=int(sys.argv[1]))
     import_all()
     Server(control).serve()

@@ -39,6 +39,8 @@ MOST_IN_FLIGHT = 64  # minibatches that a later span may be behind an earlier on
 
 
 class Duty:
+    """The part of one run that a device has: its job, its weights, its worker."""
+
     def __init__(
         self,
         device: str,
@@ -205,6 +207,7 @@ class Duty:
 
 
 def failed(name: str, error: Exception) -> msg.Failed:
+    """The report of an error that ends a device's work."""
     text = str(error) or type(error).__name__
     if not isinstance(error, WeftError):
         text = f"{type(error).__name__}: {text}"

@@ -4,7 +4,7 @@
         node.serve(stop)
 
 It keeps nothing between runs and runs nothing it received: a job is data, its operators are looked up
-in a fixed table. What it cannot read it counts, logs and drops.
+in a fixed table. A message that cannot be decoded is counted, logged and dropped.
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ Minibatch = tuple[dict[str, Tensor], Tensor | None]
 
 
 class Samples(Protocol):
+    """Where a device gets its minibatches from."""
+
     def minibatch(self, step: int) -> Minibatch: ...
 
 
@@ -62,6 +64,7 @@ class FedSamples:
 
 
 def open_samples(job: Job, fabric: Fabric) -> Samples:
+    """The samples that a job names: a set by its name, some classes of it, or what is sent."""
     if job.data.classes is not None:
         return ClassSamples(job)
     return OwnSamples(job) if job.data.name is not None else FedSamples(job, fabric)

@@ -50,6 +50,8 @@ def _copied(source: Mapping[str, Tensor], into: State) -> State:
 
 
 class Snapshots:
+    """The newest two copies of a device's state, and the thread that reports them."""
+
     def __init__(self, report: Callable[[msg.Report], None], device: str, version: int) -> None:
         self._report, self._device, self._version = report, device, version
         self._copies = [_Copy() for _ in range(COPIES)]

@@ -44,6 +44,8 @@ Place = Callable[[Mapping[str, tuple[State, State]], State, State], None]
 
 
 class Copies:
+    """Puts devices' reports together; knows the newest copy of the whole network."""
+
     def __init__(self, first: Copy) -> None:
         self.newest = first
         self._parts: dict[int, dict[str, tuple[State, State]]] = {}  # minibatch -> device

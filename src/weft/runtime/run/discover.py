@@ -15,6 +15,8 @@ from weft.runtime.wire.session import Endpoints
 
 
 class FoundDevice(Struct, frozen=True):
+    """A node that answered."""
+
     name: str
     cores: int
     memory_mb: float
@@ -27,6 +29,8 @@ class FoundDevice(Struct, frozen=True):
 
 
 class FoundLink(Struct, frozen=True):
+    """A link between two nodes, as measured."""
+
     source: str
     dest: str
     mbps: float
@@ -37,6 +41,8 @@ class FoundLink(Struct, frozen=True):
 
 
 class Found(Struct, frozen=True):
+    """The fleet that is there."""
+
     devices: tuple[FoundDevice, ...]
     links: tuple[FoundLink, ...]
 

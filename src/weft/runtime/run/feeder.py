@@ -18,6 +18,8 @@ LEAST, MOST = 4, 256  # minibatches
 
 
 class Feeder:
+    """Sends samples from this machine to the device that loads them."""
+
     def __init__(self, session: Any, group: str, run: str, feed: Feed) -> None:
         self._session, self._group, self._run = session, group, run
         self._feed = feed

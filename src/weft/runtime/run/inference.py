@@ -23,6 +23,8 @@ from weft.zoo.loading import short_name
 
 @dataclass(frozen=True)
 class InferResult:
+    """What `weft infer` found out."""
+
     plan: Plan
     repeat: int
     latency_s: float  # median, from loading a batch to its answer

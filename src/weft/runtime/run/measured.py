@@ -10,6 +10,7 @@ from weft.runtime.wire import messages as msg
 
 
 def moved(span: Span, by: float) -> Span:
+    """The span on a clock that is `by` seconds ahead."""
     return Span(span.where, span.what, span.start + by, span.end + by, span.step, span.micro,
                 span.label, span.bytes)  # fmt: skip
 

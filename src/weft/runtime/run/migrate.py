@@ -60,6 +60,7 @@ def held_names(graph: Graph, code: Iterable[Instruction]) -> Names:
 
 
 def next_version(run: Dispatch, plan: Plan) -> Plan:
+    """The plan with the version after the one that runs."""
     return msgspec.structs.replace(plan, version=run.plan.version + 1)
 
 

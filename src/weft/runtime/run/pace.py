@@ -27,6 +27,8 @@ REST_S = 0.01  # emulated devices wait for each other, so measure what they find
 
 @dataclass(frozen=True)
 class Emulation:
+    """What emulated devices take, and which of them this machine is too slow for."""
+
     profile: Profile  # what the emulated devices will take
     slowdown: dict[str, float]  # against this machine
     too_fast: tuple[str, ...]  # devices that this machine cannot be as fast as

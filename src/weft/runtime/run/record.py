@@ -34,6 +34,8 @@ class RunFile(Struct, frozen=True):
 
 
 class Saved(Struct, frozen=True):
+    """What a run's folder holds of an earlier run."""
+
     run: RunFile
     weights: dict[str, Any]
     optimizer: dict[str, Any]

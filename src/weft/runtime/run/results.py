@@ -30,6 +30,8 @@ class Step:
 
 @dataclass
 class TrainResult:
+    """What `weft.train` returns."""
+
     model: nn.Module
     plan: Plan
     losses: list[float]

@@ -36,6 +36,8 @@ LEAST_EVERY = 16  # minibatches
 
 
 class Survivors(Adviser):
+    """Plans for those who are left, and looks for those who are back."""
+
     def __init__(
         self, strategy: str, plan: Plan, options: Mapping[str, object], graph: Graph | None
     ) -> None:

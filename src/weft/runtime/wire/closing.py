@@ -10,6 +10,8 @@ Opened = TypeVar("Opened", bound="Closing")
 
 
 class Closing(ABC):
+    """Something that a `with` statement closes."""
+
     def __enter__(self: Opened) -> Opened:
         return self
 

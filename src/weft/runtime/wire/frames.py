@@ -70,6 +70,7 @@ def pack_tensors(
 
 
 def pack_header(header: Header) -> bytes:
+    """The bytes of a header."""
     return _encoder.encode(header)
 
 

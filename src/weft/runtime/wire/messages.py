@@ -111,17 +111,21 @@ class Run(Struct, frozen=True, tag="run"):
 
 
 class GetState(Struct, frozen=True, tag="state"):
+    """Send your weights, buffers and optimizer memory."""
+
     run: str
     names: tuple[str, ...] | None = None  # of weights and buffers; None: all
 
 
 class GetTimeline(Struct, frozen=True, tag="timeline"):
+    """Send what you did when."""
+
     run: str
     since: int | None = None  # the minibatches from this one on, while the work goes on
 
 
 class Where(Struct, frozen=True, tag="where"):
-    """How far have you come? Asked when the run has been cancelled or is between two legs."""
+    """How far have you come? Asked when the run has been cancelled or is between two series."""
 
     run: str
 
@@ -169,11 +173,15 @@ class Echo(Struct, frozen=True, tag="echo"):
 
 
 class Cancel(Struct, frozen=True, tag="cancel"):
+    """Stop working on this run; keep what you have."""
+
     run: str
     why: str
 
 
 class End(Struct, frozen=True, tag="end"):
+    """Forget this run."""
+
     run: str
 
 
@@ -198,6 +206,8 @@ Command = (
 
 
 class Welcome(Struct, frozen=True, tag="welcome"):
+    """The answer to a greeting: who the node is and what it has."""
+
     name: str
     version: str
     cores: int
@@ -213,16 +223,22 @@ class Done(Struct, frozen=True, tag="done"):
 
 
 class StatePiece(Struct, frozen=True, tag="piece"):
+    """A piece of a device's state."""
+
     data: bytes  # safetensors
     optimizer: bool = False
 
 
 class At(Struct, frozen=True, tag="at"):
+    """How far a device has come."""
+
     step: int  # the newest minibatch that is all done
     begun: int  # the newest that has been begun
 
 
 class Spans(Struct, frozen=True, tag="spans"):
+    """What a device did when, and what it counted."""
+
     spans: tuple[Span, ...]
     counts: dict[str, int]
     compute_cpu_s: float  # CPU time of the mathematics and of reading samples
@@ -230,6 +246,8 @@ class Spans(Struct, frozen=True, tag="spans"):
 
 
 class Probed(Struct, frozen=True, tag="probed"):
+    """What a probe measured."""
+
     gflops: float = 0.0
     latency_s: float = 0.0  # one way
     bytes_per_s: float = 0.0
@@ -247,17 +265,23 @@ class Progress(Struct, frozen=True, tag="progress"):
 
 
 class Finished(Struct, frozen=True, tag="finished"):
+    """A device has done all minibatches of a series."""
+
     device: str
     last: int
 
 
 class Failed(Struct, frozen=True, tag="failed"):
+    """A device's work ended with an error."""
+
     device: str
     error: str
     bad_input: bool = False
 
 
 class ServerProbed(Struct, frozen=True, tag="server_probed"):
+    """What a device found out about a server that it probed."""
+
     device: str  # who asked
     server: str
     reached: bool
@@ -296,10 +320,12 @@ _reports: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)
 
 
 def pack(message: Command | Reply | Report) -> bytes:
+    """The bytes of a message."""
     return _encoder.encode(message)
 
 
 def unpack_command(data: bytes) -> Command:
+    """The command in these bytes, checked; an error where there is none."""
     command = _checked(_commands, data)
     if isinstance(command, Assign):
         for instruction in command.job.code:
@@ -310,10 +336,12 @@ def unpack_command(data: bytes) -> Command:
 
 
 def unpack_reply(data: bytes) -> Reply:
+    """The reply in these bytes, checked."""
     return _checked(_replies, data)
 
 
 def unpack_report(data: bytes) -> Report:
+    """The report in these bytes, checked."""
     return _checked(_reports, data)
 
 

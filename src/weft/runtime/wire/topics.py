@@ -2,20 +2,25 @@
 
 
 def control(group: str, node: str) -> str:
+    """Where a node takes commands."""
     return f"{group}/control/{node}"
 
 
 def alive(group: str, node: str) -> str:
+    """The liveliness token of a node."""
     return f"{group}/alive/{node}"
 
 
 def notice(group: str, node: str) -> str:
+    """Where a node says that it has become faster."""
     return f"{group}/notice/{node}"
 
 
 def report(group: str, run: str) -> str:
+    """Where the nodes of a run report."""
     return f"{group}/report/{run}"
 
 
 def answer(group: str, run: str) -> str:
+    """Where the answers of a run go."""
     return f"{group}/answer/{run}"

@@ -27,10 +27,12 @@ class Goal(NamedTuple):
 
 
 def bottleneck(costs: Costs) -> Goal:
+    """The goal of a pipeline: the busiest device or link takes as little as possible."""
     return Goal(max, costs.enter_load, costs.load, costs.leave_load)
 
 
 def serial(costs: Costs) -> Goal:
+    """The goal of one minibatch at a time: all stages together take as little as possible."""
     return Goal(sum, costs.enter, costs.cross, costs.leave)
 
 

@@ -31,6 +31,8 @@ ROUNDS = 50  # an end to moving cuts, far beyond what is ever needed
 
 
 class Choice(NamedTuple):
+    """A candidate: a device for each layer, and how the minibatch is cut."""
+
     assignment: tuple[str, ...]  # the device of each layer
     micro_batches: int
     in_flight: int

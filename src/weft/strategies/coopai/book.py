@@ -1,4 +1,5 @@
-"""What every block of rows costs k unequal devices, whoever held the rows before: numbers for a search.
+"""Cost tables for the search: compute time and bytes for each block of rows on k unequal devices,
+for every way of sharing rows in the block before it.
 
     book = Book(geometry, states, seconds)
     book.opened(3).down[j - 3, a, b]      # bytes that each device fetches for layers 3..j

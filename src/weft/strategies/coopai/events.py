@@ -24,12 +24,16 @@ Numbers = Sequence[float]
 
 
 class Channel(NamedTuple):
+    """What a byte costs on the gateway's medium."""
+
     byte_s: float  # seconds per byte
     latency_s: float = 0.0
     image: float = 1.0  # what a byte of the image costs, compared with others: codecs differ
 
 
 class Times(NamedTuple):
+    """When each device, the medium and the gateway are free."""
+
     ready: tuple[float, ...]  # when each device is done with what it has to do
     free: float = 0.0  # when the medium is
     gateway: float = 0.0  # when the gateway has all that it needs to go on

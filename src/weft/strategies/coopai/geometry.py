@@ -34,6 +34,8 @@ class Step:
 
 @dataclass(frozen=True)
 class RowLayer:
+    """A layer that can be cut by rows."""
+
     steps: tuple[Step, ...]
     flops: float
     after: bool  # something reads all rows in the end, and the gateway does it
@@ -45,6 +47,8 @@ class RowLayer:
 
 @dataclass(frozen=True)
 class DenseLayer:
+    """A fully connected layer, which can be cut by inputs or outputs."""
+
     inputs: int
     outputs: int
     flops: float
@@ -53,6 +57,8 @@ class DenseLayer:
 
 @dataclass(frozen=True)
 class Uncut:
+    """A layer that one device computes whole."""
+
     flops: float
 
 
@@ -61,6 +67,8 @@ AnyLayer = RowLayer | DenseLayer | Uncut
 
 @dataclass(frozen=True)
 class Geometry:
+    """A network's layers with their sizes: what the search reads."""
+
     name: str
     layers: tuple[AnyLayer, ...]
     cuts: tuple[tuple[str, ...], ...]  # values that cross a cut after the first m layers

@@ -28,6 +28,8 @@ MODES: tuple[RoundMode, ...] = ("rows", "rows+data", "model", "data", "hybrid", 
 
 @dataclass(frozen=True)
 class Speeds:
+    """The paper's two numbers: speed of a device, rate of the gateway."""
+
     flops_per_s: float  # F, of one device
     bits_per_s: float  # G, of the gateway
 
@@ -50,6 +52,7 @@ class BlockCosts:
 
 
 def block_costs(geometry: Geometry, work: RowWork, speeds: Speeds) -> BlockCosts:
+    """The paper's cost of every block of layers, for every number of devices."""
     layers, most = len(geometry.layers), len(work.columns.sizes) + 1
     shape = (most - 1, layers, layers)
     costs = BlockCosts(np.full(shape, np.inf), np.zeros(shape), np.zeros(shape, np.int8))

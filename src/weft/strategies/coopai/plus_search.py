@@ -32,6 +32,8 @@ FAR = 1.2  # a label that is so much later than the best one after as many layer
 
 
 class Label(NamedTuple):
+    """A state of the search: how far it is, and when everybody is free."""
+
     times: Times
     state: int
     last: float = 0.0

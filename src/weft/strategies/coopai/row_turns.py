@@ -26,6 +26,7 @@ def strip_of(graph: Graph, name: str, part: Range | None = None) -> Strip:
 
 
 def state_bytes(graph: Graph, nodes: Iterable[Node]) -> int:
+    """Bytes of the weights that these nodes read."""
     names = {name for node in nodes for name in refs(node) if name in graph.state}
     return sum(graph.state[name].bytes for name in names)
 

@@ -80,6 +80,7 @@ class RowWork:
 
 
 def row_work(geometry: Geometry, devices: int) -> RowWork:
+    """What each device computes, fetches and sends in every block of rows."""
     walk = RowWalk(geometry, even_columns(devices))
     layers, columns = walk.shape
     flops = np.full((layers, layers, columns), np.nan)
@@ -209,11 +210,13 @@ class RowWalk(Backwards):
 
 
 def count(rows: Span) -> Ints:
+    """How many rows a span has."""
     found: Ints = np.maximum(rows[1] - rows[0], 0)
     return found
 
 
 def both(one: Span, other: Span) -> Span:
+    """The rows that two spans share."""
     return np.maximum(one[0], other[0]), np.minimum(one[1], other[1])
 
 

@@ -103,6 +103,7 @@ def classes_of(task: Task) -> int:
 
 
 def class_sets(task: Task, peers: int) -> ClassSets:
+    """Which classes each peer has."""
     classes = classes_of(task)
     if "classes" in task.options:
         sets = literal(task.options["classes"], classes)

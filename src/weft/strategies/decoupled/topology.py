@@ -82,6 +82,7 @@ def owners(sets: Sequence[Collection[int]]) -> dict[int, tuple[int, ...]]:
 
 
 def ring(peers: int) -> Neighbours:
+    """Each peer has two neighbours."""
     return from_edges(peers, ((p, (p + 1) % peers) for p in range(peers) if peers > 1))
 
 

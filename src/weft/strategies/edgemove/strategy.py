@@ -120,6 +120,7 @@ def workers(task: Task, name: str, keep: Callable[[str], bool] | None = None) ->
 
 
 def not_alone(task: Task, name: str, tier: str) -> InputError:
+    """The error for a fleet without a machine of the tier that a strategy needs."""
     others = [f"{d.name} ({d.tier})" for d in task.fleet.devices if d.name != task.source]
     return InputError(
         f"strategy {name} needs a machine of tier {tier!r} that {task.source} reaches; "

@@ -41,6 +41,7 @@ class Split(NamedTuple):
 
 
 def fastest_split(cells: Cells) -> Split:
+    """The fastest of all roles, cuts and shares of samples."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         alone = _alone(cells)
         best = _best_corner(cells, alone)

@@ -24,6 +24,7 @@ Holders = tuple[NDArray[np.bool_], ...]  # by hidden layer: devices x neurons
 
 
 def owners_only(spread: Spread) -> Holders:
+    """Who computes each unit, where there are no copies: its owner."""
     devices = np.arange(spread.devices)[:, None]
     return tuple(owners[None] == devices for owners in spread.owners)
 

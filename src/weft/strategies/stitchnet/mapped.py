@@ -61,18 +61,22 @@ def stitchnet(task: Task) -> Plan:
 
 
 def vertical(task: Task) -> Plan:
+    """Each device has units of one layer only."""
     return mapped(task, "vertical", "vertical")
 
 
 def horizontal(task: Task) -> Plan:
+    """Each device has some units of every layer."""
     return mapped(task, "horizontal", "horizontal")
 
 
 def random_units(task: Task) -> Plan:
+    """Each unit on a random device."""
     return mapped(task, "random-units", "random-units")
 
 
 def average_layers(task: Task) -> Plan:
+    """Half of the workers have units of two layers, half of three."""
     return mapped(task, "average-layers", "average-layers")
 
 
@@ -98,6 +102,7 @@ def capacities(fleet: Fleet) -> list[float] | None:
 
 
 def mapped(task: Task, name: str, mapper: str) -> Plan:
+    """The plan of one of the paper's mappings."""
     widths, prr = hidden_widths(task), measured(task)
     spread = MAPPERS[mapper](prr, widths, None, seed_of(task))
     path = cast(Path, options.choice(task, "path", get_args(Path), "subpath"))
@@ -106,6 +111,7 @@ def mapped(task: Task, name: str, mapper: str) -> Plan:
 
 
 def seed_of(task: Task) -> int:
+    """The seed that the user gave."""
     return options.integer(task, "seed", 1)
 
 

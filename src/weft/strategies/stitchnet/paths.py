@@ -25,6 +25,7 @@ Path = Literal["direct", "coordinator", "subpath"]
 
 
 def slots(spread: Spread) -> int:
+    """How many time slots a minibatch takes."""
     return 2 * len(spread.owners) + 1
 
 

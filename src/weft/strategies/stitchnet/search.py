@@ -41,6 +41,8 @@ ENOUGH = 0.8  # of the weight passing from end to end: no need to load devices f
 
 @dataclass(frozen=True)
 class Found:
+    """The best spread of units, and its value."""
+
     spread: Spread
     routes: Routes
     value: float  # the share of weight that is expected to be delivered from end to end

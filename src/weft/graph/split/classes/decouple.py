@@ -179,6 +179,7 @@ def _cut(chain: Chain, last: int) -> int:
 
 
 def blueprint_of(chain: Chain, last: int) -> Blueprint:
+    """What stays shared and what becomes structures, for the last `last` convolutions of a chain."""
     cut = _cut(chain, last)
     shared = nn.Sequential()
     for name, layer in chain.body[:cut]:

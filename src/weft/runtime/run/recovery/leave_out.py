@@ -30,6 +30,8 @@ class Returned(LostDevice):
 
 
 class LeaveOut(Recovery):
+    """Peers go on without a lost one until it is back."""
+
     def __init__(self, plan: Plan) -> None:
         assert plan.peers is not None
         self.plan, self.peers = plan, plan.peers  # of all peers

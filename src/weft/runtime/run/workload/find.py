@@ -29,6 +29,7 @@ RECOVERIES: dict[str, Callable[[Plan], Recovery]] = {
 
 
 def strategy_of(asked: Asked) -> Strategy:
+    """The record of the strategy that was asked for, or that made the given plan."""
     return registry.get(asked.strategy) if asked.plan is None else registry.behind(asked.plan)
 
 

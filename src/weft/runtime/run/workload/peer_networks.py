@@ -1,7 +1,7 @@
 """Each peer's own network as it is shipped, and the whole network put together from what comes home.
 
     own = own_networks(net, sets, names, example, data)        # sub-models of a decoupled network
-    plan = measured_plan(plan, own)                            # the exact sizes of what is exchanged
+    peers = exact(peers, own, weights)                         # the exact sizes of what is exchanged
     whole = recompose(net, own, states)
 
 Peers with the same number of classes have the same graph, so it is captured once.
@@ -129,6 +129,7 @@ def settled(states: States) -> States:
 
 
 def shared_mean(own: Mapping[str, Own], states: States) -> State:
+    """The mean of what all peers share."""
     return mean([group_state(own[d], state, SHARED) for d, state in states.items()])
 
 

@@ -32,6 +32,8 @@ class Trained:
 
 
 class Workload:
+    """What a run trains; the base is one network that all devices share."""
+
     # Shares of one loss add up; of losses of several networks the mean counts.
     losses: Literal["sum", "mean"] = "sum"
     own: Mapping[str, Own] = {}  # devices with networks of their own

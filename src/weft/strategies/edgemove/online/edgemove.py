@@ -53,6 +53,8 @@ class CutSearch:
 
 
 class EdgeMove:
+    """The paper's policy: Algorithms 1 to 3."""
+
     def __init__(
         self, costs: SplitCosts, every: int = 500, seed: int = 0, in_flight: int = IN_FLIGHT
     ) -> None:

@@ -28,6 +28,8 @@ RTT_CV = 0.1  # of one measurement
 
 
 class Change(NamedTuple):
+    """A change of setting on a simulated walk."""
+
     step: int
     now_s: float  # when the pipeline was empty
     before: Setting

@@ -26,6 +26,8 @@ LEAST_LOOKED = 10  # minibatches: fewer are measured badly
 
 
 def edgemove(request: OnlineRequest) -> Online:
+    """The policy of `edgemove` for a live run."""
+
     def policy(costs: SplitCosts, given: dict[str, Any]) -> Policy:
         return EdgeMove(costs, seed=request.seed, **given)
 
@@ -33,6 +35,7 @@ def edgemove(request: OnlineRequest) -> Online:
 
 
 def edgemove_plus(request: OnlineRequest) -> Online:
+    """The policy of `edgemove+` for a live run."""
     codecs: tuple[CodecName, ...] = ("none",)
     if request.options.get("codecs") == "all":
         codecs = tuple(CODECS)
@@ -44,6 +47,7 @@ def edgemove_plus(request: OnlineRequest) -> Online:
 
 
 def pipedream_e(request: OnlineRequest) -> Online:
+    """The policy of `pipedream-e` for a live run."""
     seed = int(str(request.options.get("seed", request.seed)))
 
     def policy(costs: SplitCosts, given: dict[str, Any]) -> Policy:
@@ -53,6 +57,8 @@ def pipedream_e(request: OnlineRequest) -> Online:
 
 
 def device_cloud(request: OnlineRequest) -> Online:
+    """The policy of `device-cloud` for a live run."""
+
     def policy(costs: SplitCosts, given: dict[str, Any]) -> Policy:
         return DeviceCloud(costs, **given)
 

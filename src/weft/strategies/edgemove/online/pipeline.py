@@ -36,6 +36,8 @@ class Noise(NamedTuple):
 
 
 def draw_noise(random: np.random.Generator, steps: int) -> Noise:
+    """Random factors for the times of each minibatch."""
+
     def draw(cv: float) -> list[float]:
         sigma = math.sqrt(math.log1p(cv * cv))
         drawn: list[float] = random.lognormal(-sigma * sigma / 2, sigma, steps).tolist()

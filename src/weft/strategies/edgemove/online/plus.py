@@ -43,6 +43,8 @@ EVEN = Spread()  # every minibatch like the others
 
 
 class Choice(NamedTuple):
+    """A setting and how many minibatches a second it promises."""
+
     rate: float  # minibatches per second, the change paid for
     period_s: float
     setting: Setting
