@@ -93,6 +93,31 @@ def test_models_and_strategies_are_listed_one_line_each() -> None:
             assert entry["name"] in text
 
 
+def test_features_are_listed_for_every_strategy() -> None:
+    table = document("strategies --features --json")
+    known = {entry["name"] for entry in document("strategies --json")["strategies"]}
+    assert {row["strategy"] for row in table["rows"]} == known
+    for row in table["rows"]:
+        assert list(row["cells"]) == table["features"]
+    text = weft("strategies --features").stdout
+    assert ["a", "device", "dies"][-1] in text
+    assert "peers train with cross-entropy" in text
+
+
+def test_a_strategy_of_a_file_is_planned_and_compared(folder: Path) -> None:
+    (folder / "own.py").write_text(
+        "from weft.plans.registry import get\n"
+        "def at_home(task):\n    return get('all-device').decide(task)\n"
+    )
+    assert document(f"{PLAN} -s own.py:at_home --json")["strategy"] == "at_home"
+    line = (
+        "compare three -f fleet.toml -p profile.json --strategies own.py:at_home,all-cloud --json"
+    )
+    assert {row["strategy"] for row in document(line)["rows"]} == {"at_home", "all-cloud"}
+    result = weft(f"{PLAN} -s own.py:elsewhere")
+    assert result.exit_code == 2
+
+
 def test_plan_json_has_the_documented_shape(folder: Path) -> None:
     plan = document(f"{PLAN} --strategy chain --json")
     assert (plan["strategy"], plan["model"], plan["batch"]) == ("chain", "three", 64)

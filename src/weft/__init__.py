@@ -4,8 +4,8 @@
     plan = weft.plan(model, example_input, fleet, strategy="chain")
     print(plan)
 
-Each name is imported when it is first asked for: `import weft` is quick, and torch is imported only
-when a network is touched.
+Everything is imported when it is first asked for: `import weft` is quick, and a node that imports a part of
+Weft does not get the planners with it.
 """
 
 from importlib import import_module
@@ -54,10 +54,11 @@ LATER = {
 def __getattr__(name: str) -> Any:
     if name not in LATER:
         raise AttributeError(f"module 'weft' has no attribute {name!r}")
+    import_module("weft.api")  # plans print as tables from now on
     value = getattr(import_module(LATER[name]), name)
-    globals()[name] = value  # help() and later calls find it as they find the others
+    globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -3,7 +3,8 @@
     module, example = load_model("lenet5")
     plan(module, example, Fleet.load("fleet.toml"), strategy="chain", batch=64)
 
-It also gives Plan its table and its picture, so that `weft.plans` need not import `weft.report`.
+It also gives Plan its table and its picture, so that `weft.plans` need not import `weft.report`; training and
+serving are in `weft.adapt.train` and `weft.runtime.run.serve`.
 Nothing here imports torch before a network is touched: `import weft` is quick.
 """
 

@@ -15,9 +15,10 @@ from weft.fleet.losses import TESTING, TRAINING, Draws, uniform, uniforms
 from weft.fleet.radio import topology
 from weft.graph.split.masked import Perceptron
 from weft.graph.split.missing import Update
+from weft.plans.delivery import Routes, chance
 from weft.reference.lossy import Channel, evaluate, train
 from weft.strategies.stitchnet.mapping import MAPPERS, Spread, mix_mapped
-from weft.strategies.stitchnet.paths import Path, Routes, chance, plan_routes, slots, wanted
+from weft.strategies.stitchnet.paths import Path, plan_routes, slots, wanted
 
 Array = NDArray[np.float64]
 WIDTHS, INPUTS, CLASSES, BATCH = (12, 8, 10, 8), 7, 3, 5

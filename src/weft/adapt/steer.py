@@ -91,17 +91,19 @@ def plan_for(
         shards = (Shard(client, (0, cut - 1)), Shard(worker, (cut, end)))
         shards += (Shard(client, (last, last)),) if end < last else ()
     copies = () if worker is None or standby is None else (Shard(standby, shards[1].layers),)
-    decisions = {
-        **like.decisions, "worker": worker, "cut": cut, "in_flight": setting.in_flight,
-        "standby": standby if copies else None, "labels": labels,
-    }  # fmt: skip
-    return msgspec.structs.replace(
+    plan = msgspec.structs.replace(
         like,
         shards=shards,
         standby=copies,
         stale=setting.in_flight - 1 if worker is not None else 0,
         codec=setting.codec if worker is not None else like.codec,
-        decisions=decisions,
+    )
+    return plan.deciding(
+        worker=worker,
+        cut=cut,
+        in_flight=setting.in_flight,
+        standby=standby if copies else None,
+        labels=labels,
     )
 
 

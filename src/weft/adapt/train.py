@@ -21,12 +21,14 @@ from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.fleet.trace import Trace
 from weft.graph.optimizer import Optimizer
+from weft.planning.features import require
 from weft.planning.task import BATCH
 from weft.plans import registry
 from weft.plans.online import OnlineRequest
 from weft.plans.plan import Plan
 from weft.plans.profile import Profile
-from weft.runtime.run.checks import is_cross_entropy, refuse
+from weft.plans.protocols import Feature
+from weft.runtime.run.checks import is_cross_entropy
 from weft.runtime.run.feeds import Data
 from weft.runtime.run.launch import Place
 from weft.runtime.run.results import Step, TrainResult
@@ -100,11 +102,12 @@ def train(
     adviser = _adviser(asked, adapt, look_every)
     kept = Options(Path(out) if out is not None else None, resume, save_every, trace, on_loss,
                    keep_every, adviser)  # fmt: skip
-    refuse(strategy_of(asked), {
+    wanted: dict[Feature, bool] = {
         "adapt": bool(adapt), "trace": trace is not None, "own loss": not is_cross_entropy(loss),
         "own data": not isinstance(data, str), "plan file": plan is not None,
         "save and resume": resume or save_every is not None,
-    })  # fmt: skip
+    }  # fmt: skip
+    require(strategy_of(asked), *(feature for feature, is_wanted in wanted.items() if is_wanted))
     return start(asked, kept, workload_of(asked))
 
 

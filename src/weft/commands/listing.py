@@ -42,25 +42,39 @@ def models(json: Json = False) -> None:
 
 
 @app.command()
-def strategies(json: Json = False) -> None:
+def strategies(
+    features: Annotated[
+        bool, typer.Option("--features", help="What a run with each of them can do besides.")
+    ] = False,
+    json: Json = False,
+) -> None:
     """List the ways to split a network, and the options that --set gives each.
+
+    With --features: for every strategy what works, what is refused and why, and what is not yet shown by
+    a recorded run ("untested").
 
     \b
     Example:  weft strategies
+              weft strategies --features
     """
+    from weft.planning.features import matrix
     from weft.plans import registry
+    from weft.report.strategies import abilities, features_table, strategy_document
     from weft.report.tables import list_table
 
-    found = [registry.get(name) for name in registry.names()]
-    if json:
-        rows = [
-            {"name": s.name, "summary": s.summary, "modes": s.modes, "options": dict(s.options)}
-            for s in found
-        ]
-        show_json({"strategies": rows})
+    if features:
+        table = matrix()
+        show_json(table) if json else show(features_table(table))
         return
-    texts = [(s.name, ", ".join(s.modes), ", ".join(s.options), s.summary) for s in found]
-    show(list_table(("strategy", "for", "--set", "what it does"), texts))
+    records = [registry.get(name) for name in registry.names()]
+    if json:
+        show_json({"strategies": [strategy_document(record) for record in records]})
+        return
+    texts = [
+        (s.name, ", ".join(s.modes), ", ".join(abilities(s)), ", ".join(s.options), s.summary)
+        for s in records
+    ]
+    show(list_table(("strategy", "for", "abilities", "--set", "what it does"), texts))
 
 
 @app.command()

@@ -37,7 +37,10 @@ InputShape = Annotated[
 ]
 Mode = Annotated[ModeName | None, typer.Option(help="What the plan is for.")]
 Classes = Annotated[int | None, typer.Option(help="Classes of a zoo network.")]
-Strategy = Annotated[str, typer.Option("--strategy", "-s", help="See `weft strategies`.")]
+Strategy = Annotated[
+    str,
+    typer.Option("--strategy", "-s", help="A name from `weft strategies`, or file.py:function."),
+]
 # Of commands that also take a plan file, which has a fleet and a strategy of its own.
 SomeFleet = Annotated[Path | None, typer.Option("--fleet", "-f", help="The fleet file (TOML).")]
 SomeStrategy = Annotated[

@@ -22,6 +22,7 @@ from weft.commands.options import (
     Model,
     ProfileFile,
     Settings,
+    Strategy,
 )
 from weft.errors import WeftError
 
@@ -30,7 +31,7 @@ from weft.errors import WeftError
 def plan(
     model: Model,
     fleet: FleetFile,
-    strategy: Annotated[str, typer.Option("--strategy", "-s", help="See `weft strategies`.")],
+    strategy: Strategy,
     batch: Batch = None,
     mode: Mode = None,
     profile: ProfileFile = None,
@@ -71,7 +72,9 @@ def plan(
             found.save(output)
         say(f"wrote {output}")
     if draw is not None:
-        found.draw(draw)
+        from weft.report.pictures import draw_plan  # matplotlib takes half a second
+
+        draw_plan(found, draw)
         say(f"wrote {draw}")
     if json:
         show_json(plan_document(found))
@@ -83,7 +86,9 @@ def plan(
 def compare(
     model: Model,
     fleet: FleetFile,
-    strategies: Annotated[str, typer.Option(metavar="A,B,C", help="Which ones, or all.")] = "all",
+    strategies: Annotated[
+        str, typer.Option(metavar="A,B,C", help="Names or file.py:function; or all.")
+    ] = "all",
     batch: Batch = None,
     mode: Mode = None,
     profile: ProfileFile = None,

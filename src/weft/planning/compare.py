@@ -10,6 +10,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 
+import msgspec
 from msgspec import Struct
 
 from weft.errors import InputError, WeftError
@@ -28,6 +29,7 @@ class Row(Struct, frozen=True):
     speedup: float | None = None  # over the slowest possible row of the comparison
     devices: tuple[str, ...] = ()
     why_not: str | None = None
+    peers: bool = False  # each device does a minibatch of its own in that time
 
     @property
     def valid(self) -> bool:
@@ -72,14 +74,20 @@ def try_strategy(strategy: registry.Strategy, task: Task) -> Row:
         why = f"internal error: {type(error).__name__}: {error}"
         return Row(strategy.name, task.mode, why_not=why)
     assert plan.predicted is not None
-    return Row(strategy.name, task.mode, plan.predicted.seconds, devices=plan.devices)
+    return Row(
+        strategy.name,
+        task.mode,
+        plan.predicted.seconds,
+        devices=plan.devices,
+        peers=plan.peers is not None,
+    )
 
 
 def with_speedup(row: Row, slowest: float) -> Row:
     if row.seconds is None:
         return row
     speedup = slowest / row.seconds if row.seconds else 1.0
-    return Row(row.strategy, row.mode, row.seconds, speedup, row.devices)
+    return msgspec.structs.replace(row, speedup=speedup)
 
 
 def rank(row: Row) -> float:

@@ -92,7 +92,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     swarm: Swarm | None = None  # of a plan that spreads a network by units over lossy radio
     peers: Peers | None = None  # of devices that train networks of their own and exchange
     optimizer: str = "sgd"  # its state counts in memory
-    decisions: dict[str, Any] = {}
+    decisions: dict[str, Any] = {}  # for people: no code reads them
     predicted: Predicted | None = None
     planning_s: float = 0.0
     version: int = 0  # counts the plans of one run; messages carry it
@@ -106,6 +106,10 @@ class Plan(Struct, frozen=True, kw_only=True):
         """Every device with work, the source first."""
         shards = (*self.shards, *self.standby)
         return tuple(dict.fromkeys([self.source, *(s.device for s in shards)]))
+
+    def deciding(self, **more: Any) -> Plan:
+        """The same plan; `more` is added to what people are told of its decisions."""
+        return msgspec.structs.replace(self, decisions={**self.decisions, **more})
 
     def save(self, path: str | Path) -> None:
         Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1))

@@ -13,6 +13,8 @@ output layer.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct
 
 from weft.graph.network import Blank
@@ -48,6 +50,9 @@ class Swarm(Struct, frozen=True, omit_defaults=True):
     slot_ms: float = 0.0
     seed: int = 0  # of the losses that are emulated
     every: int = 20  # minibatches between two records of all weights, from which units are cloned
+    # The kind of way that messages go, kept when another device becomes the coordinator; empty: each message
+    # has a way of its own.
+    path: Literal["", "direct", "coordinator", "subpath"] = ""
     horizontal: tuple[str, ...] = ()  # devices with a share of every layer: cloned whole
     prr: tuple[tuple[float, ...], ...] = ()  # measured, by the fleet's devices; row sends
     # Packets that a minibatch may take; where above 0, what is left after a loss is spread anew with as

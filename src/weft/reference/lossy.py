@@ -27,9 +27,10 @@ from weft.fleet.losses import TESTING, TRAINING, Draws, uniforms
 from weft.fleet.radio import Matrix
 from weft.graph.split.masked import Masks
 from weft.graph.split.missing import Update
+from weft.plans.delivery import Routes
 from weft.strategies.stitchnet.budget import worth
 from weft.strategies.stitchnet.mapping import Spread
-from weft.strategies.stitchnet.paths import Routes, arrived, slots, wanted
+from weft.strategies.stitchnet.paths import arrived, slots, wanted
 
 CHUNK = 100  # steps whose losses are drawn at once
 BATCH = 100

@@ -19,10 +19,11 @@ import numpy as np
 from weft.fleet.radio import Matrix, Topology, topology
 from weft.graph.split.masked import Perceptron
 from weft.graph.split.missing import Update
+from weft.plans.delivery import Routes
 from weft.reference.lossy import Channel, evaluate, train
 from weft.strategies.stitchnet.importance import First, clone, drop, failure_order, importance
 from weft.strategies.stitchnet.mapping import MAPPERS, Spread, elect, ranked
-from weft.strategies.stitchnet.paths import Path, Routes, messages, packets, plan_routes
+from weft.strategies.stitchnet.paths import Path, messages, packets, plan_routes
 from weft.strategies.stitchnet.search import best_spread, recover
 from weft.strategies.stitchnet.topology import EXPONENT
 

@@ -50,6 +50,7 @@ class Signal(Struct, frozen=True, tag="signal"):
     """Asks to send a signal to a node. A node that has ended gets none: its pid may be reused."""
 
     number: int
+    node: int  # the number it was started with
     signal: int
 
 
@@ -75,8 +76,8 @@ class Refused(Struct, frozen=True, tag="refused"):
     why: str
 
 
-class Looked(Struct, frozen=True, tag="looked"):
-    """All ends until now have been reported."""
+class Done(Struct, frozen=True, tag="done"):
+    """The signal was sent; or all ends until now have been reported."""
 
     number: int
 
@@ -87,7 +88,7 @@ class Ended(Struct, frozen=True, tag="ended"):
 
 
 Request = Start | Signal | Look
-Reply = Started | Refused | Looked
+Reply = Started | Refused | Done
 Answer = Ready | Ended | Reply
 
 
@@ -131,9 +132,11 @@ class Server:
                 self._start(request, fds[0])
             elif isinstance(request, Look):
                 self._reap()
-                self._tell(Looked(request.number))
-            elif request.number in self._pids:
-                os.kill(self._pids[request.number], request.signal)
+                self._tell(Done(request.number))
+            else:
+                if request.node in self._pids:
+                    os.kill(self._pids[request.node], request.signal)
+                self._tell(Done(request.number))
         self._control.close()
         deadline = time.monotonic() + GRACE_S
         while self._pids and time.monotonic() < deadline:

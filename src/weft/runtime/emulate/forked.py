@@ -161,9 +161,10 @@ class ForkServer:
             self._processes[reply.number] = process
             return process
 
-    def send_signal(self, number: int, signal_number: int) -> None:
+    def send_signal(self, node: int, signal_number: int) -> None:
+        """Returns when the kernel has the signal, as `os.kill` does."""
         with self._lock, contextlib.suppress(CannotFork):
-            self._send(Signal(number, signal_number), [])
+            self._ask(Signal(self._number(), node, signal_number), [])
 
     def look(self) -> None:
         """Learns which nodes have ended until now."""
@@ -195,7 +196,7 @@ class ForkServer:
         self._next += 1
         return self._next
 
-    def _ask(self, request: Start | Look, fds: list[int]) -> Reply | None:
+    def _ask(self, request: Request, fds: list[int]) -> Reply | None:
         """The server's reply; None where it has ended instead."""
         self._send(request, fds)
         while request.number not in self._replies and not self._gone:

@@ -8,18 +8,8 @@ from torch.nn import functional
 from weft.errors import InputError
 from weft.graph.network import Graph
 from weft.plans.plan import Plan
-from weft.plans.protocols import Feature
-from weft.plans.strategy import Strategy
 from weft.program.instructions import Loss
 from weft.program.lower.lower import lower
-
-
-def refuse(strategy: Strategy, wanted: dict[Feature, bool]) -> None:
-    """InputError for the first wanted feature that the strategy's record refuses."""
-    for feature, is_wanted in wanted.items():
-        why = strategy.refuses.get(feature)
-        if is_wanted and why is not None:
-            raise InputError(f"strategy {strategy.name} cannot do this ({feature}): {why}")
 
 
 def check_loss(graph: Graph, plan: Plan) -> None:

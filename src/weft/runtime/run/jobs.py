@@ -13,12 +13,12 @@ from weft.program.cost import compute_seconds
 from weft.program.instructions import Forward, Update
 from weft.program.lower.swarm_units import swarm_segment
 from weft.program.program import Program
+from weft.program.segments import turn_segment
 from weft.runtime.emulate.changes import changes_of
 from weft.runtime.emulate.roads import Shaping, roads_of
 from weft.runtime.run.workload.networks import Own
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire.radio import rules_of
-from weft.strategies.coopai.slicing import turn_segment
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
 from weft.codecs.registry import CODECS, CodecName
@@ -74,7 +73,7 @@ def edgemove_plus(task: Task) -> Plan:
         return layer_plan(task, "edgemove+", whole, decisions={**decisions, "model_s": alone_s})
     coded = dataclasses.replace(task, options={**task.options, "codec": best.codec})
     plan = split_plan(coded, "edgemove+", Costs(coded), best.worker, best.cut, best.in_flight)
-    return msgspec.structs.replace(plan, decisions={**plan.decisions, "codec": best.codec})
+    return plan.deciding(codec=best.codec)
 
 
 def best_split(task: Task, codec: CodecName) -> Found | None:

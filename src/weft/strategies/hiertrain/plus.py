@@ -250,8 +250,7 @@ class _Search:
                 if name == "jalad" and self.codec != "int8":
                     continue  # 8 bits by definition
                 yield msgspec.structs.replace(
-                    found,
+                    found.deciding(**{"as": name}),
                     strategy="hiertrain+",
                     gradient_codec=self.gradient_codec,
-                    decisions={**found.decisions, "as": name},
                 )

@@ -1,4 +1,4 @@
-"""StitchNet's strategies by name: the mappings' plans, made ready to be priced and run.
+"""StitchNet's strategies by name.
 
 weft plan mlp --fleet examples/fleets/swarm.toml --strategy stitchnet --batch 100 --set probes=50
 """
@@ -7,12 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.plans.plan import Plan
 from weft.plans.protocols import CLONE, Decide
 from weft.plans.strategy import Refusals, strategy
-from weft.plans.task import Task
 from weft.strategies.stitchnet import mapped as stitchnet
-from weft.strategies.stitchnet.swarm import check_links, swarmed
 
 RUN = {
     "slot_ms": "milliseconds of a time slot; without it losses are told at once and nobody waits",
@@ -25,10 +22,6 @@ REFUSES: Refusals = {
 
 
 def _register(name: str, summary: str, decide: Decide, options: Mapping[str, str]) -> None:
-    def decided(task: Task) -> Plan:
-        check_links(task.fleet)
-        return swarmed(decide(task), task, stitchnet.measured(task))
-
     strategy(
         name,
         summary,
@@ -38,7 +31,7 @@ def _register(name: str, summary: str, decide: Decide, options: Mapping[str, str
         needs=frozenset({"graph", "links"}),
         exact=False,
         refuses=REFUSES,
-    )(decided)
+    )(decide)
 
 
 _register(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from weft.graph.split.masked import Perceptron
 from weft.graph.split.masked_conv import ConvNet
 from weft.graph.split.missing import Update
 from weft.planning.task import make_task
+from weft.plans.delivery import Routes, routes_of
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan
 from weft.reference.lossy import Channel
@@ -32,8 +34,7 @@ from weft.runtime.run.recovery.clone import Clone
 from weft.runtime.run.run import Run
 from weft.strategies.stitchnet.mapped import as_plan
 from weft.strategies.stitchnet.mapping import Spread
-from weft.strategies.stitchnet.paths import Routes
-from weft.strategies.stitchnet.swarm import routes_of, spread_of, with_swarm
+from weft.strategies.stitchnet.swarm import spread_of
 
 DEVICES, CLASSES, BATCH = 5, 3, 6
 PLACE = topology(7, Radio(devices=DEVICES))
@@ -74,14 +75,16 @@ class Subject:
 
     def plan(
         self, spread: Spread, routes: Routes, fleet: Fleet = FLEET, update: Update = "zero",
-        decisions: Mapping[str, Any] | None = None, **more: Any,
+        **more: Any,
     ) -> Plan:  # fmt: skip
         task = make_task(
             derive_profile(self.graph, fleet), fleet, batch=BATCH, graph=self.graph, optimizer="adam",
             options={"update": update},
         )  # fmt: skip
-        plan = as_plan(task, "stitchnet", PRR, spread, routes, decisions or {})
-        return with_swarm(plan, self.graph, **{"seed": 5, "prr": PRR, "every": 2, **more})
+        plan = as_plan(task, "stitchnet", PRR, spread, routes, {})
+        assert plan.swarm is not None
+        swarm = msgspec.structs.replace(plan.swarm, **{"seed": 5, "every": 2, **more})
+        return msgspec.structs.replace(plan, swarm=swarm)
 
     def coordinator(self, local: LocalFleet, plan: Plan, **more: Any) -> Run:
         kind = more.pop("kind", Run)

@@ -19,6 +19,7 @@ from weft.graph.split.masked import Perceptron
 from weft.graph.split.missing import Update
 from weft.planning.decide import decide
 from weft.planning.task import make_task
+from weft.plans.delivery import Routes, believed
 from weft.plans.derive import derive_profile
 from weft.reference.copies import output_with_copies
 from weft.report.results import train_document, train_table
@@ -29,8 +30,7 @@ from weft.runtime.run.recovery.clone import units_weigh
 from weft.strategies.stitchnet.copies import copied
 from weft.strategies.stitchnet.holders import with_copies
 from weft.strategies.stitchnet.mapping import Spread, mix_mapped
-from weft.strategies.stitchnet.paths import Path, Routes, plan_routes, wanted
-from weft.strategies.stitchnet.swarm import believed
+from weft.strategies.stitchnet.paths import Path, plan_routes, wanted
 
 
 @pytest.mark.parametrize("update", ["zero", "own"])
@@ -128,7 +128,7 @@ def test_slots_by_the_clock_lose_no_less_than_the_radio(swarm: LocalFleet, perce
 def test_answers_are_those_of_the_masks(swarm: LocalFleet, perceptron: Any, rescaled: bool) -> None:
     spread = mix_mapped(perceptron.prr, perceptron.widths)
     routes = plan_routes("subpath", perceptron.prr, spread)
-    trained = perceptron.plan(spread, routes, decisions={"rescale": rescaled})
+    trained = perceptron.plan(spread, routes, rescale=rescaled)
     plan = msgspec.structs.replace(trained, mode="infer")
     with perceptron.coordinator(swarm, plan) as run:
         run.prepare()
@@ -155,7 +155,7 @@ def test_copies_answer_where_their_owner_is_not_heard(
     spread = mix_mapped(perceptron.prr, perceptron.widths)
     routes = plan_routes("subpath", perceptron.prr, spread)
     norms = units_weigh(perceptron.graph, state_of(perceptron.model))
-    planned = perceptron.plan(spread, routes, decisions={"copied": share})
+    planned = perceptron.plan(spread, routes, copied=share)
     plan = copied(msgspec.structs.replace(planned, mode="infer"), norms)
     assert plan.swarm is not None
     assert sum(len(copy.units) for copy in plan.swarm.copies) > 0

@@ -135,7 +135,7 @@ def test_when_the_coordinator_dies_the_next_by_score_takes_over_and_learns_on(
     if strategy == "stitchnet+":
         found = best_spread(perceptron.prr, perceptron.widths, 60)
         budget = packets(found.routes)
-        plan = perceptron.plan(found.spread, found.routes, decisions={"budget": budget})
+        plan = perceptron.plan(found.spread, found.routes, budget=budget)
     dead, steps = plan.source, 60
     with perceptron.coordinator(swarm, plan, kind=Remembering) as run:
         run.prepare()
