@@ -1,4 +1,4 @@
-"""What a proof is made of: named cases, each with a limit of time, each passed, failed or skipped in words."""
+"""What a proof is made of: named cases with a limit of time, which pass, fail or are skipped in words."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ class Case:
     run: Callable[[], str]
     limit_s: float = 90.0
     digest: str = ""  # of all that the outcome depends on
+    promised: bool = True  # False: nobody has claimed yet that it works
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -50,10 +51,10 @@ def source_digest() -> str:
 
 
 def tenth(cases: Sequence[Case], seed: str) -> list[Case]:
-    """A seeded tenth of every proof's cases, at least one, in their own order."""
+    """A seeded tenth of every proof's promised cases, at least one, in their own order."""
     chosen: set[tuple[str, str]] = set()
-    for proof in dict.fromkeys(case.proof for case in cases):
-        names = [case.name for case in cases if case.proof == proof]
+    for proof in dict.fromkeys(case.proof for case in cases if case.promised):
+        names = [case.name for case in cases if case.proof == proof and case.promised]
         count = max(1, round(len(names) / 10))
         drawn = random.Random(f"{seed} {proof}").sample(sorted(names), count)
         chosen |= {(proof, name) for name in drawn}

@@ -1,7 +1,7 @@
 """One cell of the matrix: a strategy and a feature, really run and checked for what they promise.
 
-    prove("chain", "a device dies")        words on what was seen; Broken where the promise does not hold
-    refused("coopai", "adapt")             the refusal comes before anything is started
+prove("chain", "a device dies")        words on what was seen; Broken where the promise does not hold
+refused("coopai", "adapt")             the refusal comes before anything is started
 """
 
 from __future__ import annotations
@@ -61,10 +61,14 @@ def train(name: str, over: Subject | None = None, **asked: Any) -> TrainResult:
     )  # fmt: skip
 
 
-def is_whole(result: TrainResult, name: str, tolerance: float = SAME, loss: Loss | None = None) -> str:
+def is_whole(
+    result: TrainResult, name: str, tolerance: float = SAME, loss: Loss | None = None
+) -> str:
     """Every minibatch was done; where the mathematics is that of one process, the weights are equal."""
-    done = max(step for span in [result.timeline] for step in _steps(span))
-    check(done == result.steps - 1, f"the last minibatch is {done}, not {result.steps - 1}")
+    done, asked = len(result.losses), result.steps - result.first
+    # A device that dies takes with it the losses that it had not reported yet.
+    least = asked // 2 if "device_lost" in kinds(result) else asked
+    check(least <= done <= asked, f"{done} losses of {asked} minibatches")
     check(all(math.isfinite(x) for x in result.losses), "a loss is not finite")
     failed = [e for e in result.events if e["kind"] == "advice_failed"]
     check(not failed, f"advice failed: {failed}")
@@ -77,10 +81,6 @@ def is_whole(result: TrainResult, name: str, tolerance: float = SAME, loss: Loss
     return f"off by {off:.1e}"
 
 
-def _steps(timeline: Any) -> set[int]:
-    return {span.step for span in timeline.spans}
-
-
 def kinds(result: TrainResult) -> list[str]:
     return [event["kind"] for event in result.events]
 
@@ -90,8 +90,8 @@ def kinds(result: TrainResult) -> list[str]:
 
 def adapt(name: str) -> str:
     """A server becomes much slower on the way. The run may change its plan, and stays what it was."""
-    slow = [Moment(0.5, device=d, slowdown=8.0) for d in ("nuc", "cloud")]
-    result = train(name, adapt=True, look_every=LOOKS, steps=90, trace=Trace(tuple(slow)))
+    slow = [Moment(0.5, device=d, slowdown=4.0) for d in ("nuc", "cloud")]
+    result = train(name, adapt=True, look_every=LOOKS, steps=60, trace=Trace(tuple(slow)))
     return f"{is_whole(result, name, REPLANNED)}; {len(result.events)} events"
 
 
@@ -102,7 +102,9 @@ def trace(name: str) -> str:
     result = train(name, trace=Trace(moments))
     assert result.plan.predicted is not None
     ratio = result.seconds / result.steps / result.plan.predicted.seconds
-    check(ratio > (1 + SLOWER) / 2, f"a step takes {ratio:.2f} times what is predicted, not {SLOWER}")
+    check(
+        ratio > (1 + SLOWER) / 2, f"a step takes {ratio:.2f} times what is predicted, not {SLOWER}"
+    )
     return f"{is_whole(result, name, REPLANNED)}; a step takes {ratio:.1f} times the predicted time"
 
 
@@ -204,9 +206,11 @@ def _recovered(result: TrainResult, name: str, faults: Faults) -> str:
     if faults.had_part:
         check("device_lost" in seen, f"nobody noted the loss of {faults.device}: {seen}")
         check(record.workload == PEERS or "recovered" in seen, f"nobody recovered: {seen}")
-    if record.recovery == CLONE:  # what was not reported of lost units is lost: no equality is promised
-        done = max(_steps(result.timeline))
-        check(done == result.steps - 1, f"the last minibatch is {done}")
+    done = faults.run.outcome.done[result.plan.source]
+    check(done == result.steps - 1, f"{result.plan.source} ended with minibatch {done}")
+    if (
+        record.recovery == CLONE
+    ):  # what was not reported of lost units is lost: no equality is promised
         return f"{seen}"
     return f"{is_whole(result, name, REPLANNED)}; {seen}"
 
@@ -266,7 +270,9 @@ def refused(name: str, feature: Feature) -> str:
     data = "digits" if isinstance(it.data, str) or feature == "own data" else it.data
     with tempfile.TemporaryDirectory() as folder, nothing_starts():
         try:
-            train(name, Subject(it.fleet, it.model, data, it.options), **ASKED[feature](Path(folder)))
+            train(
+                name, Subject(it.fleet, it.model, data, it.options), **ASKED[feature](Path(folder))
+            )
         except InputError as error:
             check(why in str(error), f"another reason was given: {error}")
             check(not any(Path(folder).iterdir()), "a folder was made")

@@ -19,7 +19,9 @@ from pathlib import Path
 
 from proofs.case import ROOT, Case, Skip, check, digest_of, source_digest
 
-COMMAND = re.compile(r"^(?: {4}|\t)(?:\$ )?((?:weft|python examples/)[^\n]*(?:\\\n[^\n]*)*)", re.MULTILINE)
+COMMAND = re.compile(
+    r"^(?: {4}|\t)(?:\$ )?((?:weft |python examples/)(?:\\\n|[^\n])*)", re.MULTILINE
+)
 COMMENT = re.compile(r"\s{2,}\S.*$|\s#.*$")
 LIMIT_S = 420.0
 # What cannot be run here, by what stands in the command, and why.

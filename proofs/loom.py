@@ -32,5 +32,7 @@ def weave(seed: int, first: int) -> str:
     command += ["--draws", str(DRAWS), "--runs", str(RUNS)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S - 5)
     found = done.stdout[done.stdout.find("violations:") :]
-    check(done.returncode == 0, f"exit code {done.returncode}: {found[-2000:] or done.stderr[-2000:]}")
+    check(
+        done.returncode == 0, f"exit code {done.returncode}: {found[-2000:] or done.stderr[-2000:]}"
+    )
     return f"{DRAWS} draws, {RUNS} real runs, no violation"

@@ -53,6 +53,11 @@ TIERS = meshed(
     Device("pi", gflops=0.02, data=True), Device("nuc", "edge", gflops=0.05),
     Device("box", "edge", gflops=0.04), Device("cloud", "cloud", gflops=0.06),
 )  # fmt: skip
+# A device so slow that a policy which watches the run gives layers away.
+ROAMING = meshed(
+    Device("pi", gflops=0.01, data=True), Device("nuc", "edge", gflops=0.2),
+    Device("box", "edge", gflops=0.2), Device("cloud", "cloud", gflops=0.2),
+)  # fmt: skip
 SWARM = meshed(*(Device(f"n{k}", gflops=0.02, data=k == 0) for k in range(5)))
 HOME = meshed(Device("desk", gflops=0.2, data=True), Device("laptop", gflops=0.2),
               Device("tablet", gflops=0.2))  # fmt: skip
@@ -98,7 +103,7 @@ def subject_of(strategy: Strategy) -> Subject:
         return Subject(CELL)
     if strategy.options.get("codec", "").endswith("always"):
         del exact["codec"]
-    return Subject(TIERS, options=exact)
+    return Subject(ROAMING if strategy.online is not None else TIERS, options=exact)
 
 
 def subject(name: str) -> Subject:

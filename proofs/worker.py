@@ -40,7 +40,9 @@ class Worker:
             says = f"no end after {seconds:.0f} s, or the process died"
             answer = {"verdict": "failed", "says": says}
             self.close()
-        return Outcome(case.proof, case.name, case.digest, answer["verdict"], seconds, answer["says"])
+        return Outcome(
+            case.proof, case.name, case.digest, answer["verdict"], seconds, answer["says"]
+        )
 
     def _ask(self, case: Case) -> dict[str, Any] | None:
         if self._process is None:
