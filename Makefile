@@ -6,7 +6,24 @@ STAMP := .venv/.ready
 # Parts of other benchmarks.
 NOT_RUN := benchmarks/two_stages.py benchmarks/torch_rank.py
 
-.PHONY: setup test demo lint bench docs
+# Groups of benchmarks, for `make bench-GROUP`.
+BENCH_speed := pipeline overhead goodput startup simulator capture planning
+BENCH_prediction := prediction edgemove_period
+BENCH_codecs := codec_accuracy codec_error
+BENCH_papers := hiertrain coopai_planning coopai_plus coopai stitchnet stitchnet_run stitchnet_deaths \
+	edgemove_run edgemove_kill edgemove_city decoupled decoupled_run
+
+.PHONY: help setup test demo lint proof bench docs
+
+help:
+	@echo "make setup       a Python environment in .venv with all that is needed"
+	@echo "make demo        three emulated devices train a network on real digits"
+	@echo "make test        the tests"
+	@echo "make lint        style and types"
+	@echo "make proof       what is promised, really run: at most an hour; goes on where it was stopped"
+	@echo "make bench       all benchmarks"
+	@echo "make bench-NAME  benchmarks/NAME.py, or a group: speed, prediction, codecs, papers"
+	@echo "make docs        checks the links of the documentation"
 
 setup: $(STAMP)
 
@@ -29,6 +46,12 @@ lint: setup
 
 bench: setup
 	set -e; for file in $(filter-out $(NOT_RUN),$(wildcard benchmarks/*.py)); do echo "== $$file"; $(BIN)/python "$$file"; done
+
+bench-%: setup
+	set -e; for name in $(or $(BENCH_$*),$*); do echo "== $$name"; $(BIN)/python "benchmarks/$$name.py"; done
+
+proof: setup
+	$(BIN)/python proofs/prove.py
 
 docs: setup
 	$(BIN)/python docs/check_links.py
