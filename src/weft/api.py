@@ -34,10 +34,9 @@ from weft.plans.plan import Mode, Plan
 from weft.plans.profile import DeviceTimes, Profile
 from weft.plans.task import Task
 from weft.program.lower.lower import lower
-from weft.program.memory import check_memory, fits
 from weft.program.timeline import Timeline
-from weft.program.validate import check_flow
-from weft.simulate.price import price, priced
+from weft.program.validate import check_flow, validate
+from weft.simulate.price import candidate_seconds, price_of
 from weft.simulate.simulate import simulate
 
 if TYPE_CHECKING:
@@ -155,16 +154,13 @@ def make_task(
     if batch < 1:
         raise InputError(f"batch {batch} is not allowed; it must be at least 1")
 
-    def seconds(candidate: Plan) -> float:
-        return price(candidate).seconds if fits(candidate) else math.inf
-
     return Task(
         profile=profile,
         fleet=fleet,
         batch=batch,
         mode=mode,
         source=fleet.data_device() if source is None else source,
-        price=seconds,
+        price=candidate_seconds,
         options={key: str(value) for key, value in (options or {}).items()},
         graph=graph,
         optimizer=optimizer,
@@ -174,8 +170,9 @@ def make_task(
 def decide(strategy: str, task: Task) -> Plan:
     """The strategy's plan with its price; WeftError where the fleet lacks the memory for it."""
     found = registry.make_plan(strategy, task)
-    check_memory(found)
-    return priced(found)
+    program = lower(found)
+    validate(program)
+    return msgspec.structs.replace(found, predicted=price_of(program))
 
 
 def plan(
