@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from weft import zoo
-from weft.api import make_task
 from weft.fleet.parse import parse_fleet
 from weft.graph.capture import capture
 from weft.graph.optimizer import Optimizer
+from weft.planning.task import make_task
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan
 from weft.runtime.run.train import train
@@ -48,6 +48,7 @@ LEVELS = {
     "activations": {"codec": "int8"},
     "and weight gradients": {"codec": "int8", "gradient_codec": "int8"},
     "and samples": {"codec": "int8", "gradient_codec": "int8", "input_codec": "int8"},
+    "the same, by blocks": dict.fromkeys(("codec", "gradient_codec", "input_codec"), "int8-blocks"),
 }
 BATCH = 64
 

@@ -15,12 +15,13 @@ import sys
 import time
 from collections.abc import Iterator
 
-from weft import api
+from weft.api import load_model
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.graph.capture import capture
 from weft.graph.network import Graph
 from weft.papers.coopai.measured import cell
+from weft.planning.task import make_task
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan
 from weft.plans.registry import make_plan
@@ -48,9 +49,7 @@ FRAMES = 8
 
 
 def task_of(graph: Graph, fleet: Fleet, batch: int = 1) -> Task:
-    return api.make_task(
-        derive_profile(graph, fleet), fleet, mode="infer", graph=graph, batch=batch
-    )
+    return make_task(derive_profile(graph, fleet), fleet, mode="infer", graph=graph, batch=batch)
 
 
 def planned(task: Task, strategy: str, options: Options) -> tuple[Plan, float, float]:
@@ -91,7 +90,7 @@ def streams(task: Task) -> Iterator[tuple[str, Plan, float, float]]:
 
 def main() -> None:
     for name in sys.argv[1:] or ["alexnet", "vgg16", "vgg19", "yolov2"]:
-        module, example = api.load_model(name, weights=False)
+        module, example = load_model(name, weights=False)
         graph = capture(module, example, name=name)
         for title, fleet in FLEETS.items():
             print(f"\n{name}, {title}")

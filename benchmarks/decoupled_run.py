@@ -17,6 +17,10 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from weft.runtime.run.networks import Own
+from weft.runtime.run.peer_timeline import round_seconds
+from weft.runtime.run.peers import PeerRun
+from weft.runtime.run.train_peers import Asked, PeerTraining
 
 from weft import zoo
 from weft.data import load
@@ -31,10 +35,6 @@ from weft.reference.peers_baselines import train_fedavg
 from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.run.feeds import accuracy
 from weft.runtime.run.launch import Place
-from weft.runtime.run.networks import Own
-from weft.runtime.run.peer_timeline import round_seconds
-from weft.runtime.run.peers import PeerRun
-from weft.runtime.run.train_peers import Asked, PeerTraining
 from weft.simulate.simulate import simulate
 from weft.strategies.decoupled.topology import topology
 

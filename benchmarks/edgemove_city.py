@@ -23,8 +23,8 @@ from weft.papers.edgemove.runs import (
     the_city,
     workload_costs,
 )
+from weft.plans.online import Decision, Policy, Seen
 from weft.strategies.edgemove.online.journey import travel
-from weft.strategies.edgemove.online.policy import Decision, Policy, Seen
 
 WALKS = 5
 

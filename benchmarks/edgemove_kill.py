@@ -21,16 +21,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-from weft import zoo
 from weft.adapt.conduct import Adaptive
 from weft.adapt.policies import policy_steering
+from weft.runtime.run.coordinator import Coordinator
+from weft.runtime.run.training import Conducted
+
+from weft import zoo
 from weft.fleet.fleet import Fleet
 from weft.plans.plan import Plan
-from weft.runtime.run.coordinator import Coordinator
 from weft.runtime.run.outcome import Outcome
 from weft.runtime.run.train import train
-from weft.runtime.run.training import Conducted
 
 FLEET = Path(__file__).resolve().parent.parent / "examples" / "fleets" / "moving.toml"
 APART = 30  # minibatches between two kills

@@ -15,6 +15,7 @@ import sys
 
 import torch
 from torch import nn
+from weft.runtime.run.trainee import prepare
 
 from weft import zoo
 from weft.fleet.fleet import Device, Fleet, Link
@@ -25,7 +26,6 @@ from weft.program.instructions import Send, Update
 from weft.program.lower.lower import lower
 from weft.runtime.run.feeds import source_of
 from weft.runtime.run.train import train
-from weft.runtime.run.trainee import prepare
 
 BATCH, CUT = 32, 1
 LATENCIES_MS = (5.0, 60.0, 200.0)

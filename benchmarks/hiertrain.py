@@ -13,15 +13,17 @@ import sys
 import msgspec
 import torch
 from torch import nn
+from weft.runtime.run.coordinator import Coordinator
 
-from weft import api, zoo
+from weft import zoo
 from weft.fleet.fleet import Fleet
 from weft.fleet.parse import parse_fleet
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.optimizer import Optimizer
+from weft.planning.decide import decide
+from weft.planning.task import make_task
 from weft.plans.plan import Plan, Shard
 from weft.runtime.emulate.pace import Emulation, emulation
-from weft.runtime.run.coordinator import Coordinator
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.launch import Place, open_crew
 
@@ -88,10 +90,10 @@ class Bench:
                 self.plan(mbps, strategy, {**options, "micro_batches": n}) for n in ("2", "4", "8")
             ]
             return min(plans, key=lambda p: p.predicted.seconds if p.predicted else 0.0)
-        task = api.make_task(
+        task = make_task(
             self.here.profile, fleet(mbps), batch=BATCH, options=options, graph=self.graph
         )
-        return api.decide(strategy, task)
+        return decide(strategy, task)
 
 
 def main(bandwidths: list[float]) -> None:

@@ -18,8 +18,8 @@ import time
 import numpy as np
 from scipy.optimize import linprog
 
-from weft import api
 from weft.fleet.fleet import Device, Fleet, Link
+from weft.planning.task import ask
 from weft.plans.plan import Plan
 from weft.plans.registry import make_plan
 from weft.plans.task import Task
@@ -116,7 +116,7 @@ def main() -> None:
     print(f"{'network':<10}{'layers':>7}{'cells':>7}{'planner':>12}{'slowest':>12}{'HiGHS':>13}"
           f"{'ratio':>9}{'paper':>11}")  # fmt: skip
     for name, (shape, classes, paper_s) in NETWORKS.items():
-        task = api.ask(name, FLEET, batch=BATCH, input_shape=shape, classes=classes)
+        task = ask(name, FLEET, batch=BATCH, input_shape=shape, classes=classes)
         print(measure(name, task, paper_s), flush=True)
 
 

@@ -19,17 +19,18 @@ import time
 import torch
 from stitchnet_run import DATA, FLEET, MAPPINGS, Ran, Subject
 from torch import nn
+from weft.runtime.run.swarm import SwarmCoordinator
 
 from weft.data import batch_indices
 from weft.fleet.losses import TRAINING
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.split.masked_conv import ConvNet
+from weft.plans.delivery import known_links
 from weft.plans.plan import Plan
 from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.run.outcome import Outcome
-from weft.runtime.run.swarm import SwarmCoordinator
 from weft.strategies.stitchnet.importance import failure_order
-from weft.strategies.stitchnet.swarm import known_links, spread_of
+from weft.strategies.stitchnet.swarm import spread_of
 
 SMALL = 20  # samples of a minibatch of the convolutions
 

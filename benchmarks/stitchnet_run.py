@@ -23,23 +23,25 @@ from typing import Any
 
 import torch
 from torch import nn
+from weft.runtime.run.swarm import SwarmCoordinator, total_counts
 
 from weft import zoo
-from weft.api import decide, make_task
 from weft.data import batch_indices, load
 from weft.fleet.losses import TRAINING
 from weft.fleet.radio import fleet_delivery, radio_fleet
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.optimizer import Optimizer
 from weft.graph.split.masked import Perceptron
+from weft.planning.decide import decide
+from weft.planning.task import make_task
+from weft.plans.delivery import routes_of
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan
 from weft.reference.lossy import BATCH, Channel, evaluate
 from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.outcome import Outcome
-from weft.runtime.run.swarm import SwarmCoordinator, total_counts
-from weft.strategies.stitchnet.swarm import routes_of, spread_of
+from weft.strategies.stitchnet.swarm import spread_of
 from weft.strategies.stitchnet.topology import EXPONENT, find_topology
 
 DATA = load("mnist5k")

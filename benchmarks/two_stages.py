@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
+from weft.runtime.run.coordinator import Coordinator
 
 from weft.fleet.parse import parse_fleet
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.plans.plan import Plan, Shard
 from weft.runtime.emulate.pace import emulation
-from weft.runtime.run.coordinator import Coordinator
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.launch import Place, open_crew
 from weft.simulate.price import priced

@@ -1,7 +1,8 @@
-"""Plans with lanes, for the tests of whoever lowers, orders or prices them."""
+"""Plans with lanes, graphs and tasks, for the tests of several packages."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -15,6 +16,7 @@ from weft.fleet.fleet import Device, Fleet, Link
 from weft.graph.network import Arg, Graph, Layer, Node, Ref, State, Value
 from weft.plans.plan import Part, Plan, Shard
 from weft.plans.profile import DeviceTimes, LayerCost, Profile
+from weft.plans.task import Task
 
 NAMES = "abcd"
 
@@ -126,6 +128,14 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Graphs that tests keep are not the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 def chain_graph(module: nn.Sequential, x: Tensor) -> Graph:
@@ -250,3 +260,53 @@ _EXTRA: dict[str, Callable[[int], nn.Module]] = {
 @pytest.fixture(scope="session")
 def any_chain() -> Callable[..., st.SearchStrategy[tuple[nn.Sequential, Tensor]]]:
     return random_chain
+
+
+def _serial_price(plan: Plan) -> float:
+    """Computing and sending one after the other; micro-batches hide all but their share of it."""
+    work = math.fsum(
+        plan.profile.devices[shard.device].forward(*shard.layers, plan.batch)
+        for shard in plan.shards
+    )
+    devices = [plan.source, *(shard.device for shard in plan.shards)]
+    cuts = [plan.profile.cut_bytes(shard.layers[0]) for shard in plan.shards]
+    sending = 0.0
+    for before, after, size in zip(devices, devices[1:], cuts, strict=False):
+        sending += plan.batch * size / plan.fleet.path_rate(before, after, plan.route)
+    return work + sending / min(plan.micro_batches, plan.in_flight)
+
+
+@pytest.fixture(scope="session")
+def serial_price() -> Callable[[Plan], float]:
+    """A price that needs no simulator."""
+    return _serial_price
+
+
+THREE = Fleet(
+    (Device("pi"), Device("nuc", "edge"), Device("cloud", "cloud")),
+    (Link(("pi", "nuc"), 5, 5), Link(("nuc", "cloud"), 3, 3)),
+)
+
+
+@pytest.fixture(scope="session")
+def make_task() -> Callable[..., Task]:
+    """A task of even layers on pi, nuc (8 times as fast) and cloud (40 times), to be varied."""
+
+    def make(
+        fleet: Fleet = THREE,
+        mode: str = "train",
+        batch: int = 8,
+        speeds: dict[str, float] | None = None,
+        price: Callable[[Plan], float] = _serial_price,
+        source: str = "pi",
+        layers: int = 4,
+        **options: str,
+    ) -> Task:
+        fast = {"pi": 1.0, "nuc": 8.0, "cloud": 40.0} | (speeds or {})
+        slow = DeviceTimes((1.0,) * layers, (2.0,) * layers, (0.1,) * layers)
+        cost = LayerCost("layer", 1_000_000, 10_000)
+        devices = {name: slow.scaled(1 / fast.get(name, 1.0)) for name in fleet.names}
+        profile = Profile("even", 40_000, (cost,) * layers, devices)
+        return Task(profile, fleet, batch, mode, source, price, options)  # type: ignore[arg-type]
+
+    return make

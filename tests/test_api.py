@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,12 +13,10 @@ import torch
 from torch import nn
 
 import weft
-from weft import api
 from weft.errors import InputError
 from weft.fleet.parse import parse_fleet
 from weft.plans import registry
 from weft.plans.derive import derive_profile
-from weft.plans.task import Task
 
 FLEET = parse_fleet("""
 [[device]]
@@ -39,12 +39,6 @@ def network() -> nn.Module:
     )
 
 
-@pytest.fixture(scope="module")
-def task() -> Task:
-    graph = weft.capture(network(), torch.zeros(2, 1, 28, 28), name="small")
-    return api.make_task(derive_profile(graph, FLEET), FLEET, batch=16, graph=graph)
-
-
 def test_a_module_is_planned_priced_and_printed() -> None:
     plan = weft.plan(network(), torch.zeros(2, 1, 28, 28), FLEET, strategy="all-edge", batch=16)
     assert plan.predicted is not None
@@ -52,6 +46,12 @@ def test_a_module_is_planned_priced_and_printed() -> None:
     assert plan.source == "phone"
     assert "all-edge" in str(plan)
     assert "server" in str(plan)
+
+
+def test_a_plan_draws_itself(tmp_path: Path) -> None:
+    plan = weft.plan(network(), torch.zeros(2, 1, 28, 28), FLEET, strategy="all-edge", batch=16)
+    plan.draw(tmp_path / "plan.svg")
+    assert "server" in (tmp_path / "plan.svg").read_text(encoding="utf-8")
 
 
 def test_options_may_be_numbers() -> None:
@@ -62,10 +62,11 @@ def test_options_may_be_numbers() -> None:
     assert plan.micro_batches == 4
 
 
-def test_a_measured_profile_takes_the_place_of_gflops(task: Task) -> None:
-    slow = {name: times.scaled(10) for name, times in task.profile.devices.items()}
-    profile = msgspec.structs.replace(task.profile, devices=slow)
+def test_a_measured_profile_takes_the_place_of_gflops() -> None:
     example = torch.zeros(2, 1, 28, 28)
+    fast = derive_profile(weft.capture(network(), example), FLEET)
+    slow = {name: times.scaled(10) for name, times in fast.devices.items()}
+    profile = msgspec.structs.replace(fast, devices=slow)
     derived, given = (
         weft.plan(network(), example, FLEET, strategy="all-device", batch=16, profile=p)
         for p in (None, profile)
@@ -81,37 +82,52 @@ def test_no_strategy_is_given_a_batch_below_one() -> None:
             weft.plan(network(), torch.zeros(2, 1, 28, 28), FLEET, batch=batch)
 
 
-def test_a_plan_too_large_for_the_fleet_costs_infinitely_much(task: Task) -> None:
-    plan = api.decide("all-device", task)
-    tiny = parse_fleet(
-        '[[device]]\nname = "phone"\ngflops = 2\nmemory_mb = 0.01\n'
-        '[[device]]\nname = "server"\ntier = "edge"\ngflops = 50\n'
-        '[[link]]\nbetween = ["phone", "server"]\nmbps = 20'
-    )
-    small = msgspec.structs.replace(plan, fleet=tiny)
-    assert task.price(plan) < float("inf")
-    assert task.price(small) == float("inf")
-
-
-def test_comparing_all_leaves_out_strategies_for_another_mode(task: Task) -> None:
-    rows = api.compare(task)
-    known = {name for name in registry.names() if "train" in registry.get(name).modes}
-    assert {row.strategy for row in rows} == known
-
-
-def test_an_option_that_no_compared_strategy_has_is_refused(task: Task) -> None:
-    other = api.make_task(task.profile, FLEET, batch=16, options={"speed": 9})
-    with pytest.raises(InputError, match="none of the compared strategies has an option 'speed'"):
-        api.compare(other, ["all-edge"])
-
-
-def test_the_function_and_the_package_share_the_name_plan() -> None:
+def test_the_function_plan_is_no_package() -> None:
     assert callable(weft.plan)
     assert "chain" in registry.names()
 
 
-def test_importing_weft_imports_neither_torch_nor_matplotlib() -> None:
-    code = "import sys, weft; print([m for m in ('torch', 'matplotlib') if m in sys.modules])"
+def test_a_plan_prints_one_line_where_nothing_else_is_imported() -> None:
+    plan = weft.plan(network(), torch.zeros(2, 1, 28, 28), FLEET, strategy="all-edge", batch=16)
+    code = (
+        "import sys, msgspec; from weft.plans.plan import Plan;"
+        "print(msgspec.json.decode(sys.stdin.buffer.read(), type=Plan))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=msgspec.json.encode(plan),
+        capture_output=True,
+        timeout=60,
+    )
+    assert done.stdout.startswith(b"all-edge: sequential, batch 16, on phone, server"), done.stderr
+
+
+@pytest.mark.parametrize("name", ["plan", "train", "serve", "capture", "load_model"])
+def test_help_shows_what_a_function_takes(name: str) -> None:
+    function = getattr(weft, name)
+    assert name in dir(weft)
+    assert name in weft.__all__
+    assert len(inspect.signature(function).parameters) >= 2
+    assert function.__doc__
+
+
+def test_dir_lists_all_that_there_is_before_anything_is_asked_for() -> None:
+    code = "import weft; print(*dir(weft))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert set(weft.__all__) <= set(done.stdout.split()), done.stderr
+
+
+def test_errors_are_exported() -> None:
+    assert issubclass(weft.InputError, weft.WeftError)
+    assert issubclass(weft.LostDevice, weft.WeftError)
+    with pytest.raises(weft.InputError, match="unknown strategy 'none'"):
+        weft.plan(network(), torch.zeros(2, 1, 28, 28), FLEET, strategy="none")
+
+
+def test_importing_weft_imports_nothing_heavy() -> None:
+    """Nor a planner: a node imports parts of Weft."""
+    heavy = "('torch', 'matplotlib', 'numpy', 'weft.api', 'weft.plans', 'weft.planning')"
+    code = f"import sys, weft, weft.fleet; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[]", done.stderr
 

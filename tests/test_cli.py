@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from weft import api
 from weft.cli import app
+from weft.commands import planning
 from weft.commands.app import Terminated
 from weft.errors import LostDevice
 
@@ -91,6 +91,31 @@ def test_models_and_strategies_are_listed_one_line_each() -> None:
         for entry in listed:
             assert entry["summary"]
             assert entry["name"] in text
+
+
+def test_features_are_listed_for_every_strategy() -> None:
+    table = document("strategies --features --json")
+    known = {entry["name"] for entry in document("strategies --json")["strategies"]}
+    assert {row["strategy"] for row in table["rows"]} == known
+    for row in table["rows"]:
+        assert list(row["cells"]) == table["features"]
+    text = weft("strategies --features").stdout
+    assert ["a", "device", "dies"][-1] in text
+    assert "peers train with cross-entropy" in text
+
+
+def test_a_strategy_of_a_file_is_planned_and_compared(folder: Path) -> None:
+    (folder / "own.py").write_text(
+        "from weft.plans.registry import get\n"
+        "def at_home(task):\n    return get('all-device').decide(task)\n"
+    )
+    assert document(f"{PLAN} -s own.py:at_home --json")["strategy"] == "at_home"
+    line = (
+        "compare three -f fleet.toml -p profile.json --strategies own.py:at_home,all-cloud --json"
+    )
+    assert {row["strategy"] for row in document(line)["rows"]} == {"at_home", "all-cloud"}
+    result = weft(f"{PLAN} -s own.py:elsewhere")
+    assert result.exit_code == 2
 
 
 def test_plan_json_has_the_documented_shape(folder: Path) -> None:
@@ -322,7 +347,7 @@ def test_however_a_command_ends_its_last_words_are_one_line(
     def fail(*_: Any, **__: Any) -> Any:
         raise raised
 
-    monkeypatch.setattr(api, "decide", fail)
+    monkeypatch.setattr(planning, "decide", fail)
     result = weft(f"{PLAN} -s chain")
     assert (result.exit_code, result.stderr, result.stdout) == (code, message, "")
 
@@ -349,3 +374,11 @@ def test_the_real_command_works_as_a_process_without_importing_torch(folder: Pat
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["model"] == "three"
     assert done.stderr.strip() == "False"
+
+
+def test_help_imports_no_planner() -> None:
+    script = (
+        "import sys, weft.cli; heavy = {'torch', 'numpy', 'weft.api', 'weft.plans.registry'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

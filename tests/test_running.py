@@ -166,7 +166,7 @@ linux_only = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="re
 
 @pytest.fixture
 def under_way(folder: Path) -> Iterator[tuple[subprocess.Popen[str], set[int]]]:
-    """A long `weft train --local` in the middle of its steps, and its node processes."""
+    """A long `weft train --local` in the middle of its steps, and the processes it has started."""
     line = f"{TRAIN} -s all-edge --steps 1000000 --local --out run --save-every 20"
     process = start(line, folder)
     nodes: set[int] = set()
@@ -176,8 +176,9 @@ def under_way(folder: Path) -> Iterator[tuple[subprocess.Popen[str], set[int]]]:
             lambda: (folder / "run/metrics.jsonl").exists() or process.poll() is not None,
         )
         assert process.poll() is None, process.communicate()[1]
-        nodes = children(process.pid)
-        assert len(nodes) == 2
+        (server,) = children(process.pid)  # that the nodes are forked from
+        nodes = {server, *children(server)}
+        assert len(nodes) == 3
         yield process, nodes
     finally:
         process.kill()

@@ -4,32 +4,61 @@
     plan = weft.plan(model, example_input, fleet, strategy="chain")
     print(plan)
 
-Torch is imported only when a network is touched, so that `import weft` is quick.
+Everything is imported when it is first asked for: `import weft` is quick, and a node that imports a part of
+Weft does not get the planners with it.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from weft.api import load_model, plan
-from weft.fleet.fleet import Fleet
-from weft.plans.plan import Plan
-
 if TYPE_CHECKING:
     from weft.adapt.train import train
+    from weft.api import load_model, plan
+    from weft.errors import InputError, LostDevice, WeftError
+    from weft.fleet.fleet import Fleet
     from weft.graph.capture import capture
+    from weft.plans.plan import Plan
     from weft.runtime.run.serve import serve
+    from weft.version import __version__
 
-__all__ = ["Fleet", "Plan", "capture", "load_model", "plan", "serve", "train"]
+__all__ = [
+    "Fleet",
+    "InputError",
+    "LostDevice",
+    "Plan",
+    "WeftError",
+    "__version__",
+    "capture",
+    "load_model",
+    "plan",
+    "serve",
+    "train",
+]
 
-# What is imported when it is first asked for, and from where.
+# Where each name comes from.
 LATER = {
-    "train": "weft.adapt.train",
-    "serve": "weft.runtime.run.serve",
+    "Fleet": "weft.fleet.fleet",
+    "InputError": "weft.errors",
+    "LostDevice": "weft.errors",
+    "Plan": "weft.plans.plan",
+    "WeftError": "weft.errors",
+    "__version__": "weft.version",
     "capture": "weft.graph.capture",
+    "load_model": "weft.api",
+    "plan": "weft.api",
+    "serve": "weft.runtime.run.serve",
+    "train": "weft.adapt.train",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in LATER:
         raise AttributeError(f"module 'weft' has no attribute {name!r}")
-    return getattr(import_module(LATER[name]), name)
+    import_module("weft.api")  # plans print as tables from now on
+    value = getattr(import_module(LATER[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

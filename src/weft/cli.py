@@ -1,5 +1,6 @@
 """The command line: `weft plan ...`. Each group of commands is one module, imported here."""
 
+import gc
 import signal
 
 from weft.commands import demo, listing, nodes, planning, reproduce, running
@@ -9,5 +10,6 @@ __all__ = ["app", "demo", "listing", "main", "nodes", "planning", "reproduce", "
 
 
 def main() -> None:
+    gc.set_threshold(20_000)  # importing PyTorch is mostly objects that stay: look for garbage less
     signal.signal(signal.SIGTERM, end_in_order)
     app()

@@ -1,4 +1,4 @@
-"""For live tests a phone and servers as real processes; for others a small network, servers and a city."""
+"""A phone and servers as real processes, and a small network for them."""
 
 from __future__ import annotations
 
@@ -6,27 +6,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from weft.adapt.live import Live
-from weft.adapt.migrate import Saved
+from weft.adapt.adaptive import Adaptive
 from weft.adapt.steer import PolicySteering
-from weft.fleet.city import Day, generated_city
 from weft.fleet.fleet import Device, Fleet, Link
-from weft.fleet.mobility import Walk
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.network import Graph
 from weft.graph.optimizer import Optimizer
 from weft.plans.derive import derive_profile
+from weft.plans.online import Decision, Online, Seen, Setting
 from weft.plans.plan import Plan, Shard
 from weft.runtime.emulate.local import LocalFleet
-from weft.runtime.run.coordinator import Coordinator
 from weft.runtime.run.jobs import Settings
-from weft.strategies.edgemove.model import SplitCosts
-from weft.strategies.edgemove.online.policy import Decision, Seen, Server, Setting
+from weft.runtime.run.recovery.go_back import GoBack
+from weft.runtime.run.run import Run
 
 SERVERS = ("e1", "e2", "e3")
 
@@ -144,8 +140,8 @@ MOMENTUM = Optimizer("momentum", 0.02)
 
 
 class Ran:
-    def __init__(self, live: Live, state: dict[str, Tensor]) -> None:
-        self.live, self.state = live, state
+    def __init__(self, live: Run, state: dict[str, Tensor], losses: dict[int, float]) -> None:
+        self.live, self.state, self.losses = live, state, losses
         self.kinds = [event["kind"] for event in live.events]
 
 
@@ -158,65 +154,22 @@ def go(subject: Subject, fleet: Fleet) -> Callable[..., Ran]:
         on_step: Callable[[int], None] = lambda _: None, keep_every: int = 1000, **changes: Any,
     ) -> Ran:  # fmt: skip
         settings = replace(
-            Settings(optimizer=rule, shaping="fabric", scratch=local.scratch, same_clock=True),
+            Settings(optimizer=rule, shaping="fabric", scratch=local.scratch, same_clock=True,
+                     keep_every=(keep_every,)),
             **changes,
-        )
-        steering = PolicySteering(policy, reference, standby=standby, labels=labels)
-        plan = steering.first(subject.plan(*start, on))
-        state = subject.state()
-        with Coordinator(
-            local.crew, plan, subject.graph, state, settings, subject.feed, steering.also(plan)
-        ) as coordinator:
-            coordinator.prepare()
+        )  # fmt: skip
+        steering = PolicySteering(Online(policy, reference, standby, labels))
+        adviser = Adaptive(lambda plan: steering)
+        plan = adviser.first(subject.plan(*start, on))
+        with Run(
+            local.crew, plan, subject.graph, subject.state(), settings, subject.feed,
+            recovery=GoBack(), adviser=adviser,
+        ) as live:  # fmt: skip
+            live.prepare()
             if settings.trace is not None:
-                coordinator.start_trace()
-            live = Live(
-                coordinator, steering, keep_every=keep_every, saved=Saved(0, state, {}),
-                on_progress=lambda outcome: on_step(min(outcome.done.values()) + 1),
-            )  # fmt: skip
-            live.go(0, steps)
-            found, _ = coordinator.collect()
-        return Ran(live, found)
+                live.start_trace()
+            outcome = live.steps(0, steps, lambda outcome: on_step(min(outcome.done.values()) + 1))
+            found, _ = live.collect()
+        return Ran(live, found, outcome.losses)
 
     return run
-
-
-@pytest.fixture(scope="session")
-def costs() -> SplitCosts:
-    """Eight even layers: 80 ms on the client, 8 ms on a worker; cuts shrink from 1 MB to 8 kB."""
-    sizes = 2e6 / 2.0 ** np.arange(9)
-    return SplitCosts(
-        forward_s=np.arange(9) * 0.010 / 3,
-        client_s=np.arange(9) * 0.010,
-        worker_s=0.008 - np.arange(9) * 0.001,
-        up_bytes=sizes,
-        down_bytes=sizes,
-        param_bytes=np.arange(9) * 1e6,
-    )
-
-
-@pytest.fixture(scope="session")
-def server() -> Callable[..., Server]:
-    def make(name: str, slowdown: float = 1.0, mbytes: float = 100.0, rtt_s: float = 0.01,
-             tier: str = "edge", stays_s: float = 600.0) -> Server:  # fmt: skip
-        return Server(name, slowdown, mbytes * 1e6, 2e6 * mbytes, rtt_s, tier, stays_s)  # type: ignore[arg-type]
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def look() -> Callable[..., Seen]:
-    def make(setting: Setting, *servers: Server, period_s: float = 0.04, step: int = 500,
-             **more: object) -> Seen:  # fmt: skip
-        return Seen(step, step * 0.04, setting, period_s, servers, **more)  # type: ignore[arg-type]
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def a_day() -> Callable[..., Day]:
-    def make(seed: int = 1, speed: float = 5.0) -> Day:
-        city = generated_city(seed=1)
-        return Day(city, Walk(city.box, speed, seed), seed)
-
-    return make

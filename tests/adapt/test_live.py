@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from weft.errors import WeftError
 from weft.graph.optimizer import Optimizer
+from weft.plans.online import Setting
 from weft.runtime.emulate.local import LocalFleet
-from weft.strategies.edgemove.online.policy import Setting
 
 Subject = Any
 MOMENTUM, ADAM = Optimizer("momentum", 0.02), Optimizer("adam", 0.005)
@@ -50,11 +50,26 @@ def test_training_is_plain_training_while_cuts_move_and_workers_change(
     same(ran.state, alone(subject, 80, rule))
     assert ran.kinds == ["replanned", "worker_changed", "worker_changed", "worker_changed",
                          "worker_changed"]  # fmt: skip
-    assert sorted(ran.live.losses) == list(range(80))
+    assert sorted(ran.losses) == list(range(80))
     event = ran.live.events[0]
     assert event["cut"] == [2, 1]
     assert event["why"] == "as the script says"
     assert event["step"] == 10
+
+
+def test_an_error_of_who_only_advises_is_an_event_and_training_goes_on(
+    go: Callable[..., Any], shared: LocalFleet, subject: Subject, script: type[Any]
+) -> None:
+    class Unsure(script):  # type: ignore[misc]
+        def decide(self, seen: Any) -> Any:
+            if self.seen:
+                raise WeftError("no plan comes to mind")
+            return super().decide(seen)
+
+    ran = go(shared, Unsure(start=Setting("e1", 2)), 30)
+    same(ran.state, alone(subject, 30, MOMENTUM))
+    assert set(ran.kinds) == {"advice_failed"}
+    assert {event["why"] for event in ran.live.events} == {"no plan comes to mind"}
 
 
 def test_only_what_changes_hands_moves(
@@ -76,7 +91,7 @@ def test_looks_do_not_stop_the_pipeline(
     ran = go(shared, policy, 100)
     assert len(policy.seen) >= 8
     assert ran.kinds == ["replanned"]  # from the plan to prepare with to three in flight
-    assert sorted(ran.live.losses) == list(range(100))
+    assert sorted(ran.losses) == list(range(100))
     later = policy.seen[-1]
     assert {server.name for server in later.servers} == {"e1", "e2", "e3"}
     assert later.period_s > 0
@@ -104,7 +119,7 @@ def test_the_death_of_the_worker_repeats_only_what_was_in_flight(
     assert 0 <= recovered["repeated"] <= 2 * 3  # three in flight, the standby as far behind
     assert recovered["step"] >= killed[0] - 1
     # Losses that the worker had not told yet died with it; all later ones are there.
-    missing = set(range(300)) - set(ran.live.losses)
+    missing = set(range(300)) - set(ran.losses)
     assert all(step < recovered["step"] for step in missing)
 
 
@@ -147,7 +162,7 @@ def test_with_no_server_left_the_client_trains_on_alone_and_says_so(
     assert last["kind"] == "recovered"
     assert last["worker"] == ["e3", None]
     assert "alone" in last["why"]
-    assert set(range(last["step"], 200)) <= set(ran.live.losses)
+    assert set(range(last["step"], 200)) <= set(ran.losses)
 
 
 def test_a_server_that_comes_later_can_be_used(

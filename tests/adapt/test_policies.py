@@ -7,21 +7,28 @@ from typing import Any
 
 import pytest
 
-from weft.adapt.policies import NAMES, has_policy, policy_steering
 from weft.adapt.steer import PolicySteering, View, plan_for, setting_of
 from weft.adapt.watch import Watch
 from weft.errors import InputError
 from weft.fleet.fleet import Device, Fleet
 from weft.fleet.trace import Moment, Trace
+from weft.plans import registry
+from weft.plans.online import Online, OnlineRequest, Setting
 from weft.runtime.emulate.local import LocalFleet
-from weft.strategies.edgemove.online.policy import Setting
 
 Subject = Any
 
 
+def steering_of(
+    strategy: str, plan: Any, options: dict[str, object], every: int | None, scale: float = 1.0
+) -> PolicySteering:
+    request = OnlineRequest(plan, options, every, scale, seed=0)
+    return PolicySteering(registry.get(strategy).make_online(request))
+
+
 def test_the_strategies_with_online_decisions_are_known() -> None:
-    assert set(NAMES) == {"edgemove", "edgemove+", "pipedream-e", "device-cloud"}
-    assert not has_policy("chain")
+    online = {name for name in registry.names() if registry.get(name).online is not None}
+    assert online == {"edgemove", "edgemove+", "pipedream-e", "device-cloud"}
 
 
 def test_a_setting_and_its_plan_say_the_same(subject: Subject, fleet: Fleet) -> None:
@@ -42,15 +49,15 @@ def test_who_stands_by_is_wired_to_the_worker_and_not_over_the_client(
 ) -> None:
     plan = subject.plan("e1", 2, fleet)
     view = View(0, 0.0, plan, Watch(plan), frozenset(fleet.names), frozenset(fleet.names))
-    change = PolicySteering(script(start=Setting("e1", 2)), "e1").begin(view)
+    change = PolicySteering(Online(script(start=Setting("e1", 2)), "e1")).begin(view)
     assert change is not None
     assert [s.device for s in change.plan.standby] == ["e2"]
     assert change.plan.standby[0].layers == (2, subject.last)
     star = Fleet(fleet.devices, fleet.link[:3])  # no wires
     plan = subject.plan("e1", 2, star)
     view = View(0, 0.0, plan, Watch(plan), frozenset(star.names), frozenset(star.names))
-    assert PolicySteering(script(start=Setting("e1", 2)), "e1").begin(view) is None
-    named = PolicySteering(script(start=Setting("e1", 2)), "e1", standby="e3").begin(view)
+    assert PolicySteering(Online(script(start=Setting("e1", 2)), "e1")).begin(view) is None
+    named = PolicySteering(Online(script(start=Setting("e1", 2)), "e1", standby="e3")).begin(view)
     assert named is not None
     assert named.plan.standby[0].device == "e3"
 
@@ -61,14 +68,14 @@ def test_a_policy_leaves_a_worker_out_of_reach(
 ) -> None:
     """Only e1 is there at first; at 1.5 s it goes out of reach and e2 comes."""
     plan = subject.plan("e1", 2, fleet)
-    steering = policy_steering(strategy, plan, {}, 20, seed=0)
+    steering = steering_of(strategy, plan, {}, 20)
     trace = Trace((
         Moment(0.0, device="e2", in_reach=False), Moment(0.0, device="e3", in_reach=False),
         Moment(1.5, device="e1", in_reach=False), Moment(1.5, device="e2", in_reach=True),
     ))  # fmt: skip
     ran = go(shared, steering.policy, 700, trace=trace,
              paced=frozenset(fleet.names), standby="auto")  # fmt: skip
-    assert sorted(ran.live.losses) == list(range(700))
+    assert sorted(ran.losses) == list(range(700))
     kinds = set(ran.kinds)
     assert kinds >= {"device_lost", "recovered"}
     lost = next(e for e in ran.live.events if e["kind"] == "device_lost")
@@ -76,17 +83,17 @@ def test_a_policy_leaves_a_worker_out_of_reach(
     recovered = next(e for e in ran.live.events if e["kind"] == "recovered")
     assert recovered["worker"][0] == "e1"
     assert recovered["repeated"] <= 2 * 4
-    assert setting_of(ran.live.run.plan).worker in ("e2", None)
+    assert setting_of(ran.live.plan).worker in ("e2", None)
 
 
 def test_options_that_cannot_be_right_are_refused(subject: Subject, fleet: Fleet) -> None:
     plan = subject.plan("e1", 2, fleet)
     with pytest.raises(InputError, match="worker or home"):
-        policy_steering("edgemove", plan, {"labels": "nowhere"}, None, 0)
+        steering_of("edgemove", plan, {"labels": "nowhere"}, None)
     with pytest.raises(InputError, match="no device 'e9'"):
-        policy_steering("edgemove", plan, {"standby": "e9"}, None, 0)
+        steering_of("edgemove", plan, {"standby": "e9"}, None)
     with pytest.raises(InputError, match="tier 'cloud'"):
-        policy_steering("device-cloud", plan, {}, None, 0)
+        steering_of("device-cloud", plan, {}, None)
 
 
 def test_device_cloud_keeps_its_machine_in_a_live_run_and_cuts_again_when_the_link_gets_slow(
@@ -98,17 +105,17 @@ def test_device_cloud_keeps_its_machine_in_a_live_run_and_cuts_again_when_the_li
         for d in fleet.devices
     )
     slower = Fleet(devices, fleet.link)
-    steering = policy_steering("device-cloud", subject.plan("e3", 2, slower), {}, 20, seed=0)
+    steering = steering_of("device-cloud", subject.plan("e3", 2, slower), {}, 20)
     trace = Trace((Moment(1.0, link=("phone", "e3"), up_mbps=0.25, down_mbps=0.25),))
     ran = go(shared, steering.policy, 300, start=("e3", 2), trace=trace, on=slower,
              reference="e3", paced=frozenset(fleet.names))  # fmt: skip
-    assert sorted(ran.live.losses) == list(range(300))
+    assert sorted(ran.losses) == list(range(300))
     assert set(ran.kinds) == {"replanned"}
     first, *_, last = ran.live.events
     assert first["why"] == "the best cut for the cloud"
     assert last["why"] == "the data rates changed"
     assert last["cut"][0] < last["cut"][1] == 3
-    assert setting_of(ran.live.run.plan) == Setting("e3", 3, 2)
+    assert setting_of(ran.live.plan) == Setting("e3", 3, 2)
 
 
 def test_a_short_run_shortens_the_papers_cycles_unless_told_otherwise(
@@ -117,7 +124,7 @@ def test_a_short_run_shortens_the_papers_cycles_unless_told_otherwise(
     plan = subject.plan("e1", 2, fleet)
 
     def every(strategy: str, given: int | None, scale: float) -> int:
-        return policy_steering(strategy, plan, {}, given, 0, scale).every
+        return steering_of(strategy, plan, {}, given, scale).every
 
     assert every("edgemove", None, 1.0) == 500
     assert every("edgemove", None, 0.1) == 50

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from weft.plans.online import Setting
 from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.run import crew as crew_module
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire.frames import Header, unpack_header
-from weft.strategies.edgemove.online.policy import Setting
 
 Subject = Any
 STEPS = 40

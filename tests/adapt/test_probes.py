@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from weft.adapt.probe_network import MOST, probe_network, profile_flops, segment_flops
 from weft.fleet.trace import Moment, Trace
 from weft.graph.execute import Runner
+from weft.plans.online import Setting
 from weft.runtime.emulate.local import LocalFleet
-from weft.strategies.edgemove.online.policy import Setting
 
 Subject = Any
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
-from weft import api
 from weft.adapt.replan import Replanning
 from weft.adapt.steer import View
 from weft.adapt.watch import Watch
+from weft.errors import InputError, WeftError
 from weft.fleet.fleet import Device, Fleet, Link
+from weft.planning.decide import decide
+from weft.planning.task import make_task
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan
 from weft.program.lower.lower import lower
@@ -29,11 +32,11 @@ FLEET = Fleet(
 
 @pytest.fixture
 def plan(subject: Subject) -> Plan:
-    task = api.make_task(
+    task = make_task(
         derive_profile(subject.graph, FLEET), FLEET, batch=32, source="phone",
         options={"micro_batches": 2},
     )  # fmt: skip
-    return api.decide("chain", task)
+    return decide("chain", task)
 
 
 def happened(plan: Plan, **slower: float) -> Timeline:
@@ -113,3 +116,42 @@ def test_a_lost_device_is_planned_around(plan: Plan) -> None:
     change = steering.lost(view(plan, Watch(plan), 5, {"phone", "far"}), "near")
     assert "near" not in change.plan.devices
     assert "near" not in change.plan.fleet.names
+
+
+@pytest.mark.parametrize("strategy", ["hiertrain+", "hiertrain", "all-edge"])
+def test_a_strategy_that_needs_the_lost_device_gives_way_to_one_that_does_not(
+    subject: Subject, strategy: str
+) -> None:
+    task = make_task(derive_profile(subject.graph, FLEET), FLEET, batch=32, source="phone")
+    plan = decide(strategy, task)
+    steering = Replanning(strategy, plan)
+    watch = Watch(plan)
+    change = steering.lost(view(plan, watch, 5, {"phone", "far"}), "near")
+    assert "near" not in change.plan.devices
+    assert change.plan.micro_batches == 1
+    assert f"{strategy} cannot plan without it, chain can" in change.why
+    # It goes on with what fits, and the device's return brings the strategy back.
+    assert steering.look(view(change.plan, watch, 6, {"phone", "far"})) is None
+    back = steering.look(view(change.plan, watch, 7))
+    assert back is None or back.plan.strategy == strategy
+    assert steering.failures() == []
+
+
+def test_a_plan_that_the_run_forbids_is_not_taken_after_a_loss(plan: Plan) -> None:
+    def whole_only(candidate: Plan) -> None:
+        if candidate.micro_batches > 1:
+            raise InputError("whole minibatches only")
+
+    asked = view(plan, Watch(plan), 5, {"phone", "far"})
+    steering = Replanning("chain", plan, options={"micro_batches": 2})
+    change = steering.lost(replace(asked, check=whole_only), "near")
+    assert change.plan.micro_batches == 1
+
+
+def test_where_nothing_fits_every_reason_is_told(plan: Plan) -> None:
+    def nothing(candidate: Plan) -> None:
+        raise WeftError(f"not {candidate.strategy}")
+
+    asked = replace(view(plan, Watch(plan), 5, {"phone", "far"}), check=nothing)
+    with pytest.raises(WeftError, match=r"no plan for far, phone: all-edge: .*chain: not chain"):
+        Replanning("all-edge", plan).lost(asked, "near")

@@ -223,3 +223,36 @@ def test_a_view_that_is_changed_in_place_is_refused() -> None:
         capture(ViewChanged(), torch.zeros(2, 3))
     with pytest.raises(InputError, match="no batch dimension"):
         capture(nn.Identity(), torch.tensor(1.0))
+
+
+def test_a_tensor_that_a_network_does_not_own_is_refused() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 2)
+            self.scale = torch.tensor([2.0, 3.0])
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(x) * self.scale
+
+    with pytest.raises(
+        InputError, match=r"scaled uses tensors \(of shape \(2,\)\).*register_buffer"
+    ):
+        capture(Scaled(), torch.zeros(2, 4))
+
+
+def test_what_cannot_be_captured_is_told_once_and_by_the_error(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    class Branching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.fc(x)
+            return y if y.sum() > 0 else -y
+
+    with pytest.raises(InputError, match="branching cannot be captured"):
+        capture(Branching(), torch.zeros(2, 4))
+    assert capfd.readouterr() == ("", "")

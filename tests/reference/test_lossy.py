@@ -13,11 +13,12 @@ from weft.data.dataset import Dataset
 from weft.errors import InputError
 from weft.fleet.losses import TESTING, TRAINING, Draws, uniform, uniforms
 from weft.fleet.radio import topology
+from weft.graph.split.lost_values import LostValues
 from weft.graph.split.masked import Perceptron
-from weft.graph.split.missing import Update
+from weft.plans.delivery import Routes, chance
 from weft.reference.lossy import Channel, evaluate, train
 from weft.strategies.stitchnet.mapping import MAPPERS, Spread, mix_mapped
-from weft.strategies.stitchnet.paths import Path, Routes, chance, plan_routes, slots, wanted
+from weft.strategies.stitchnet.paths import Path, plan_routes, slots, wanted
 
 Array = NDArray[np.float64]
 WIDTHS, INPUTS, CLASSES, BATCH = (12, 8, 10, 8), 7, 3, 5
@@ -41,7 +42,7 @@ class Device:
         return list(zip(self.w, self.b, strict=True))
 
     def forward(self, layer: int, heard: dict[int, Array], senders: dict[int, list[int]],
-                width: int, update: Update, own: Array | None) -> Array:  # fmt: skip
+                width: int, update: LostValues, own: Array | None) -> Array:  # fmt: skip
         """The values of its neurons, from what it heard; what it used is kept for the gradient."""
         x = np.zeros((BATCH, width))
         for sender, units in senders.items():
@@ -155,12 +156,12 @@ class Swarm:
         return found
 
 
-def new_net(update: Update = "zero") -> Perceptron:
+def new_net(update: LostValues = "zero") -> Perceptron:
     sizes = (INPUTS, *WIDTHS, CLASSES)
     return Perceptron(sizes, seed=3, update=update, dtype=torch.float64)
 
 
-def channel_of(spread: Spread, routes: Routes, exponent: float, update: Update) -> Channel:
+def channel_of(spread: Spread, routes: Routes, exponent: float, update: LostValues) -> Channel:
     delivery = PLACE.delivery(exponent)
     return Channel(spread, routes, delivery, seed=5, update=update, dtype=torch.float64)
 
@@ -198,7 +199,7 @@ def agree(channel: Channel, steps: int = 4) -> int:
 
 @pytest.mark.parametrize("update", ["zero", "own"])
 @pytest.mark.parametrize("path", ["direct", "coordinator", "subpath"])
-def test_masks_equal_devices_one_by_one(path: Path, update: Update) -> None:
+def test_masks_equal_devices_one_by_one(path: Path, update: LostValues) -> None:
     prr = PLACE.measured(3.9)
     spread = mix_mapped(prr, WIDTHS)
     assert agree(channel_of(spread, plan_routes(path, prr, spread), 3.9, update)) == 4

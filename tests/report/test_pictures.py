@@ -23,7 +23,7 @@ def words(path: Path) -> str:
 
 
 def test_a_plan_picture_names_devices_layers_and_bytes(plan: Plan, tmp_path: Path) -> None:
-    plan.draw(tmp_path / "plan.svg")
+    draw_plan(plan, tmp_path / "plan.svg")
     text = words(tmp_path / "plan.svg")
     for word in ("pi", "nuc", "cloud", "conv1", "fc2", "11.1 MB", "chain: alexnet", "3.21 s"):
         assert word in text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from weft.api import Row
+from weft.planning.compare import Row
 from weft.plans.plan import Part, Plan, Shard
 from weft.plans.profile import Profile
 from weft.program.timeline import Timeline
@@ -16,7 +16,7 @@ def lines_with(text: str, word: str) -> list[str]:
 
 
 def test_a_printed_plan_names_every_device_its_layers_and_its_price(plan: Plan) -> None:
-    text = str(plan)
+    text = render(plan_table(plan))
     assert text.splitlines()[0] == "chain: alexnet, batch 128, 3.21 s a step predicted"
     (pi,) = lines_with(text, "conv1 to conv2 (0-1)")
     assert pi.split()[:2] == ["pi", "device"]

@@ -19,10 +19,10 @@ from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan, Shard
 from weft.program.timeline import Timeline
 from weft.runtime.emulate.local import LocalFleet
-from weft.runtime.run.coordinator import Coordinator
 from weft.runtime.run.crew import Crew
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.outcome import Outcome
+from weft.runtime.run.run import Run
 from weft.runtime.wire import messages as msg
 
 settings.register_profile("weft", deadline=None)  # the first call of many operators is slow
@@ -140,20 +140,20 @@ def run_plan(nodes: LocalFleet) -> Callable[..., Ran]:
         steps: int,
         *,
         crew: Crew | None = None,
-        between: Callable[[Coordinator], None] = lambda _: None,
+        between: Callable[[Run], None] = lambda _: None,
         **changes: Any,
     ) -> Ran:
         """Runs a plan on the shared nodes; `between` is called when all are prepared."""
         wanted = Settings(shaping="fabric", scratch=nodes.scratch, same_clock=True)
         wanted = replace(wanted, **changes)
-        with Coordinator(
+        with Run(
             crew or nodes.crew, plan, subject.graph, subject.state(), wanted, subject.feed
-        ) as coordinator:
-            coordinator.prepare()
-            between(coordinator)
-            outcome = coordinator.steps(0, steps)
-            state, _ = coordinator.collect()
-            timeline, spans = coordinator.timeline()
+        ) as running:
+            running.prepare()
+            between(running)
+            outcome = running.steps(0, steps)
+            state, _ = running.collect()
+            timeline, spans = running.timeline()
         return Ran(state, outcome, timeline, spans)
 
     return run

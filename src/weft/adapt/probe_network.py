@@ -13,7 +13,8 @@ import itertools
 import math
 import random
 
-from weft.graph.network import Node, Ref, Segment, State, Value
+from weft.graph.network import Node, Segment, State, Value
+from weft.graph.operators.calls import dense, relu
 from weft.plans.profile import Profile
 
 FEWEST, MOST = 3, 9  # layers
@@ -41,12 +42,10 @@ def _dense(widths: list[int], draw: random.Random) -> Segment:
     before = "x"
     for n, (a, b) in enumerate(itertools.pairwise(widths)):
         state[f"w{n}"], state[f"b{n}"] = State((b, a), "float32"), State((b,), "float32")
-        nodes.append(
-            Node(f"y{n}", "aten.linear.default", [Ref(before), Ref(f"w{n}"), Ref(f"b{n}")])
-        )
+        nodes.append(dense(f"y{n}", before, f"w{n}", f"b{n}"))
         before = f"y{n}"
         if draw.random() < 0.7:
-            nodes.append(Node(f"z{n}", "aten.relu.default", [Ref(before)]))
+            nodes.append(relu(f"z{n}", before))
             before = f"z{n}"
     return Segment(
         first=0,

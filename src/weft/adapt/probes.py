@@ -17,8 +17,8 @@ from weft.adapt.probe_network import probe_network, profile_flops
 from weft.adapt.watch import Watch
 from weft.errors import WeftError
 from weft.plans.profile import DeviceTimes
-from weft.runtime.run.coordinator import Coordinator
 from weft.runtime.run.crew import Event
+from weft.runtime.run.run import Run
 from weft.runtime.wire import messages as msg
 
 SPENT_S = 0.02  # a probe's data shall take about this long to cross
@@ -27,7 +27,7 @@ EXCHANGE_S = 0.75  # longer than any exchange with a server that is worth having
 
 
 class Probes:
-    def __init__(self, run: Coordinator, watch: Watch) -> None:
+    def __init__(self, run: Run, watch: Watch) -> None:
         self.run, self.watch = run, watch
         self.out_of_reach: set[str] = set()
         self._waiting: set[str] = set()
@@ -52,7 +52,7 @@ class Probes:
             paced = server in self.run.settings.paced
             times = plan.profile.devices[server]
             network = msg.TestNetwork(
-                self.run.run, probe_network(flops, secrets.randbits(32)), plan.batch,
+                self.run.run_id, probe_network(flops, secrets.randbits(32)), plan.batch,
                 secrets.randbits(32), _whole(times, last, plan.batch) if paced else 0.0,
             )  # fmt: skip
             with contextlib.suppress(WeftError):  # it has just gone: it will be missed elsewhere
@@ -81,7 +81,7 @@ class Probes:
         if not sizes:
             return
         self._waiting, self._since = set(sizes), time.monotonic()
-        command = msg.ProbeServers(self.run.run, sizes, EXCHANGE_S)
+        command = msg.ProbeServers(self.run.run_id, sizes, EXCHANGE_S)
         self.run.crew.ask(source, command, self.run.settings.deadline_s)
 
     def wait(self, seconds: float) -> None:

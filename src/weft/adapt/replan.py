@@ -14,11 +14,15 @@ from collections.abc import Mapping
 
 import msgspec
 
-from weft import api
-from weft.adapt.steer import Change, View
-from weft.errors import InputError, WeftError
+from weft.adapt.steer import View
+from weft.errors import WeftError
+from weft.graph.network import Graph
+from weft.planning.decide import decide
+from weft.planning.task import make_task
 from weft.plans.plan import Plan
-from weft.plans.profile import Profile
+from weft.plans.task import Task
+from weft.runtime.run.advice import Change
+from weft.runtime.run.survivors import plan_that_fits, shards_of, within
 from weft.simulate.price import price
 
 
@@ -31,15 +35,21 @@ class Replanning:
         plan: Plan,
         *,
         options: Mapping[str, object] | None = None,
+        graph: Graph | None = None,
         every: int = 50,
         band: float = 0.10,  # of the step time: how much it may wander before it means something
         gain: float = 0.05,  # what a new plan must promise, to be worth the change
     ) -> None:
-        self.strategy, self.options = strategy, dict(options or {})
+        self.strategy, self.options, self.graph = strategy, dict(options or {}), graph
         self.every, self.band, self.gain = every, band, gain
         self._fleet, self._profile = plan.fleet, plan.profile  # as they were meant to be
         self._reference: float | None = None
         self._reach: frozenset[str] | None = None
+        self._failures: list[str] = []
+
+    def failures(self) -> list[str]:
+        failures, self._failures = self._failures, []
+        return failures
 
     def first(self, plan: Plan) -> Plan:
         return plan
@@ -62,32 +72,38 @@ class Replanning:
         if abs(moved) <= self.band and not new:
             return None
         self._reference = period
-        found, before = self._decide(view, view.reach), self._price(view)
+        try:
+            found = self._decide(view, view.reach)
+        except WeftError as error:
+            self._failures.append(str(error))
+            return None
+        before = self._price(view)
         assert found.predicted is not None
         if _same(found, view.plan) or found.predicted.seconds > before * (1 - self.gain):
             return None
         self._reference = None
         why = f"{', '.join(sorted(new))} came" if new else f"a step takes {moved:+.0%}"
         why += f"; predicted {found.predicted.seconds:.4g} s in place of {before:.4g} s"
-        return Change(self._as_meant(found, view.reach), why, _what(view.plan, found))
+        return Change(self._as_meant(found, view.reach), why, shards_of(view.plan, found))
 
     def lost(self, view: View, device: str) -> Change:
         reach = view.reach - {device}
-        try:
-            found = self._decide(view, reach)
-        except InputError:  # the user's options name the device: then without them
-            self.options = {}
-            found = self._decide(view, reach)
+        found, why = plan_that_fits(self.strategy, self._task(view, reach), view.check)
         self._reference, self._reach = None, reach
-        return Change(self._as_meant(found, reach), f"{device} is gone", _what(view.plan, found))
+        plan = self._as_meant(found, reach)
+        return Change(plan, f"{device} is gone{why}", shards_of(view.plan, found))
 
     def _decide(self, view: View, reach: frozenset[str]) -> Plan:
-        task = api.make_task(
-            _profile(view.watch.profile(), reach), view.watch.fleet().within(reach),
-            batch=view.plan.batch, mode="train", options=self.options, source=view.plan.source,
-            optimizer=view.plan.optimizer,
+        plan = decide(self.strategy, self._task(view, reach))
+        view.check(plan)
+        return plan
+
+    def _task(self, view: View, reach: frozenset[str]) -> Task:
+        return make_task(
+            within(view.watch.profile(), reach), view.watch.fleet().within(reach),
+            batch=view.plan.batch, mode="train", options=self.options, graph=self.graph,
+            source=view.plan.source, optimizer=view.plan.optimizer,
         )  # fmt: skip
-        return api.decide(self.strategy, task)
 
     def _price(self, view: View) -> float:
         """What the plan that runs costs under the measured conditions."""
@@ -102,22 +118,10 @@ class Replanning:
     def _as_meant(self, plan: Plan, reach: frozenset[str]) -> Plan:
         """With the fleet and the profile that the run began with: emulated devices are paced by them."""
         return msgspec.structs.replace(
-            plan, fleet=self._fleet.within(reach), profile=_profile(self._profile, reach)
+            plan, fleet=self._fleet.within(reach), profile=within(self._profile, reach)
         )
-
-
-def _profile(profile: Profile, reach: frozenset[str]) -> Profile:
-    devices = {name: times for name, times in profile.devices.items() if name in reach}
-    return msgspec.structs.replace(profile, devices=devices)
 
 
 def _same(a: Plan, b: Plan) -> bool:
     fields = ("shards", "micro_batches", "in_flight", "ahead", "stale", "codec", "schedule")
     return all(getattr(a, f) == getattr(b, f) for f in fields)
-
-
-def _what(before: Plan, after: Plan) -> dict[str, object]:
-    def told(plan: Plan) -> list[str]:
-        return [f"{s.device} {s.layers[0]}-{s.layers[1]}" for s in plan.shards]
-
-    return {"shards": [told(before), told(after)]}

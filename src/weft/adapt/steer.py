@@ -9,18 +9,19 @@ in flight; `Replanning` (replan.py) asks any strategy again with what was measur
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
 from weft.adapt.watch import Watch
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
+from weft.plans.online import Decision, Labels, Online, Seen, Server, Setting
 from weft.plans.plan import Plan, Shard
-from weft.strategies.edgemove.online.policy import Decision, Policy, Seen, Server, Setting
+from weft.runtime.run.advice import Change
 
-Labels = Literal["worker", "home"]
 PROBE = 20  # minibatches that a probe counts for: made to be exact, one step of a whole network
 HELD_BACK = 0.5  # a standby may take up at most this share of the wire's time per period
 
@@ -36,14 +37,8 @@ class View:
     reach: frozenset[str]  # devices that are there and can be reached, the source among them
     present: frozenset[str]  # devices that are there, whether the source reaches them or not
     faster: tuple[str, ...] = ()  # servers that have told since the last look that they got faster
-
-
-@dataclass(frozen=True)
-class Change:
-    plan: Plan
-    why: str
-    what: dict[str, Any] = field(default_factory=dict)  # for the run's events
-    pause_s: float = 0.0  # training stops so long before: for a profile, layer by layer
+    # WeftError where the run cannot go on under a plan, whatever it costs (its loss forbids it)
+    check: Callable[[Plan], None] = lambda plan: None
 
 
 class Steering(Protocol):
@@ -65,6 +60,10 @@ class Steering(Protocol):
     def look(self, view: View) -> Change | None: ...
 
     def lost(self, view: View, device: str) -> Change: ...
+
+    def failures(self) -> list[str]:
+        """Why there was no advice since it was last asked: errors of planning do not end a run."""
+        ...
 
 
 def setting_of(plan: Plan) -> Setting:
@@ -92,40 +91,34 @@ def plan_for(
         shards = (Shard(client, (0, cut - 1)), Shard(worker, (cut, end)))
         shards += (Shard(client, (last, last)),) if end < last else ()
     copies = () if worker is None or standby is None else (Shard(standby, shards[1].layers),)
-    decisions = {
-        **like.decisions, "worker": worker, "cut": cut, "in_flight": setting.in_flight,
-        "standby": standby if copies else None, "labels": labels,
-    }  # fmt: skip
-    return msgspec.structs.replace(
+    plan = msgspec.structs.replace(
         like,
         shards=shards,
         standby=copies,
         stale=setting.in_flight - 1 if worker is not None else 0,
         codec=setting.codec if worker is not None else like.codec,
-        decisions=decisions,
+    )
+    return plan.deciding(
+        worker=worker,
+        cut=cut,
+        in_flight=setting.in_flight,
+        standby=standby if copies else None,
+        labels=labels,
     )
 
 
 class PolicySteering:
-    """A Policy for one client and its servers, on a live run.
-
-    `reference` is the server whose times the policy's costs are: others are so many times slower.
-    """
+    """A strategy's policy for one client and its servers, on a live run."""
 
     probes = True
 
     def __init__(
         self,
-        policy: Policy,
-        reference: str,
-        *,
-        standby: str = "auto",
-        labels: Labels = "worker",
-        profiled: int = 100,  # minibatches of a layer-by-layer profile, where a policy wants one
+        online: Online,
     ) -> None:
-        self.policy, self.every = policy, policy.every
-        self._reference, self._profiled = reference, profiled
-        self._standby, self._labels = standby, labels
+        self.policy, self.every = online.policy, online.policy.every
+        self._reference, self._profiled = online.reference, online.profiled
+        self._standby, self._labels = online.standby, online.labels
         self._asked = False  # the policy waits for probes
         self._fleet: Fleet | None = None  # the whole, whoever is there
 
@@ -167,6 +160,9 @@ class PolicySteering:
         alone = Setting(None, len(view.plan.profile.layers))
         why = f"{device} is gone and no server is left: the client trains alone"
         return self._change(Decision(alone, why), view)
+
+    def failures(self) -> list[str]:
+        return []
 
     def _change(self, decision: Decision, view: View) -> Change:
         plan = self._plan(decision.setting, view)

@@ -1,33 +1,43 @@
-"""Training on a fleet that changes: the call behind `weft.train` and `weft train`.
+"""Training on a fleet: the call behind `weft.train` and `weft train`.
 
 result = weft.train(model, "mnist5k", nn.CrossEntropyLoss(), fleet=fleet, strategy="edgemove+",
                     steps=400, local=True, trace=Trace.load("moving.json", fleet))
-result.events
-
-It takes the arguments of `weft.runtime.run.train.train`. With `adapt` the run watches itself and asks its
-strategy for a new plan when the step time leaves its band, or a device is lost. Strategies that are
-made of online decisions (EdgeMove and its baselines) always do; `adapt=False` keeps their first plan.
+result.model          # an ordinary nn.Module with the trained weights
+result.events         # what happened on the way
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
+import msgspec
 from torch import nn
 
-from weft.adapt.conduct import Adaptive
-from weft.adapt.policies import has_policy, policy_steering
+from weft.adapt.adaptive import Adaptive
 from weft.adapt.replan import Replanning
-from weft.adapt.steer import Steering
+from weft.adapt.steer import PolicySteering, Steering
 from weft.errors import InputError
+from weft.fleet.fleet import Fleet
+from weft.fleet.trace import Trace
+from weft.graph.optimizer import Optimizer
+from weft.planning.features import require
+from weft.planning.task import BATCH
+from weft.plans import registry
+from weft.plans.online import OnlineRequest
 from weft.plans.plan import Plan
+from weft.plans.profile import Profile
+from weft.plans.protocols import Feature
+from weft.runtime.run.checks import is_cross_entropy
 from weft.runtime.run.feeds import Data
-from weft.runtime.run.results import TrainResult
-from weft.runtime.run.train import train as run
-from weft.runtime.run.trainee import Loss
+from weft.runtime.run.launch import Place
+from weft.runtime.run.results import Step, TrainResult
+from weft.runtime.run.train import AdviserFor, OnLoss, Options, start
+from weft.runtime.run.workload.asked import Asked, Loss
+from weft.runtime.run.workload.find import strategy_of, workload_of
 
 LONG = 3000  # minibatches of a run that has time for the papers' cycles
+LOOK_EVERY = 50  # minibatches, where a strategy has no cycle of its own
 
 
 def train(
@@ -35,39 +45,130 @@ def train(
     data: Data,
     loss: Loss,
     *,
-    strategy: str = "chain",
+    fleet: Fleet | None = None,
+    plan: Plan | None = None,
+    strategy: str | None = None,
+    steps: int = 100,
+    batch: int | None = None,
+    optimizer: Optimizer | str = "sgd",
+    lr: float | None = None,
+    local: bool = False,
+    netns: bool = False,
+    join: str | Sequence[str] | None = None,
+    profile: Profile | None = None,
     options: Mapping[str, object] | None = None,
+    seed: int = 0,
+    deadline: float = 30.0,
+    out: str | Path | None = None,
+    resume: bool = False,
+    save_every: int | None = None,
+    on_loss: OnLoss = "recover",
+    keep_every: int | None = None,
     adapt: bool | None = None,
     look_every: int | None = None,
-    keep_every: int = 100,
-    seed: int = 0,
-    **given: Any,
+    trace: Trace | None = None,
+    name: str = "",
+    group: str = "weft",
+    config: str | None = None,
+    on_progress: Callable[[Step], None] | None = None,
 ) -> TrainResult:
-    """`look_every` minibatches lie between two looks: small values follow a changing fleet faster and
-    measure less well. By default a run of fewer than 3,000 minibatches shortens its policy's cycles in
-    proportion. `keep_every` is how often weights are collected where only one device has them: what
-    a loss throws the run back to."""
+    """Plans (unless a plan is given), starts or finds the fleet, trains, and brings the weights home.
+
+    `deadline` is how long any device waits for another before the run ends with an error: raise it
+    where one transfer may take longer. `save_every` minibatches lie between two saves to `out`.
+    `on_loss` says what happens when a device is gone: the others recover and go on, or the run stops
+    with an error. `keep_every` minibatches lie between two copies that a run goes back to; by default
+    copies cost about 2% of the run. With `adapt` the run watches itself and asks its strategy for a new
+    plan when the step time leaves its band; strategies that are made of online decisions (EdgeMove and its
+    baselines) always do, unless `adapt=False`. `look_every` minibatches lie between two looks: small
+    values follow a changing fleet faster and measure less well. `trace` makes an emulated fleet
+    change in time.
+    """
+    fleet, name_of_strategy = _what_to_run(fleet, plan, strategy)
+    _check(steps=steps, keep_every=keep_every, save_every=save_every)
+    if deadline <= 0:
+        raise InputError(f"deadline {deadline} is not allowed; it must be above 0 seconds")
     if look_every is not None and look_every < 2:
         raise InputError(f"look_every {look_every} is not allowed; it must be at least 2")
-    if keep_every < 1:
-        raise InputError(f"keep_every {keep_every} is not allowed; it must be at least 1")
-    conductor = None
-    scale = min(1.0, given["steps"] / LONG) if "steps" in given else 1.0
-    if adapt or (adapt is None and has_policy(strategy)):
+    if trace is not None and not local:
+        raise InputError("a trace is for an emulated fleet: it goes with --local")
+    ends = (join,) if isinstance(join, str) else tuple(join or ())
+    asked = Asked(
+        model=model, data=data, loss=loss, fleet=fleet, strategy=name_of_strategy, plan=plan,
+        steps=steps, batch=_batch(batch, plan), rule=_optimizer(optimizer, lr),
+        place=Place(local, netns, ends, group=group, config=config), options=options or {},
+        seed=seed, deadline=deadline, profile=profile, name=name, on_progress=on_progress,
+    )  # fmt: skip
+    adviser = _adviser(asked, adapt, look_every)
+    kept = Options(Path(out) if out is not None else None, resume, save_every, trace, on_loss,
+                   keep_every, adviser)  # fmt: skip
+    wanted: dict[Feature, bool] = {
+        "adapt": bool(adapt), "trace": trace is not None, "own loss": not is_cross_entropy(loss),
+        "own data": not isinstance(data, str), "plan file": plan is not None,
+        "save and resume": resume or save_every is not None,
+    }  # fmt: skip
+    require(strategy_of(asked), *(feature for feature, is_wanted in wanted.items() if is_wanted))
+    return start(asked, kept, workload_of(asked))
 
-        def steering(plan: Plan) -> Steering:
-            if has_policy(strategy):
-                return policy_steering(strategy, plan, options or {}, look_every, seed, scale)
-            return Replanning(strategy, plan, options=options, every=look_every or 50)
 
-        conductor = Adaptive(steering, keep_every=keep_every)
-    return run(
-        model,
-        data,
-        loss,
-        strategy=strategy,
-        options=options,
-        seed=seed,
-        conductor=conductor,
-        **given,
-    )
+def _what_to_run(fleet: Fleet | None, plan: Plan | None, strategy: str | None) -> tuple[Fleet, str]:
+    if plan is not None:
+        if plan.mode != "train":
+            raise InputError(f"this plan of {plan.strategy} is for {plan.mode}, not for training")
+        if strategy is not None and strategy != plan.strategy:
+            raise InputError(
+                f"the plan is of strategy {plan.strategy}, but {strategy} was asked for; "
+                "give a plan or a strategy"
+            )
+        return plan.fleet, plan.strategy
+    if fleet is None:
+        raise InputError("train needs a fleet or a plan")
+    return fleet, strategy or registry.DEFAULT
+
+
+def _check(**counts: int | None) -> None:
+    for name, value in counts.items():
+        if value is not None and value < 1:
+            raise InputError(f"{name} {value} is not allowed; it must be at least 1")
+
+
+def _batch(batch: int | None, plan: Plan | None) -> int:
+    if plan is not None and batch is not None and batch != plan.batch:
+        raise InputError(f"batch {batch} was asked for, but the plan is for batch {plan.batch}")
+    chosen = plan.batch if plan else BATCH["train"] if batch is None else batch
+    if chosen < 1:
+        raise InputError(f"batch {chosen} is not allowed; it must be at least 1")
+    return chosen
+
+
+def _adviser(asked: Asked, adapt: bool | None, look_every: int | None) -> AdviserFor | None:
+    """Who may change the plan: a strategy's own policy, or the strategy asked again."""
+    strategy = strategy_of(asked)
+    online = strategy.online is not None
+    if not (online if adapt is None else adapt):
+        return None
+    scale = min(1.0, asked.steps / LONG)
+
+    def steering(plan: Plan) -> Steering:
+        if online:
+            request = OnlineRequest(plan, asked.options, look_every, scale, asked.seed)
+            return PolicySteering(strategy.make_online(request))
+        return Replanning(
+            asked.strategy, plan, options=asked.options, every=look_every or LOOK_EVERY
+        )
+
+    return lambda plan: Adaptive(steering)
+
+
+def _optimizer(given: Optimizer | str, lr: float | None) -> Optimizer:
+    if isinstance(given, Optimizer):
+        return given
+    rate = lr if lr is not None else (0.001 if given.startswith("adam") else 0.05)
+    if not 0 < rate < 1e6:
+        raise InputError(f"learning rate {rate} is not allowed; it must be above 0")
+    try:
+        return msgspec.convert({"name": given, "lr": rate}, Optimizer)
+    except msgspec.ValidationError as error:
+        raise InputError(
+            f"optimizer {given!r}: {error}; there are sgd, momentum, adam, adamw"
+        ) from None

@@ -10,7 +10,6 @@ import typer
 from weft.commands.app import app, say, show, show_json
 from weft.commands.options import Json
 from weft.commands.running import progress_bar
-from weft.fleet.parse import parse_fleet
 
 FLEET = """
 [[device]]
@@ -54,20 +53,27 @@ def demo(
     \b
     Example:  weft demo
     """
+    from weft.runtime.emulate.forked import warm
+
+    warm()  # the emulated devices' process imports torch while this one does
     import torch
     from torch import nn
 
-    from weft import api, zoo
+    from weft import zoo
+    from weft.adapt.train import train
     from weft.data import load
+    from weft.fleet.parse import parse_fleet
     from weft.graph.optimizer import Optimizer
+    from weft.planning.compare import compare
+    from weft.planning.decide import decide
+    from weft.planning.task import make_task
     from weft.program.lower.lower import lower
     from weft.report.pictures import draw_gantt, draw_plan
     from weft.report.results import train_document, train_table
     from weft.report.tables import compare_table, plan_table
     from weft.report.trace import save_trace
     from weft.runtime.run.feeds import source_of
-    from weft.runtime.run.train import train
-    from weft.runtime.run.trainee import prepare, profile_for
+    from weft.runtime.run.workload.one_network import prepare, profile_for
     from weft.simulate.simulate import simulate
 
     fleet, batch, rule = parse_fleet(FLEET, "the demo's fleet"), 64, Optimizer("momentum", 0.02)
@@ -79,16 +85,16 @@ def demo(
         model, source_of("mnist5k", batch, 0), loss, fleet, batch=batch, rule=rule, emulated=True,
         name="lenet5",
     )  # fmt: skip
-    task = api.make_task(
+    task = make_task(
         profile_for(trainee, fleet, None),
         fleet,
         batch=batch,
         graph=trainee.graph,
         optimizer=rule.name,
     )
-    rows = api.compare(task)
+    rows = compare(task)
     best = next(row for row in rows if row.valid)
-    plan = api.decide(best.strategy, task)
+    plan = decide(best.strategy, task)
     if not json:
         show(compare_table(rows, f"lenet5, batch {batch}, one training step on pi, nuc and cloud"))
         show(plan_table(plan))

@@ -7,14 +7,10 @@ from typing import Annotated
 
 import typer
 
-from weft import api
 from weft.commands import values
 from weft.commands.app import app, say, show, show_json, writing
 from weft.commands.options import Classes, InputShape, Json, Model
 from weft.errors import InputError
-from weft.plans import registry
-from weft.plans.derive import load_profile, save_profile
-from weft.report.tables import list_table, profile_table
 
 
 @app.command()
@@ -25,6 +21,7 @@ def models(json: Json = False) -> None:
     Example:  weft models
     """
     from weft import zoo
+    from weft.report.tables import list_table
 
     found = [zoo.get(name) for name in zoo.names()]
     if json:
@@ -45,22 +42,39 @@ def models(json: Json = False) -> None:
 
 
 @app.command()
-def strategies(json: Json = False) -> None:
+def strategies(
+    features: Annotated[
+        bool, typer.Option("--features", help="What a run with each of them can do besides.")
+    ] = False,
+    json: Json = False,
+) -> None:
     """List the ways to split a network, and the options that --set gives each.
+
+    With --features: for every strategy what works, what is refused and why, and what is not yet shown by
+    a recorded run ("untested").
 
     \b
     Example:  weft strategies
+              weft strategies --features
     """
-    found = [registry.get(name) for name in registry.names()]
-    if json:
-        rows = [
-            {"name": s.name, "summary": s.summary, "modes": s.modes, "options": dict(s.options)}
-            for s in found
-        ]
-        show_json({"strategies": rows})
+    from weft.planning.features import matrix
+    from weft.plans import registry
+    from weft.report.strategies import abilities, features_table, strategy_document
+    from weft.report.tables import list_table
+
+    if features:
+        table = matrix()
+        show_json(table) if json else show(features_table(table))
         return
-    texts = [(s.name, ", ".join(s.modes), ", ".join(s.options), s.summary) for s in found]
-    show(list_table(("strategy", "for", "--set", "what it does"), texts))
+    records = [registry.get(name) for name in registry.names()]
+    if json:
+        show_json({"strategies": [strategy_document(record) for record in records]})
+        return
+    texts = [
+        (s.name, ", ".join(s.modes), ", ".join(abilities(s)), ", ".join(s.options), s.summary)
+        for s in records
+    ]
+    show(list_table(("strategy", "for", "abilities", "--set", "what it does"), texts))
 
 
 @app.command()
@@ -85,10 +99,14 @@ def profile(
     Example:  weft profile lenet5 --device pi -o lenet5.json
               weft profile lenet5 --device cloud --gflops 100 -o lenet5.json --add
     """
+    from weft.planning.profiles import joined, profile_model
+    from weft.plans.derive import load_profile, save_profile
+    from weft.report.tables import profile_table
+
     if add and output is None:
         raise InputError("--add needs the file to add to: give it with -o")
     known = load_profile(output) if add and output is not None and output.exists() else None
-    found = api.profile_model(
+    found = profile_model(
         model,
         device=device,
         batch=batch,
@@ -97,7 +115,7 @@ def profile(
         classes=classes,
     )
     if known is not None:
-        found = api.joined(known, found)
+        found = joined(known, found)
     if output is not None:
         with writing("profile file", output):
             save_profile(found, output)

@@ -11,9 +11,6 @@ import typer
 from weft.commands.app import app, say, show, show_json, writing
 from weft.commands.options import Join, Json, ZenohConfig
 from weft.errors import InputError
-from weft.fleet.parse import dump_fleet
-from weft.fleet.tables import NAME
-from weft.report.tables import list_table
 
 Group = Annotated[str, typer.Option(help="Keeps fleets apart that share a network.")]
 
@@ -32,6 +29,10 @@ def node(
     tether: Annotated[
         bool, typer.Option("--tether", help="End when standard input closes.", hidden=True)
     ] = False,
+    scratch: Annotated[
+        Path | None,
+        typer.Option(help="Folder that the nodes of an emulated fleet share.", hidden=True),
+    ] = None,
     shared_memory: Annotated[
         bool, typer.Option(help="Faster between processes of one machine; not for emulation.")
     ] = False,
@@ -43,6 +44,8 @@ def node(
     Example:  weft node --name pi --listen tcp/0.0.0.0:7447
               weft node --name nuc --join tcp/192.0.2.7:7447
     """
+    from weft.fleet.tables import NAME
+
     if not NAME.fullmatch(name):
         raise InputError(
             f"--name {name!r} is not allowed; use letters, digits, - and _ (64 at most)"
@@ -66,7 +69,7 @@ def node(
         shared_memory=shared_memory,
         config=config,
     )
-    serve_node(name, endpoints, group=group, tether=tether, ready=ready)
+    serve_node(name, endpoints, group=group, tether=tether, scratch=scratch, ready=ready)
 
 
 @app.command()
@@ -86,6 +89,8 @@ def fleet(
     """
     if wait <= 0:
         raise InputError(f"--wait {wait} is not allowed; it must be above 0 seconds")
+    from weft.fleet.parse import dump_fleet
+    from weft.report.tables import list_table
     from weft.runtime.run.discover import discover
 
     found = discover(tuple(join or ()), group=group, wait=wait, probe=probe, config=config)

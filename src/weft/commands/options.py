@@ -37,7 +37,20 @@ InputShape = Annotated[
 ]
 Mode = Annotated[ModeName | None, typer.Option(help="What the plan is for.")]
 Classes = Annotated[int | None, typer.Option(help="Classes of a zoo network.")]
-Strategy = Annotated[str, typer.Option("--strategy", "-s", help="See `weft strategies`.")]
+Strategy = Annotated[
+    str,
+    typer.Option("--strategy", "-s", help="A name from `weft strategies`, or file.py:function."),
+]
+# Of commands that also take a plan file, which has a fleet and a strategy of its own.
+SomeFleet = Annotated[Path | None, typer.Option("--fleet", "-f", help="The fleet file (TOML).")]
+SomeStrategy = Annotated[
+    str | None,
+    typer.Option("--strategy", "-s", help="See `weft strategies`; or your own: file.py:function."),
+]
+PlanFile = Annotated[
+    Path | None,
+    typer.Option("--plan", help="A plan file, run as it is: in place of --fleet and --strategy."),
+]
 Local = Annotated[
     bool, typer.Option("--local", help="Emulate the fleet: one process per device, here.")
 ]

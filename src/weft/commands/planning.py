@@ -1,4 +1,7 @@
-"""Deciding before anything runs: plan, compare, simulate."""
+"""Deciding before anything runs: plan, compare, simulate.
+
+Each command imports what it needs when it runs, so that `weft --help` is quick.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from weft import api
 from weft.commands import values
 from weft.commands.app import app, say, show, show_json, writing
 from weft.commands.options import (
@@ -20,22 +22,16 @@ from weft.commands.options import (
     Model,
     ProfileFile,
     Settings,
+    Strategy,
 )
 from weft.errors import WeftError
-from weft.fleet.fleet import Fleet
-from weft.plans import registry
-from weft.plans.derive import load_profile
-from weft.report.documents import compare_document, plan_document, timeline_document
-from weft.report.pictures import draw_gantt
-from weft.report.tables import compare_table, plan_table, timeline_table
-from weft.report.trace import save_trace
 
 
 @app.command()
 def plan(
     model: Model,
     fleet: FleetFile,
-    strategy: Annotated[str, typer.Option("--strategy", "-s", help="See `weft strategies`.")],
+    strategy: Strategy,
     batch: Batch = None,
     mode: Mode = None,
     profile: ProfileFile = None,
@@ -51,8 +47,16 @@ def plan(
     \b
     Example:  weft plan lenet5 --fleet fleet.toml --strategy chain --batch 64 -o plan.json
     """
+    from weft.fleet.fleet import Fleet
+    from weft.planning.decide import decide
+    from weft.planning.task import ask
+    from weft.plans import registry
+    from weft.plans.derive import load_profile
+    from weft.report.documents import plan_document
+    from weft.report.tables import plan_table
+
     chosen = registry.get(strategy)
-    task = api.ask(
+    task = ask(
         model,
         Fleet.load(fleet),
         batch=batch,
@@ -62,13 +66,15 @@ def plan(
         input_shape=values.shape(input_shape),
         classes=classes,
     )
-    found = api.decide(strategy, task)
+    found = decide(strategy, task)
     if output is not None:
         with writing("plan file", output):
             found.save(output)
         say(f"wrote {output}")
     if draw is not None:
-        found.draw(draw)
+        from weft.report.pictures import draw_plan  # matplotlib takes half a second
+
+        draw_plan(found, draw)
         say(f"wrote {draw}")
     if json:
         show_json(plan_document(found))
@@ -80,7 +86,9 @@ def plan(
 def compare(
     model: Model,
     fleet: FleetFile,
-    strategies: Annotated[str, typer.Option(metavar="A,B,C", help="Which ones, or all.")] = "all",
+    strategies: Annotated[
+        str, typer.Option(metavar="A,B,C", help="Names or file.py:function; or all.")
+    ] = "all",
     batch: Batch = None,
     mode: Mode = None,
     profile: ProfileFile = None,
@@ -97,10 +105,18 @@ def compare(
     \b
     Example:  weft compare lenet5 --fleet fleet.toml --strategies chain,all-cloud
     """
+    from weft.fleet.fleet import Fleet
+    from weft.planning.compare import compare as compare_strategies
+    from weft.planning.task import ask
+    from weft.plans import registry
+    from weft.plans.derive import load_profile
+    from weft.report.documents import compare_document
+    from weft.report.tables import compare_table
+
     names = values.names(strategies)
     for name in names or []:
         registry.get(name)  # a wrong name should not wait for the network to be read
-    task = api.ask(
+    task = ask(
         model,
         Fleet.load(fleet),
         batch=batch,
@@ -110,7 +126,7 @@ def compare(
         input_shape=values.shape(input_shape),
         classes=classes,
     )
-    rows = api.compare(task, names)
+    rows = compare_strategies(task, names)
     if json:
         show_json(compare_document(task.profile.model, task.batch, rows))
     else:
@@ -137,7 +153,13 @@ def simulate(
     \b
     Example:  weft simulate plan.json --gantt gantt.png --trace trace.json
     """
-    found, timeline = api.simulate_plan(plan, steps)
+    from weft.planning.decide import simulate_plan
+    from weft.report.documents import timeline_document
+    from weft.report.pictures import draw_gantt
+    from weft.report.tables import timeline_table
+    from weft.report.trace import save_trace
+
+    found, timeline = simulate_plan(plan, steps)
     if trace is not None:
         save_trace(trace, {"predicted": timeline})
         say(f"wrote {trace}")

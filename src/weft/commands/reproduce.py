@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -13,12 +13,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from weft.commands.app import app, say, show, show_json
 from weft.commands.options import Json
-from weft.papers import NAMES
-from weft.papers.claims import joined
-from weft.papers.registry import Tell
-from weft.papers.registry import get as get_paper
-from weft.papers.registry import reproduce as run_paper
-from weft.papers.tables import reproduction_table
+
+if TYPE_CHECKING:
+    from weft.papers.registry import Tell
 
 OUT = Path("runs/reproduce")
 
@@ -40,6 +37,12 @@ def reproduce(
     \b
     Example:  weft reproduce hiertrain --quick
     """
+    from weft.papers import NAMES
+    from weft.papers.claims import joined
+    from weft.papers.registry import get as get_paper
+    from weft.papers.registry import reproduce as run_paper
+    from weft.papers.tables import reproduction_table
+
     names = list(NAMES) if paper == "all" else [get_paper(paper).name]
     found = []
     for name in names:

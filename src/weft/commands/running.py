@@ -4,50 +4,59 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from weft import api
 from weft.commands import values
 from weft.commands.app import app, say, show, show_json
 from weft.commands.options import (
     Batch,
     Classes,
     Deadline,
-    FleetFile,
     InputShape,
     Join,
     Json,
     Local,
     Model,
     Namespaces,
+    PlanFile,
     ProfileFile,
     Settings,
-    Strategy,
+    SomeFleet,
+    SomeStrategy,
     ZenohConfig,
 )
 from weft.errors import InputError
-from weft.fleet.fleet import Fleet
-from weft.fleet.trace import Trace
-from weft.plans import registry
-from weft.plans.derive import load_profile
-from weft.report.words import seconds
 
 if TYPE_CHECKING:
+    from weft.fleet.fleet import Fleet
+    from weft.plans.plan import Plan
     from weft.runtime.run.results import Step
+
+
+class OnLoss(str, Enum):
+    recover = "recover"
+    stop = "stop"
 
 
 @app.command()
 def train(
     model: Model,
-    data: Annotated[str, typer.Option("--data", "-d", help="A data set; mnist5k needs no file.")],
-    fleet: FleetFile,
-    strategy: Strategy,
+    data: Annotated[
+        str,
+        typer.Option(
+            "--data", "-d", help="A data set; mnist5k needs no file. Or file.py:function."
+        ),
+    ],
     steps: Annotated[int, typer.Option("--steps", "-n", help="Minibatches in all.")],
+    fleet: SomeFleet = None,
+    strategy: SomeStrategy = None,
+    plan: PlanFile = None,
     batch: Batch = None,
     local: Local = False,
     netns: Namespaces = False,
@@ -73,6 +82,9 @@ def train(
         int | None,
         typer.Option(help="Minibatches between two looks of an adaptive run; else by its length."),
     ] = None,
+    on_loss: Annotated[
+        OnLoss, typer.Option(help="When a device is gone: the others go on, or the run stops.")
+    ] = OnLoss.recover,
     trace: Annotated[
         Path | None,
         typer.Option(help="How an emulated fleet changes in time (JSON or TOML); with --local."),
@@ -84,30 +96,30 @@ def train(
     \b
     Example:  weft train lenet5 --data mnist5k --fleet fleet.toml -s chain --steps 100 --local
     """
-    registry.get(strategy)
-    found = Fleet.load(fleet)
+    opened = _opened(fleet, strategy, plan, emulated=local or netns)
     if not (local or netns or join):
         say("looking for nodes on the local network (--local emulates the fleet here)")
     import torch
     from torch import nn
 
     from weft.adapt.train import train as run
-    from weft.data import load
+    from weft.api import load_model
+    from weft.data.own import class_count, named_data, sample_shape
+    from weft.fleet.trace import Trace
+    from weft.plans.derive import load_profile
     from weft.report.results import train_document, train_table
     from weft.zoo.loading import short_name
 
-    changes = Trace.load(trace, found) if trace is not None else None
-    dataset = load(data)
+    changes = Trace.load(trace, opened.fleet) if trace is not None else None
+    samples = named_data(data)
     torch.manual_seed(seed)
-    module, _ = api.load_model(
-        model,
-        tuple(dataset.train_x.shape[1:]),
-        classes or (None if ":" in model else dataset.classes),
-    )
+    count = classes or (None if ":" in model else class_count(samples))
+    module, _ = load_model(model, sample_shape(samples), count)
     with progress_bar(steps, quiet=json) as on_progress:
         result = run(
-            module, data, nn.CrossEntropyLoss(), fleet=found, strategy=strategy, steps=steps,
-            batch=batch, optimizer=optimizer, lr=lr, local=local, netns=netns, join=join,
+            module, samples, nn.CrossEntropyLoss(), fleet=opened.fleet, plan=opened.plan,
+            strategy=opened.strategy, steps=steps, on_loss=on_loss.value, batch=batch,
+            optimizer=optimizer, lr=lr, local=local, netns=netns, join=join,
             profile=load_profile(profile) if profile else None,
             options=values.settings(settings or []), seed=seed, deadline=deadline, out=out,
             resume=resume, save_every=save_every, name=short_name(model), config=config,
@@ -124,8 +136,9 @@ def train(
 @app.command()
 def infer(
     model: Model,
-    fleet: FleetFile,
-    strategy: Strategy,
+    fleet: SomeFleet = None,
+    strategy: SomeStrategy = None,
+    plan: PlanFile = None,
     input: Annotated[
         Path | None, typer.Option(help="A .safetensors file with one tensor; random if not given.")
     ] = None,
@@ -153,15 +166,15 @@ def infer(
     \b
     Example:  weft infer lenet5 --fleet fleet.toml --strategy chain --local --repeat 20
     """
-    registry.get(strategy)
     if repeat < 1:
         raise InputError(f"--repeat {repeat} is not allowed; it must be at least 1")
-    found = Fleet.load(fleet)
+    opened = _opened(fleet, strategy, plan, emulated=local or netns)
+    from weft.plans.derive import load_profile
     from weft.report.results import infer_document, infer_table
     from weft.runtime.run.inference import infer as run
 
     result = run(
-        model, found, strategy, repeat=repeat, batch=1 if batch is None else batch,
+        model, opened.fleet, opened.strategy, plan=opened.plan, repeat=repeat, batch=batch,
         input_path=input, weights=weights, output=output, local=local, netns=netns, join=join,
         profile=load_profile(profile) if profile else None,
         options=values.settings(settings or []), deadline=deadline,
@@ -175,9 +188,45 @@ def infer(
         show(infer_table(result))
 
 
+class Opened(NamedTuple):
+    """What a run is made for: a fleet and a strategy, or a plan that has both."""
+
+    fleet: Fleet
+    strategy: str | None
+    plan: Plan | None
+
+
+def _opened(
+    fleet: Path | None, strategy: str | None, plan: Path | None, *, emulated: bool
+) -> Opened:
+    """Reads the files. The emulated devices' process imports torch while this one does."""
+    from weft.fleet.fleet import Fleet
+    from weft.planning.decide import load_plan
+    from weft.plans import registry
+    from weft.runtime.emulate.forked import warm
+
+    if plan is not None:
+        if fleet is not None or strategy is not None:
+            raise InputError(
+                "--plan has a fleet and a strategy of its own: leave --fleet and -s out"
+            )
+        given = load_plan(plan)
+        opened = Opened(given.fleet, None, given)
+    else:
+        if fleet is None or strategy is None:
+            raise InputError("give --fleet and --strategy, or --plan with a plan file")
+        registry.get(strategy)
+        opened = Opened(Fleet.load(fleet), strategy, None)
+    if emulated:
+        warm()
+    return opened
+
+
 @contextlib.contextmanager
 def progress_bar(steps: int, quiet: bool = False) -> Iterator[Callable[[Step], None]]:
     """A bar with loss, samples per second, and predicted against measured step time, on stderr."""
+    from weft.report.words import seconds
+
     console = Console(stderr=True, quiet=quiet)
     with Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),

@@ -9,8 +9,11 @@ our own nodes (`rewrite.py`).
 
 from __future__ import annotations
 
+import contextlib
+import io
+import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,10 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from weft.errors import InputError
+from weft.graph.execute import Runner
 from weft.graph.layers import split_layers
+from weft.graph.loss_probe import adds_up
+from weft.graph.modes import check_modes, in_training_mode
 from weft.graph.network import (
     Arg,
     Atom,
@@ -28,6 +34,8 @@ from weft.graph.network import (
     Loss,
     Node,
     Ref,
+    Segment,
+    State,
 )
 from weft.graph.rewrite import Rewriter
 
@@ -36,7 +44,7 @@ def capture(module: nn.Module, example: Tensor | Sequence[Tensor], *, name: str 
     """The network as a Graph. `example`: one input (or several), samples along dimension 0."""
     label = name or type(module).__name__.lower()
     inputs = (example,) if isinstance(example, Tensor) else tuple(example)
-    traced = Rewriter(label, *_export(module, inputs, label)).rewrite()
+    traced = _traced(module, inputs, label)
     if len(traced.outputs) != 1:
         raise InputError(
             f"{label} returns {len(traced.outputs)} tensors; Weft runs networks that return one "
@@ -52,13 +60,18 @@ def capture(module: nn.Module, example: Tensor | Sequence[Tensor], *, name: str 
 def capture_loss(
     graph: Graph, loss: nn.Module | Callable[[Tensor, Tensor], Tensor], target: Tensor
 ) -> Graph:
-    """The same graph with a loss: any function of (output, target) that returns a scalar."""
+    """The same graph with a loss: any function of (output, target) that returns a scalar.
+
+    `target` are targets of the data: the more, the surer it is found out which of them the loss masks.
+    """
     module = loss if isinstance(loss, nn.Module) else _Function(loss)
     shape = graph.values[graph.output].shape
     output = torch.rand(4, *shape[1:])  # between 0 and 1 every loss of PyTorch is defined
-    target = target.detach().cpu().repeat(4, *[1] * (target.dim() - 1))[:4]
-    label = f"loss {type(module).__name__}"
-    traced = Rewriter(label, *_export(module, (output, target), label)).rewrite()
+    targets = target.detach().cpu()
+    target = targets[:4].repeat(4, *[1] * (target.dim() - 1))[:4]
+    name = getattr(loss, "__name__", type(loss).__name__)
+    label = f"loss {name}"
+    traced = _traced(module, (output, target), label)
     names = {n: f"loss_{n}" for n in [*(node.name for node in traced.nodes), *traced.state]}
     names |= dict(zip(traced.inputs, (graph.output, "target"), strict=True))
     record = Loss(
@@ -66,10 +79,20 @@ def capture_loss(
         inputs=(graph.output, "target"),
         output=names[traced.outputs[0]],
         target=traced.values[traced.inputs[1]],
-        reduction=_reduction(module, output, target),
+        reduction="mean",
         state=[names[n] for n in traced.state],
+        name=name,
     )
     state = {names[n]: msgspec.structs.replace(s, trainable=False) for n, s in traced.state.items()}
+    run = _loss_runner(record, state, state_of(nn.Module(), module))
+    with torch.random.fork_rng(devices=[]):
+        once = run(output, target)
+        if once.dim() != 0:
+            raise InputError(
+                f"the loss returns shape {tuple(once.shape)}; it must return one number"
+            )
+        reduction, over = adds_up(run, shape, targets, _ignored(module))
+    record = msgspec.structs.replace(record, reduction=reduction, over=over)
     return msgspec.structs.replace(graph, loss=record, state={**graph.state, **state})
 
 
@@ -94,21 +117,32 @@ class _Function(nn.Module):
         return self.function(output, target)
 
 
-def _reduction(module: nn.Module, output: Tensor, target: Tensor) -> Any:
-    """Whether a loss averages or sums over samples: it must do one of them, to be split by samples."""
-    with torch.no_grad():
-        once = module(output, target)
-        twice = module(torch.cat([output, output]), torch.cat([target, target]))
-    if once.dim() != 0:
-        raise InputError(f"the loss returns shape {tuple(once.shape)}; it must return one number")
-    if torch.allclose(twice, once, rtol=1e-3, atol=1e-6):
-        return "mean"
-    if torch.allclose(twice, 2 * once, rtol=1e-3, atol=1e-6):
-        return "sum"
-    raise InputError(
-        "the loss is neither a mean nor a sum over samples "
-        f"(4 samples: {once.item():.6g}, the same 4 twice: {twice.item():.6g})"
-    )
+def _loss_runner(
+    record: Loss, state: dict[str, State], tensors: dict[str, Tensor]
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """The captured loss as a function, with its own copies of its weights."""
+    copies = {name: tensors[name].clone() for name in state}
+    runner = Runner(Segment(0, 0, [], {}, {}, state, loss=record), copies)
+    return lambda output, target: runner.loss(output, target, len(output))
+
+
+def _ignored(module: nn.Module) -> set[int]:
+    """Class numbers that a loss says to leave out. Every cross entropy says -100, used or not."""
+    numbers = {getattr(part, "ignore_index", -100) for part in module.modules()}
+    return {n for n in numbers if isinstance(n, int) and n != -100}
+
+
+def _traced(module: nn.Module, inputs: tuple[Tensor, ...], label: str) -> Rewriter:
+    """The module as nodes; its tensors must be its own, because they travel under their names."""
+    traced = Rewriter(label, *_export(module, inputs, label)).rewrite()
+    foreign = sorted(traced.state.keys() - state_of(module).keys())
+    if foreign:
+        shapes = ", ".join(str(tuple(traced.state[name].shape)) for name in foreign[:3])
+        raise InputError(
+            f"{label} uses tensors (of shape {shapes}) that are neither parameters nor buffers, so that "
+            "other devices would not get them; make it an nn.Module that keeps them with register_buffer"
+        )
+    return traced
 
 
 def _export(
@@ -119,23 +153,33 @@ def _export(
             raise InputError(f"example input {i} of {label} has no batch dimension")
     # Batch sizes 0 and 1 are special to torch.export: trace with 3.
     grown = tuple(torch.cat([x] * (-(-3 // x.shape[0])))[:3] if len(x) else x for x in inputs)
-    was_training = module.training
+    check_modes(module, label)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with in_training_mode(module), _quiet():
             shapes = tuple({0: Dim.DYNAMIC} for _ in grown)
             program = torch.export.export(
-                module.train(), grown, dynamic_shapes=_nest(module, shapes), strict=False
+                module, grown, dynamic_shapes=_nest(module, shapes), strict=False
             )
     except Exception as error:
         raise InputError(f"{label} cannot be captured{_where(error)}: {_brief(error)}") from error
-    finally:
-        module.train(was_training)
     aliases: dict[int, str] = {}  # a tied parameter has several names: use the first one
     names = {}
     for name, tensor in module.named_parameters(remove_duplicate=False):
         names[name] = aliases.setdefault(id(tensor), name)
     return program, names
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without torch's own warnings, log and dumps: what goes wrong is told once, by the error."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
 
 
 def _nest(module: nn.Module, shapes: tuple[dict[int, Any], ...]) -> Any:

@@ -18,20 +18,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from weft.dtypes import torch_dtype
 from weft.errors import InputError
 from weft.graph.network import Arg, Atom, Batch, DType, Infinite, Loss, Node, Ref, Segment, refs
-from weft.graph.operators import (
-    DROP_PROBABILITY,
-    DTYPES,
-    OPERATORS,
-    RANDOM,
-    TRAINING_FLAG,
-    Operator,
-)
+from weft.graph.operators.record import Function, Operator
+from weft.graph.operators.table import operator_named
 
 
 class _Step(NamedTuple):
-    function: Operator
+    function: Function
     args: list[Any]
     fills: tuple[tuple[int, int | None, int], ...]  # (argument, item of a list argument, slot)
     batches: tuple[tuple[int, int | None, Batch], ...]
@@ -61,6 +56,7 @@ class Runner:
 
     @property
     def parameters(self) -> list[Tensor]:
+        """The weights that training changes."""
         return [self.state[n] for n, info in self.segment.state.items() if info.trainable]
 
     def forward(
@@ -96,6 +92,7 @@ class Runner:
 
 
 def run(steps: list[_Step], env: list[Any], batch: int, seed: int) -> None:
+    """Calls one step after the other. `env` holds the values by slot; `seed` is that of the micro-batch."""
     for function, template, fills, batches, kwargs, out, dead, salt in steps:
         args = template.copy()
         for position, item, slot in fills:
@@ -128,9 +125,10 @@ def _compile(
     last_use = {name: i for i, node in enumerate(nodes) for name in refs(node)}
     steps = []
     for i, node in enumerate(nodes):
-        if node.op == "buffer.add_" and not training:
+        record = operator_named(node.op)
+        if record.training_only and not training:
             continue
-        args, fills, batches = _template(_for_mode(node, training), slots, state)
+        args, fills, batches = _template(_for_mode(node, record, training), slots, state)
         dead = tuple(
             slots[name]
             for name in dict.fromkeys(refs(node))
@@ -138,29 +136,20 @@ def _compile(
         )
         out = slots.setdefault(node.name, len(slots))
         kwargs = {key: _constant(value, state) for key, value in node.kwargs.items()}
-        salt = zlib.crc32(node.name.encode()) | 1 if training and node.op in RANDOM else 0
-        steps.append(_Step(_operator(node.op), args, fills, batches, kwargs, out, dead, salt))
+        salt = zlib.crc32(node.name.encode()) | 1 if training and record.random else 0
+        steps.append(_Step(record.function, args, fills, batches, kwargs, out, dead, salt))
     return steps
 
 
-def _operator(name: str) -> Operator:
-    try:
-        return OPERATORS[name]
-    except KeyError:
-        raise InputError(f"operator {name!r} is not one that Weft knows; nothing was run") from None
-
-
-def _for_mode(node: Node, training: bool) -> list[Arg]:
+def _for_mode(node: Node, record: Operator, training: bool) -> list[Arg]:
     """The arguments in eval mode: flags of normalisation and dropout off, drop probabilities 0."""
     args = list(node.args)
     if training:
         return args
-    flag, probability = TRAINING_FLAG.get(node.op), DROP_PROBABILITY.get(node.op)
-    if flag is not None and flag < len(args):
-        # instance norm has "use the batch's statistics" there: that holds in eval mode too
-        args[flag] = args[flag] if node.op.startswith("aten.instance_norm") else False
-    if probability is not None and probability < len(args):
-        args[probability] = 0.0
+    if record.training_flag is not None and record.training_flag < len(args):
+        args[record.training_flag] = False
+    if record.drop_probability is not None and record.drop_probability < len(args):
+        args[record.drop_probability] = 0.0
     return args
 
 
@@ -196,9 +185,7 @@ def _atom(atom: Atom, state: Mapping[str, Tensor]) -> Any:
     if isinstance(atom, Batch):
         return None
     if isinstance(atom, DType):
-        if atom.name not in DTYPES:
-            raise InputError(f"dtype {atom.name!r} is not one of {', '.join(DTYPES)}")
-        return DTYPES[atom.name]
+        return torch_dtype(atom.name)
     if isinstance(atom, Infinite):
         if atom.name not in ("inf", "-inf", "nan"):
             raise InputError(f"number {atom.name!r} is not one of inf, -inf, nan")

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from weft.graph.costs import forward_flops, saved_bytes
 from weft.graph.network import Arg, Atom, Layer, Node, Ref, State, Value, refs
-from weft.graph.operators import VIEWS, WEIGHTED
+from weft.graph.operators.table import operator_named
 
 
 def split_layers(
@@ -63,10 +63,10 @@ def _depths(
     depth: dict[str, int] = dict.fromkeys(inputs, 0)
     for node in nodes:
         read = refs(node)
-        if node.op == "buffer.add_":
+        if operator_named(node.op).training_only:
             floating.append(node)
         elif any(name in depth for name in read):
-            weighted = node.op in WEIGHTED and any(name in state for name in read)
+            weighted = operator_named(node.op).weighted and any(name in state for name in read)
             depth[node.name] = max(depth.get(name, 0) for name in read) + weighted
         elif any(name in state and state[name].trainable for name in read) or any(
             name == f.name for f in floating for name in read
@@ -90,7 +90,7 @@ def _sink_views(
     users = _first_use(nodes, depth)
     for node in reversed(nodes):
         read = refs(node)
-        if node.op not in VIEWS or node.name not in depth or node.name == output:
+        if not operator_named(node.op).view or node.name not in depth or node.name == output:
             continue
         if node.name not in values or len(read) != 1 or read[0] not in values:
             continue
@@ -186,7 +186,8 @@ def _layer(
     modules: Mapping[str, str],
     owned: list[str],
 ) -> Layer:
-    weighted = next((n for n in nodes if n.op in WEIGHTED and modules.get(n.name)), None)
+    named = (n for n in nodes if operator_named(n.op).weighted and modules.get(n.name))
+    weighted = next(named, None)
     constants_state = [n for node in nodes for n in refs(node) if n in state]
     return Layer(
         name=modules[weighted.name] if weighted else f"layer{index}",

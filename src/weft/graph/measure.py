@@ -14,10 +14,10 @@ import torch
 from msgspec import Struct
 from torch import Tensor
 
+from weft.dtypes import torch_dtype
 from weft.errors import InputError
 from weft.graph.execute import Runner
 from weft.graph.network import Graph, Value
-from weft.graph.operators import DTYPES
 from weft.graph.optimizer import Optimizer
 
 Progress = Callable[[int, int], None]  # (rounds done, rounds in all)
@@ -79,8 +79,8 @@ def example(value: Value, samples: int) -> Tensor:
     if value.batch_dim is not None:
         shape[value.batch_dim] = samples
     if value.differentiable:
-        return torch.randn(shape).to(DTYPES[value.dtype])
-    return torch.zeros(shape, dtype=DTYPES[value.dtype])
+        return torch.randn(shape).to(torch_dtype(value.dtype))
+    return torch.zeros(shape, dtype=torch_dtype(value.dtype))
 
 
 class _Bench:

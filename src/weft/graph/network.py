@@ -17,10 +17,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-DTYPE_BYTES = {
-    "float32": 4, "float64": 8, "float16": 2, "bfloat16": 2,
-    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
-}  # fmt: skip
+from weft.dtypes import DTYPE_BYTES
 
 
 class Ref(Struct, frozen=True, tag="ref"):
@@ -37,6 +34,8 @@ class Batch(Struct, frozen=True, tag="batch"):
 
 
 class DType(Struct, frozen=True, tag="dtype"):
+    """An argument that is a type of numbers, by its name in `weft.dtypes`."""
+
     name: str
 
 
@@ -68,11 +67,12 @@ class Value(Struct, frozen=True):
 
     @property
     def differentiable(self) -> bool:
+        """Whether a gradient can flow back through it."""
         return self.dtype.startswith(("float", "bfloat"))
 
 
 class Node(Struct, frozen=True):
-    """One operator call: `name = op(*args, **kwargs)`; op is a key of `operators.OPERATORS`."""
+    """One operator call: `name = op(*args, **kwargs)`; op is a name of the table in `operators`."""
 
     name: str
     op: str
@@ -89,6 +89,7 @@ class State(Struct, frozen=True):
 
     @property
     def bytes(self) -> int:
+        """Bytes of the whole tensor."""
         size = DTYPE_BYTES[self.dtype]
         for n in self.shape:
             size *= n
@@ -114,6 +115,9 @@ class Loss(Struct, frozen=True):
     target: Value
     reduction: Literal["mean", "sum"]
     state: list[str] = []  # class weights and the like, kept with the network's own state
+    # "batch": the loss of a whole minibatch does not follow from the losses of its pieces
+    over: Literal["samples", "batch"] = "samples"
+    name: str = ""
 
 
 class Blank(Struct, frozen=True, array_like=True):
@@ -153,6 +157,7 @@ class Graph(Struct, frozen=True, dict=True):
         return [tuple(names) for names in crossing]
 
     def cut(self, m: int) -> tuple[str, ...]:
+        """Names of the values that cross a cut after the first m layers."""
         return self.cuts[m]
 
     def cut_bytes(self, m: int) -> int:
@@ -164,14 +169,17 @@ class Graph(Struct, frozen=True, dict=True):
         return [name for layer in self.layers[first : last + 1] for name in layer.state]
 
     def param_bytes(self, layer: int) -> int:
+        """Bytes of a layer's trainable weights."""
         return sum(self.state[n].bytes for n in self.layers[layer].state if self.state[n].trainable)
 
     @property
     def parameters(self) -> int:
+        """How many trainable numbers the network has."""
         return sum(s.bytes // DTYPE_BYTES[s.dtype] for s in self.state.values() if s.trainable)
 
     @property
     def forward_flops(self) -> float:
+        """Floating-point operations of a forward pass, per sample."""
         return sum(layer.forward_flops for layer in self.layers)
 
     def segment(self, first: int, last: int, with_loss: bool = False) -> Segment:
@@ -207,6 +215,7 @@ class Pick(Struct, frozen=True):
 
     @property
     def listed(self) -> bool:
+        """Whether single places are listed, in place of a range."""
         return bool(self.rows or self.columns)
 
 
@@ -226,17 +235,19 @@ class Segment(Struct, frozen=True, omit_defaults=True):
 
 def refs(node: Node) -> list[str]:
     """Names that a node reads."""
-    found: list[str] = []
+    names: list[str] = []
     for arg in [*node.args, *node.kwargs.values()]:
         for atom in arg if isinstance(arg, list) else [arg]:
             if isinstance(atom, Ref):
-                found.append(atom.name)
-    return found
+                names.append(atom.name)
+    return names
 
 
 def encode(graph: Graph) -> bytes:
+    """The graph as JSON."""
     return msgspec.json.encode(graph)
 
 
 def decode(data: bytes) -> Graph:
+    """The graph that `encode` wrote."""
     return msgspec.json.decode(data, type=Graph)

@@ -33,6 +33,7 @@ class Optimizer(Struct, frozen=True, omit_defaults=True):
         return self.lr * (1 - 0.9 * min(step // self.round_steps / (self.rounds - 1), 1.0))
 
     def build(self, parameters: list[Tensor]) -> torch.optim.Optimizer:
+        """PyTorch's optimizer for these weights; InputError for an unknown name."""
         if self.name not in NAMES:
             raise InputError(f"optimizer {self.name!r} is not one of {', '.join(NAMES)}")
         if self.name == "adam":
@@ -47,12 +48,12 @@ class Optimizer(Struct, frozen=True, omit_defaults=True):
 
 def state_tensors(optimizer: torch.optim.Optimizer, names: dict[str, Tensor]) -> dict[str, Tensor]:
     """The optimizer's memory as named tensors: "fc.weight/exp_avg"."""
-    found = {}
+    tensors = {}
     for name, parameter in names.items():
         for key, value in optimizer.state.get(parameter, {}).items():
             if value is not None:
-                found[f"{name}/{key}"] = torch.as_tensor(value).detach()
-    return found
+                tensors[f"{name}/{key}"] = torch.as_tensor(value).detach()
+    return tensors
 
 
 def load_state_tensors(

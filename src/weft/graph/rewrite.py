@@ -1,7 +1,7 @@
 """What `torch.export` gives, rewritten into our own nodes, values and state.
 
 In-place operators become ordinary ones, sizes that depend on the batch become `Batch`, and every
-operator must be one of `operators.OPERATORS`.
+operator must be in the table (`operators`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch import Tensor, fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
+from weft.dtypes import DTYPE_BYTES
 from weft.errors import InputError
 from weft.graph.network import (
-    DTYPE_BYTES,
     Arg,
     Atom,
     Batch,
@@ -29,7 +29,8 @@ from weft.graph.network import (
     State,
     Value,
 )
-from weft.graph.operators import OPERATORS, VIEWS
+from weft.graph.operators.calls import COUNTER, GETITEM
+from weft.graph.operators.table import OPERATORS
 
 _DROPPED_KWARGS = {"layout", "device", "pin_memory", "memory_format", "non_blocking"}
 
@@ -51,6 +52,7 @@ class Rewriter:
         self._viewed: dict[str, str] = {}  # a view -> what it is a view of
 
     def rewrite(self) -> Rewriter:
+        """Reads the whole program; the results stand in this object's fields."""
         specs = {spec.arg.name: spec for spec in self.program.graph_signature.input_specs}
         for node in self.program.graph.nodes:
             if node.op == "placeholder":
@@ -80,7 +82,7 @@ class Rewriter:
         value = node.meta.get("val")
         if isinstance(value, int | torch.SymInt | float | bool):
             return  # a size: its readers get it as a number or a Batch
-        op = "getitem" if node.target is operator.getitem else str(node.target)
+        op = GETITEM if node.target is operator.getitem else str(node.target)
         args, kwargs = self._arguments(node)
         if op.startswith("aten.") and op.split(".")[1].endswith("_") and op not in OPERATORS:
             op = self._out_of_place(node, op)
@@ -88,7 +90,7 @@ class Rewriter:
             raise InputError(f"{self._at(node)}: operator {op} is not one that Weft knows")
         record = Node(node.name, op, args, kwargs)
         self.nodes.append(record)
-        if op in VIEWS and isinstance(args[0], Ref):
+        if OPERATORS[op].view and isinstance(args[0], Ref):
             self._viewed[node.name] = self._viewed.get(args[0].name, args[0].name)
         if isinstance(value, Tensor):
             self.values[node.name] = self._value(node)
@@ -103,7 +105,7 @@ class Rewriter:
         name = self._resolved(target.name)
         if name in self.state:
             if base == "add_":
-                return "buffer.add_"
+                return COUNTER
             raise InputError(f"{self._at(node)}: {op} changes {name} in place")
         root = self._viewed.get(name, name)
         if root != name or root in self._viewed.values():

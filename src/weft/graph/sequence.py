@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from weft.graph.layers import group_layers
 from weft.graph.network import Graph, Node, refs
-from weft.graph.operators import WEIGHTED
+from weft.graph.operators.table import operator_named
 
 
 def in_sequence(graph: Graph) -> Graph:
@@ -23,7 +23,7 @@ def in_sequence(graph: Graph) -> Graph:
     count = 0
     for node in nodes:
         weights = [name for name in refs(node) if name in graph.state]
-        if node.op in WEIGHTED and weights:
+        if operator_named(node.op).weighted and weights:
             count += 1
             modules[node.name] = weights[0].rpartition(".")[0]
         place[node.name] = count

@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import cast, get_args
 
-from weft.codecs.sizes import Codec
+from weft.codecs.registry import CODECS, CodecName
 from weft.errors import InputError
 from weft.fleet.fleet import Route
 from weft.plans.task import Task
 
+_CODECS = " | ".join(CODECS)
+
 # Every strategy has these; its own come from its registration.
 COMMON = {
     "route": "min | store_and_forward: what several links in a row cost",
-    "codec": "none | fp16 | int8: how activations and gradients cross links",
-    "input_codec": "none | fp16 | int8: how samples cross links; images lose nothing by int8",
+    "codec": f"{_CODECS}: how activations and gradients cross links",
+    "input_codec": f"{_CODECS}: how samples cross links; images lose nothing by int8",
 }
 MICRO_BATCHES = {
     "micro_batches": "pieces that a minibatch is cut into, 1 up to the batch size",
@@ -81,12 +83,12 @@ def route(task: Task) -> Route:
     return cast(Route, choice(task, "route", get_args(Route), "min"))
 
 
-def codec(task: Task) -> Codec:
-    return cast(Codec, choice(task, "codec", get_args(Codec), "none"))
+def codec(task: Task) -> CodecName:
+    return choice(task, "codec", CODECS, "none")
 
 
-def input_codec(task: Task) -> Codec:
-    return cast(Codec, choice(task, "input_codec", get_args(Codec), "none"))
+def input_codec(task: Task) -> CodecName:
+    return choice(task, "input_codec", CODECS, "none")
 
 
 def device_list(task: Task, key: str) -> tuple[str, ...]:

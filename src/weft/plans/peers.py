@@ -18,6 +18,8 @@ from msgspec import Struct
 from weft.errors import InputError
 
 SHARED = -1  # the group that every peer has
+SharedBy = Literal["ring", "gossip", "hub"]  # how what all share is averaged
+Deal = Literal["replicate", "split"]  # whether owners of a class share its samples out
 
 
 class Held(Struct, frozen=True, array_like=True):
@@ -48,13 +50,22 @@ class Peers(Struct, frozen=True):
     peers: tuple[Peer, ...]
     edges: tuple[tuple[str, str], ...]  # neighbours, each pair once
     every: int = 1  # minibatches in a round
-    shared: Literal["ring", "gossip", "hub"] = "ring"
+    shared: SharedBy = "ring"
     late: Literal["wait", "newest"] = "wait"  # newest: take what has come, never wait
     structures: Literal["rounds", "end"] = (
         "rounds"  # end: only the network at the end has the means
     )
 
     tail: int = 1  # the network at the end is the mean over so many last rounds
+    # How the peers' networks are made of the user's: trained for a while on samples that everybody has,
+    # then taken apart by class; not structured: everybody gets the whole network.
+    structured: bool = True
+    pretrain: int = 100  # minibatches
+    public: int = 500  # samples, the first of the set
+    last: int = 1  # convolutions that are taken apart, counted from the end
+    filters_percent: tuple[int, ...] = (10,)  # that a class keeps, by these convolutions
+    deal: Deal = "replicate"
+    by_samples: bool = False  # in means a peer counts by its samples; else all count the same
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The decision: which device holds which shard. Plain data, JSON both ways, printable, drawable.
 
-    plan = strategies.plan("chain", task)
+    plan = decide("chain", task)     # weft.planning.decide
     print(plan)                      # a table
     Plan.load("plan.json").save("again.json")
 
@@ -9,14 +9,15 @@ A plan carries the fleet and the profile it was made for, so that it alone can b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 
-from weft.codecs.sizes import Codec
-from weft.errors import InputError
+from weft.codecs.registry import CodecName, codec_named
+from weft.errors import InputError, WeftError
 from weft.fleet.fleet import Fleet
 from weft.plans.peers import Peers
 from weft.plans.profile import Profile
@@ -78,9 +79,9 @@ class Plan(Struct, frozen=True, kw_only=True):
     # Shards that compute nothing: they get the holder's gradients, make the same updates, and can
     # take over at any moment.
     standby: tuple[Shard, ...] = ()
-    codec: Codec = "none"  # for activations and their gradients
-    input_codec: Codec = "none"  # for the samples: images of 256 levels lose nothing by int8
-    gradient_codec: Codec = "none"  # for gradients of weights that several devices hold
+    codec: CodecName = "none"  # for activations and their gradients
+    input_codec: CodecName = "none"  # for the samples: images of 256 levels lose nothing by int8
+    gradient_codec: CodecName = "none"  # for gradients of weights that several devices hold
     schedule: Literal["staged", "eager"] = (
         "staged"  # of a plan with lanes; see program/lower/order.py
     )
@@ -91,16 +92,24 @@ class Plan(Struct, frozen=True, kw_only=True):
     swarm: Swarm | None = None  # of a plan that spreads a network by units over lossy radio
     peers: Peers | None = None  # of devices that train networks of their own and exchange
     optimizer: str = "sgd"  # its state counts in memory
-    decisions: dict[str, Any] = {}
+    decisions: dict[str, Any] = {}  # for people: no code reads them
     predicted: Predicted | None = None
     planning_s: float = 0.0
     version: int = 0  # counts the plans of one run; messages carry it
+
+    def __post_init__(self) -> None:
+        for codec in (self.codec, self.input_codec, self.gradient_codec):
+            codec_named(codec)  # an unknown name is refused, whoever made the plan
 
     @property
     def devices(self) -> tuple[str, ...]:
         """Every device with work, the source first."""
         shards = (*self.shards, *self.standby)
         return tuple(dict.fromkeys([self.source, *(s.device for s in shards)]))
+
+    def deciding(self, **more: Any) -> Plan:
+        """The same plan; `more` is added to what people are told of its decisions."""
+        return msgspec.structs.replace(self, decisions={**self.decisions, **more})
 
     def save(self, path: str | Path) -> None:
         Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1))
@@ -113,14 +122,30 @@ class Plan(Struct, frozen=True, kw_only=True):
             raise InputError(f"plan file {path}: {error.strerror or error}") from None
         except msgspec.MsgspecError as error:
             raise InputError(f"plan file {path} is not a plan: {error}") from None
+        except InputError as error:
+            raise InputError(f"plan file {path}: {error}") from None
 
     def draw(self, path: str | Path) -> None:
         """A picture of who holds what (PNG, SVG or PDF by the file's ending)."""
-        from weft.report.pictures import draw_plan
-
-        draw_plan(self, Path(path))
+        if _DRAW is None:
+            raise WeftError("nothing is there that draws plans: import weft first")
+        _DRAW(self, Path(path))
 
     def __str__(self) -> str:
-        from weft.report.tables import plan_table, render
+        """A table, where `weft` itself was imported; else one line."""
+        return _line(self) if _TABLE is None else _TABLE(self)
 
-        return render(plan_table(self))
+
+_TABLE: Callable[[Plan], str] | None = None
+_DRAW: Callable[[Plan, Path], None] | None = None
+
+
+def show_with(table: Callable[[Plan], str], draw: Callable[[Plan, Path], None]) -> None:
+    """How plans are printed and drawn from now on; `weft.api` sets it."""
+    global _TABLE, _DRAW
+    _TABLE, _DRAW = table, draw
+
+
+def _line(plan: Plan) -> str:
+    cost = "" if plan.predicted is None else f", {plan.predicted.seconds:.4g} s predicted"
+    return f"{plan.strategy}: {plan.model}, batch {plan.batch}, on {', '.join(plan.devices)}{cost}"

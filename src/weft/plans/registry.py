@@ -1,9 +1,10 @@
 """The strategies by name, and the one way to ask for a plan.
 
     plan = make_plan("chain", task)
+    get("edgemove").online              # its policy for live runs; None where it has none
 
-A strategy file registers its functions with `@strategy`; the package `weft.strategies` imports the files,
-and is itself imported when the first strategy is asked for.
+A strategy comes from one of three places: the package `weft.strategies`, an entry point of an installed
+package, or a file that the user names (`file.py:function`). Each is imported when it is needed.
 """
 
 from __future__ import annotations
@@ -11,47 +12,22 @@ from __future__ import annotations
 import difflib
 import importlib
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import msgspec
 
 from weft.errors import InputError
 from weft.plans.derive import check_profile
-from weft.plans.options import COMMON
-from weft.plans.plan import Mode, Plan
+from weft.plans.plan import Plan
+from weft.plans.plugins import from_file, load_plugins, named_before
+from weft.plans.protocols import CLONE, GO_BACK, LEAVE_OUT, ONE_NETWORK, PEERS, Decide
+from weft.plans.strategy import STRATEGIES, Strategy, strategy
 from weft.plans.task import Task
+from weft.user_files import file_and_name
 
-Decide = Callable[[Task], Plan]
+__all__ = ["DEFAULT", "STRATEGIES", "Decide", "Strategy", "behind", "get", "make_plan", "names",
+           "strategy"]  # fmt: skip
 
-
-@dataclass(frozen=True)
-class Strategy:
-    name: str
-    summary: str
-    modes: tuple[Mode, ...]
-    options: Mapping[str, str]  # every key that --set may give it, with one line of help
-    decide: Decide
-
-
-STRATEGIES: dict[str, Strategy] = {}
-
-
-def strategy(
-    name: str,
-    summary: str,
-    modes: tuple[Mode, ...] = ("train", "infer"),
-    options: Mapping[str, str] | None = None,
-) -> Callable[[Decide], Decide]:
-    """Register a function as the strategy `name`. `options` are its own keys for --set."""
-
-    def register(decide: Decide) -> Decide:
-        if name in STRATEGIES:
-            raise ValueError(f"two strategies are called {name!r}")
-        STRATEGIES[name] = Strategy(name, summary, modes, {**COMMON, **(options or {})}, decide)
-        return decide
-
-    return register
+DEFAULT = "chain"  # where the user names no strategy
 
 
 def load() -> None:
@@ -60,18 +36,52 @@ def load() -> None:
 
 
 def names() -> tuple[str, ...]:
+    """Every strategy of Weft and of installed packages."""
     load()
+    load_plugins()
     return tuple(STRATEGIES)
 
 
 def get(name: str) -> Strategy:
+    """The strategy of that name, or of that `file.py:function`; InputError where there is none."""
     load()
-    found = STRATEGIES.get(name)
-    if found is None:
+    place = file_and_name(name)
+    if place is not None:
+        return from_file(*place)
+    if name not in STRATEGIES:
+        load_plugins()
+    chosen = STRATEGIES.get(name) or named_before(name)
+    if chosen is None:
         near = difflib.get_close_matches(name, STRATEGIES, n=3)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise InputError(f"unknown strategy {name!r}{hint}; there are: {', '.join(STRATEGIES)}")
-    return found
+        raise InputError(
+            f"unknown strategy {name!r}{hint}; there are: {', '.join(STRATEGIES)}, "
+            "or your own as file.py:function"
+        )
+    return chosen
+
+
+def behind(plan: Plan) -> Strategy:
+    """The strategy that made a plan. A plan file may come from a machine that has other strategies: then
+    a record of what the plan itself shows, and that cannot plan anew."""
+    try:
+        return get(plan.strategy)
+    except InputError as unknown:
+        words = str(unknown)
+
+    def decide(task: Task) -> Plan:
+        raise InputError(words)
+
+    return Strategy(
+        plan.strategy,
+        "known by its plan only",
+        decide,
+        (plan.mode,),
+        replan=False,
+        workload=PEERS if plan.peers else ONE_NETWORK,
+        recovery=LEAVE_OUT if plan.peers else CLONE if plan.swarm else GO_BACK,
+        exact=plan.peers is None and plan.swarm is None and plan.stale == 0,
+    )
 
 
 def make_plan(name: str, task: Task) -> Plan:
@@ -80,7 +90,12 @@ def make_plan(name: str, task: Task) -> Plan:
     _check(chosen, task)
     begin = time.perf_counter()
     plan = chosen.decide(task)
-    return msgspec.structs.replace(plan, planning_s=time.perf_counter() - begin)
+    if not isinstance(plan, Plan):
+        raise InputError(
+            f"strategy {chosen.name} gave a {type(plan).__name__}; it must return a weft.Plan"
+        )
+    seconds = time.perf_counter() - begin
+    return msgspec.structs.replace(plan, strategy=chosen.name, planning_s=seconds)
 
 
 def _check(chosen: Strategy, task: Task) -> None:

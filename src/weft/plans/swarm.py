@@ -13,10 +13,12 @@ output layer.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct
 
 from weft.graph.network import Blank
-from weft.graph.split.missing import Update
+from weft.graph.split.lost_values import LostValues
 
 
 class Message(Struct, frozen=True, array_like=True):
@@ -42,12 +44,15 @@ class Swarm(Struct, frozen=True, omit_defaults=True):
     coordinator: str
     messages: tuple[Message, ...]
     values: tuple[Blank, ...]  # by cut: what crosses it, whole; the last one is the output
-    late: Update = "zero"
+    late: LostValues = "zero"
     # 0: every loss is told to the receiver, so that nobody waits for the end of a slot; else the
     # length of a slot. Raise it where computing and sending one layer takes longer.
     slot_ms: float = 0.0
     seed: int = 0  # of the losses that are emulated
     every: int = 20  # minibatches between two records of all weights, from which units are cloned
+    # The kind of way that messages go, kept when another device becomes the coordinator; empty: each message
+    # has a way of its own.
+    path: Literal["", "direct", "coordinator", "subpath"] = ""
     horizontal: tuple[str, ...] = ()  # devices with a share of every layer: cloned whole
     prr: tuple[tuple[float, ...], ...] = ()  # measured, by the fleet's devices; row sends
     # Packets that a minibatch may take; where above 0, what is left after a loss is spread anew with as

@@ -17,7 +17,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from weft.codecs.sizes import Codec
+from weft.codecs.registry import CodecName
 from weft.graph.network import Blank
 
 Kind = Literal[
@@ -106,7 +106,7 @@ class Send(Struct, frozen=True, tag="send", omit_defaults=True):
     tensor: Tensor
     dest: str
     bytes: int  # on the wire, as planned
-    codec: Codec = "none"
+    codec: CodecName = "none"
     also: Tensor | None = None  # rides in the same message: labels with their activation
     lag: int = 0
     radio: Radio | None = None  # best effort: it may get lost and is not sent again
@@ -160,7 +160,7 @@ class Reduce(Struct, frozen=True, tag="reduce", omit_defaults=True):
     layers: tuple[int, int]
     parts: tuple[Tensor, ...]
     replace: bool = False
-    codec: Codec = "none"  # of the sum that leaves
+    codec: CodecName = "none"  # of the sum that leaves
     lag: int = 0
 
 
@@ -224,7 +224,7 @@ class Share(Struct, frozen=True, tag="share", omit_defaults=True):
     group: int
     row: bool = False
     scale: float = 1.0  # of a row
-    codec: Codec = "none"  # of its sends: what rounding drops is part of the next share
+    codec: CodecName = "none"  # of its sends: what rounding drops is part of the next share
     lag: int = 0
     every: int = 1
 

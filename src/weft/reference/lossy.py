@@ -25,11 +25,12 @@ from weft.data.dataset import Dataset
 from weft.errors import InputError
 from weft.fleet.losses import TESTING, TRAINING, Draws, uniforms
 from weft.fleet.radio import Matrix
+from weft.graph.split.lost_values import LostValues
 from weft.graph.split.masked import Masks
-from weft.graph.split.missing import Update
+from weft.plans.delivery import Routes
 from weft.strategies.stitchnet.budget import worth
 from weft.strategies.stitchnet.mapping import Spread
-from weft.strategies.stitchnet.paths import Routes, arrived, slots, wanted
+from weft.strategies.stitchnet.paths import arrived, slots, wanted
 
 CHUNK = 100  # steps whose losses are drawn at once
 BATCH = 100
@@ -47,7 +48,7 @@ class Channel:
     routes: Routes
     delivery: Matrix
     seed: int = 0
-    update: Update = "zero"
+    update: LostValues = "zero"
     expected: Matrix | None = None  # slots x n x n; None: a message that arrived counts once
     dtype: torch.dtype = torch.float32
 

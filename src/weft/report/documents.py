@@ -11,7 +11,7 @@ from weft.plans.plan import Mode, Plan
 from weft.program.timeline import Timeline
 
 if TYPE_CHECKING:
-    from weft.api import Row
+    from weft.planning.compare import Row
 
 Document = dict[str, Any]
 

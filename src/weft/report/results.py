@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from weft.program.lower.lower import lower
 from weft.report.tables import list_table, timeline_table
 from weft.report.words import seconds
-from weft.runtime.run.peer_timeline import assembled
+from weft.runtime.run.workload.peer_timeline import assembled
 from weft.simulate.simulate import simulate
 
 # Of a swarm: sent; lost on a link; heard in time or not; came too late; minibatches a device left out.

@@ -20,10 +20,9 @@ from weft.plans.plan import Plan, Shard
 from weft.plans.profile import DeviceTimes, Profile
 from weft.program.timeline import Timeline
 from weft.report.words import count, layer_range, part_words, seconds, size
-from weft.strategies.decoupled.strategy import NAMES as PEERS
 
 if TYPE_CHECKING:
-    from weft.api import Row
+    from weft.planning.compare import Row
 
 KINDS = ("load", "forward", "loss", "backward", "update", "emit")
 FEW_DEVICES = 5  # a profile of more shows only who they are
@@ -146,7 +145,7 @@ def compare_table(rows: Sequence[Row], title: str = "") -> RenderableType:
             )
             table.add_row(*map(escape, cells))
     lines = ["speedup: over the slowest row"] if table.rows else []
-    peers = [row.strategy for row in rows if row.strategy in PEERS and row.seconds is not None]
+    peers = [row.strategy for row in rows if row.peers and row.valid]
     if peers:
         lines.append(f"{', '.join(peers)}: each device does a minibatch of its own in that time")
     return framed(title, table, "\n".join([*lines, *left_out(rows)]))

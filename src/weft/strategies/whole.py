@@ -12,7 +12,7 @@ from __future__ import annotations
 from weft.fleet.fleet import Tier
 from weft.plans import options
 from weft.plans.plan import Plan
-from weft.plans.registry import strategy
+from weft.plans.strategy import strategy
 from weft.plans.task import Task
 from weft.strategies.common.costs import Costs
 from weft.strategies.common.stages import fastest, layer_plan
@@ -27,13 +27,21 @@ def all_device(task: Task) -> Plan:
     return _whole_tier(task, "all-device", "device")
 
 
-@strategy("all-edge", "the whole network on the fastest edge server", options=options.MICRO_BATCHES)
+@strategy(
+    "all-edge",
+    "the whole network on the fastest edge server",
+    options=options.MICRO_BATCHES,
+    needs=frozenset({"tiers"}),
+)
 def all_edge(task: Task) -> Plan:
     return _whole_tier(task, "all-edge", "edge")
 
 
 @strategy(
-    "all-cloud", "the whole network on the fastest cloud machine", options=options.MICRO_BATCHES
+    "all-cloud",
+    "the whole network on the fastest cloud machine",
+    options=options.MICRO_BATCHES,
+    needs=frozenset({"tiers"}),
 )
 def all_cloud(task: Task) -> Plan:
     return _whole_tier(task, "all-cloud", "cloud")

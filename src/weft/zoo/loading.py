@@ -8,11 +8,7 @@ A file is run on this machine, where the user named it; other machines get a gra
 
 from __future__ import annotations
 
-import runpy
-import sys
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +17,7 @@ from torch import Tensor, nn
 
 from weft import zoo
 from weft.errors import InputError
+from weft.user_files import as_input_error, attribute, beside, file_and_name
 
 Example = Tensor | tuple[Tensor, ...]
 SAMPLES = 2  # of an example: with one, capture could not tell the batch from a dimension of size 1
@@ -36,22 +33,22 @@ def load(
     """The network and an example of its input. Shapes are of one sample."""
     if input_shape is not None and (not input_shape or min(input_shape) < 1):
         raise InputError(f"input shape {tuple(input_shape)}: every dimension must be at least 1")
-    file, colon, factory = text.rpartition(":")
-    if not colon and text.endswith(".py"):
+    if text.endswith(".py"):
         raise InputError(f"model {text!r} names no factory; write {text}:FUNCTION")
-    if colon and file.endswith(".py"):
+    place = file_and_name(text)
+    if place is not None:
         if classes is not None:
             raise InputError(
                 f"classes {classes} is only for networks of the zoo; {text} decides its own"
             )
-        return from_file(Path(file), factory, input_shape)
+        return from_file(*place, input_shape)
     return from_zoo(text, input_shape, classes, weights)
 
 
 def short_name(text: str) -> str:
     """What to call a network in tables and files: its zoo name, or its file's."""
-    file, colon, _ = text.rpartition(":")
-    return Path(file).stem if colon and file.endswith(".py") else text
+    place = file_and_name(text)
+    return text if place is None else place[0].stem
 
 
 def from_zoo(
@@ -94,46 +91,11 @@ def from_file(
 
 
 def call_factory(path: Path, name: str) -> Any:
-    if not path.is_file():
-        raise InputError(f"model file {path}: there is no such file")
-    # The file may import its neighbours, as it could if it were run itself.
-    sys.path.insert(0, str(path.resolve().parent))
-    try:
-        with as_input_error(f"model file {path}"):
-            found = runpy.run_path(str(path))
-        if name not in found:
-            raise InputError(f"model file {path} has no {name!r}; it has: {callables(found)}")
-        with as_input_error(f"{path}:{name}"):
-            factory: Callable[[], Any] = found[name]
-            return factory if isinstance(factory, nn.Module) else factory()
-    finally:
-        sys.path.remove(str(path.resolve().parent))
-
-
-def callables(found: dict[str, Any]) -> str:
-    """What in a file could be a factory: its own functions and networks."""
-    names = [
-        name
-        for name, value in found.items()
-        if not name.startswith("_")
-        and (isinstance(value, nn.Module) or getattr(value, "__module__", "") == found["__name__"])
-    ]
-    return ", ".join(names) or "no function of its own"
-
-
-@contextmanager
-def as_input_error(label: str) -> Iterator[None]:
-    """Whatever the user's code raises becomes one line that says where."""
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        line = next((f.lineno for f in reversed(frames) if f.filename in label), None)
-        where = f"{label} line {line}" if line is not None else label
-        said = " ".join(str(error).split()) or "no message"
-        raise InputError(f"{where} raised {type(error).__name__}: {said}") from None
+    factory: Callable[[], Any] = attribute(path, name, "model file")
+    if isinstance(factory, nn.Module):
+        return factory
+    with beside(path), as_input_error(f"{path}:{name}"):
+        return factory()
 
 
 def zeros(module: nn.Module, shape: Sequence[int]) -> Tensor:

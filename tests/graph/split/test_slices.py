@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from weft.errors import InputError
 from weft.graph.execute import Runner
 from weft.graph.network import Graph, Pick
+from weft.graph.operators.rows import Range
 from weft.graph.split.divide import divide, kind_of
-from weft.graph.split.rows import Range, needed_rows
+from weft.graph.split.rows import needed_rows
 from weft.graph.split.slices import rows_segment, units_segment
 from weft.graph.split.state import sliced_state
 

@@ -10,11 +10,13 @@ import pytest
 import torch
 
 from weft import zoo
-from weft.api import decide, make_task
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet, Link
 from weft.fleet.radio import radio_fleet
 from weft.graph.capture import capture
+from weft.planning.decide import decide
+from weft.planning.task import make_task
+from weft.plans.delivery import routes_of
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Mode, Plan
 from weft.program.instructions import Forward, Miss, Recv, Send, Stitch
@@ -23,7 +25,7 @@ from weft.program.validate import validate
 from weft.strategies.stitchnet.copies import copied
 from weft.strategies.stitchnet.mapped import stitchnet
 from weft.strategies.stitchnet.paths import messages, packets, wanted
-from weft.strategies.stitchnet.swarm import routes_of, spread_of
+from weft.strategies.stitchnet.swarm import spread_of
 from weft.strategies.stitchnet.topology import find_topology
 
 GRAPH = capture(zoo.build("mlp"), torch.zeros(2, 1, 28, 28), name="mlp")

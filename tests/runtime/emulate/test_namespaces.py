@@ -17,8 +17,8 @@ import torch
 from weft.errors import InputError
 from weft.fleet.fleet import Device, Fleet, Link, Medium
 from weft.runtime.emulate.namespaces import NamespaceFleet
-from weft.runtime.run.coordinator import Coordinator
 from weft.runtime.run.jobs import Settings
+from weft.runtime.run.run import Run
 
 
 def possible() -> bool:
@@ -72,9 +72,7 @@ def test_training_through_namespaces_gives_the_same_weights_and_leaves_nothing_b
         tag = local.space("pi").split("-")[1]
         assert len(there(tag)) >= 3 + 1 + 3  # namespaces, the bridge, the way to it from each
         settings = Settings(shaping="latency", scratch=local.scratch, same_clock=True)
-        with Coordinator(
-            local.crew, plan, subject.graph, subject.state(), settings, subject.feed
-        ) as run:
+        with Run(local.crew, plan, subject.graph, subject.state(), settings, subject.feed) as run:
             run.prepare()
             run.steps(0, 6)
             state, _ = run.collect()

@@ -15,10 +15,10 @@ import torch
 from weft.errors import LostDevice, WeftError
 from weft.fleet.fleet import Device, Fleet, Link
 from weft.runtime.emulate.local import LocalFleet
-from weft.runtime.run.coordinator import Coordinator
 from weft.runtime.run.crew import Crew
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.outcome import Outcome
+from weft.runtime.run.run import Run
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire import topics as keys
 from weft.runtime.wire.frames import Header, pack_header
@@ -45,9 +45,9 @@ def three(subject: Subject, **fields: Any) -> Any:
     return subject.plan(("pi", 0, 0), ("nuc", 1, 1), ("cloud", 2, 2), **fields)
 
 
-def coordinator(subject: Subject, plan: Any, nodes: LocalFleet, **changes: Any) -> Coordinator:
+def coordinator(subject: Subject, plan: Any, nodes: LocalFleet, **changes: Any) -> Run:
     wanted = Settings(shaping="fabric", scratch=nodes.scratch, same_clock=True, deadline_s=10.0)
-    return Coordinator(
+    return Run(
         nodes.crew, plan, subject.graph, subject.state(), replace(wanted, **changes), subject.feed
     )
 
@@ -131,9 +131,9 @@ def test_a_cancelled_run_stops_a_device_that_waits_for_nobody(
 
         with pytest.raises(KeyboardInterrupt):
             run.steps(0, MANY, stop)
-        nodes.crew.ask("pi", msg.Cancel(run.run, "stopped by the user"), 5.0)
+        nodes.crew.ask("pi", msg.Cancel(run.run_id, "stopped by the user"), 5.0)
         # it answers only when its worker has come to rest
-        (spans,) = nodes.crew.ask("pi", msg.GetTimeline(run.run), 10.0)
+        (spans,) = nodes.crew.ask("pi", msg.GetTimeline(run.run_id), 10.0)
         assert isinstance(spans, msg.Spans)
     (welcome,) = nodes.crew.ask("pi", msg.Hello(), 5.0)
     assert isinstance(welcome, msg.Welcome)
@@ -145,7 +145,7 @@ def test_rubbish_on_its_keys_is_counted_and_dropped_and_the_run_goes_on(
 ) -> None:
     rubbish = [b"", b"\x00", os.urandom(40), os.urandom(3000), b"\xff" * 200_000]
 
-    def pester(run: Coordinator) -> None:
+    def pester(run: Run) -> None:
         stranger = Crew(Endpoints(listen=("tcp/127.0.0.1:0",), join=(nodes.endpoint,)), nodes.group)
         with stranger:
             stranger.wait_for(nodes.names, 30.0)
@@ -154,12 +154,12 @@ def test_rubbish_on_its_keys_is_counted_and_dropped_and_the_run_goes_on(
                 stranger.session.put(data, junk)
                 stranger.session.put(data, junk, attachment=os.urandom(30))
                 stranger.session.put(data, b"x", attachment=junk)
-                stranger.session.put(keys.report(nodes.group, run.run), junk)
-                stranger.session.put(keys.answer(nodes.group, run.run), junk, attachment=junk)
+                stranger.session.put(keys.report(nodes.group, run.run_id), junk)
+                stranger.session.put(keys.answer(nodes.group, run.run_id), junk, attachment=junk)
                 replies = list(stranger.session.get(control, payload=junk, timeout=10.0))
                 assert [r.ok for r in replies] == [None]
             foreign = Header("other", 0, 0, "act", 1, 0, "pi", "nuc", 1)
-            announced = msgspec.structs.replace(foreign, run=run.run, bytes=1 << 29)
+            announced = msgspec.structs.replace(foreign, run=run.run_id, bytes=1 << 29)
             for header in (foreign, announced):
                 stranger.session.put(data, b"x", attachment=pack_header(header))
             # asked on the same way as the puts: when this is answered, they have arrived
@@ -190,14 +190,14 @@ def test_weights_of_the_wrong_shape_and_an_unknown_operator_are_refused(
     wanted = Settings(shaping="fabric", scratch=nodes.scratch, deadline_s=5.0)
     with (
         pytest.raises(WeftError, match=r"pi: operator 'os\.system' is not one that Weft knows"),
-        Coordinator(nodes.crew, plan, graph, small.state(), wanted, small.feed) as run,
+        Run(nodes.crew, plan, graph, small.state(), wanted, small.feed) as run,
     ):
         run.prepare()
     state = small.state()
     state["0.weight"] = state["0.weight"].T
     with (
         pytest.raises(WeftError, match=r"0\.weight \(20, 40\) belongs to no shard"),
-        Coordinator(nodes.crew, plan, small.graph, state, wanted, small.feed) as run,
+        Run(nodes.crew, plan, small.graph, state, wanted, small.feed) as run,
     ):
         run.prepare()
     assert len(run_plan(small, plan, 2).outcome.losses) == 2

@@ -20,8 +20,8 @@ from weft.graph.optimizer import Optimizer
 from weft.plans.plan import Part, Plan, Shard
 from weft.program.lower.layout import layout_of
 from weft.runtime.emulate.local import LocalFleet
-from weft.runtime.run.coordinator import Coordinator
 from weft.runtime.run.jobs import Settings
+from weft.runtime.run.run import Run
 from weft.runtime.wire import messages as msg
 from weft.simulate.price import price
 
@@ -194,7 +194,7 @@ def copies(nodes: LocalFleet) -> Callable[..., dict[str, dict[str, Tensor]]]:
         wanted = replace(
             Settings(shaping="fabric", scratch=nodes.scratch, same_clock=True), **changes
         )
-        with Coordinator(
+        with Run(
             nodes.crew, plan, subject.graph, subject.state(), wanted, subject.feed
         ) as coordinator:
             coordinator.prepare()

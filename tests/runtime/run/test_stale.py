@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from weft import zoo
 from weft.graph.optimizer import Optimizer
 from weft.plans.plan import Part, Shard
-from weft.runtime.run.coordinator import Coordinator
+from weft.runtime.run.run import Run
 from weft.runtime.wire import messages as msg
 
 Subject = Any
@@ -165,10 +165,10 @@ def test_a_device_that_stands_by_has_the_holders_weights_buffers_and_optimizer(
     )
     states: dict[str, list[dict[str, Tensor]]] = {}
 
-    def look(run: Coordinator) -> None:
+    def look(run: Run) -> None:
         run.steps(0, STEPS)
         for device in ("nuc", "cloud"):
-            pieces = run.crew.ask(device, msg.GetState(run.run), 10.0)
+            pieces = run.crew.ask(device, msg.GetState(run.run_id), 10.0)
             found: list[dict[str, Tensor]] = [{}, {}]
             for piece in pieces:
                 assert isinstance(piece, msg.StatePiece)

@@ -75,5 +75,5 @@ def test_what_peers_cannot_do_is_refused_before_anything_starts() -> None:
     pair = torch.zeros(4, 1, 8, 8), torch.zeros(4, dtype=torch.long)
     with pytest.raises(InputError, match="name of a data set"):
         weft.train(model, pair, loss, fleet=FLEET, strategy="decoupled", local=True)
-    with pytest.raises(InputError, match="--resume"):
+    with pytest.raises(InputError, match="save and resume"):
         weft.train(model, "digits", loss, fleet=FLEET, strategy="fedavg", local=True, resume=True)

@@ -10,10 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from weft import api, zoo
+from weft import zoo
 from weft.fleet.fleet import Fleet
 from weft.graph.execute import Runner
 from weft.graph.optimizer import Optimizer
+from weft.planning.decide import decide
+from weft.planning.task import make_task
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan
 from weft.zoo.transformer import transformer
@@ -47,12 +49,12 @@ def plan_of(split: str, subject: Subject, fleet: Fleet, mode: Any, **options: ob
         return plan
     if split == "chain":
         options = {"devices": "pi,nuc,cloud", **options}
-    task = api.make_task(
+    task = make_task(
         derive_profile(subject.graph, fleet), fleet, batch=subject.batch, mode=mode,
         options={"micro_batches": 1, **options} if split == "chain" else options,
         graph=subject.graph,
     )  # fmt: skip
-    return api.decide(split, task)
+    return decide(split, task)
 
 
 @pytest.fixture(scope="module")

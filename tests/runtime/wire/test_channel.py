@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
+from weft.runtime.emulate.shaping import clock_name
 from weft.runtime.wire.channel import Channel, Ledger, OutLink
 from weft.runtime.wire.frames import Header
 from weft.runtime.wire.session import Endpoints, free_endpoint, open_session
@@ -15,11 +16,11 @@ def test_a_medium_carries_messages_in_the_order_in_which_they_are_ready(tmp_path
     though each neighbour has a queue of its own. The simulator counts in this order."""
     session = open_session(Endpoints(listen=(free_endpoint(),)))
     ledger = Ledger("gw")
-    shared = str(tmp_path / "air")
+    shared = clock_name("air")
     channels = {
         name: Channel(
             session, f"test-medium/{name}", OutLink(name, "air", 1e5, 0.0, shared), ledger,
-            lambda _: False, record=True,
+            lambda _: False, record=True, scratch=tmp_path,
         )
         for name in ("a", "b")
     }  # fmt: skip

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from weft.codecs.sizes import INT8_HEADER_BYTES
+from weft.codecs.int8 import PLANNED_HEADER_BYTES
+from weft.codecs.registry import CODECS
 from weft.fleet.fleet import Fleet
 from weft.plans.plan import Plan
 from weft.program.instructions import Send
@@ -46,7 +47,7 @@ def three(subject: Subject, **fields: Any) -> Plan:
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2])
-@pytest.mark.parametrize("codec", ["none", "fp16", "int8"])
+@pytest.mark.parametrize("codec", CODECS)
 def test_the_bytes_on_the_links_are_the_planned_ones(
     small: Subject, run_plan: RunPlan, codec: str, micro_batches: int
 ) -> None:
@@ -59,7 +60,7 @@ def test_the_bytes_on_the_links_are_the_planned_ones(
         for name, planned_bytes in expected.items():
             coded = codec == "int8" and not name.startswith("target")
             # the two numbers of the eight-bit code travel in the message's header
-            assert step[name] == planned_bytes - (INT8_HEADER_BYTES if coded else 0)
+            assert step[name] == planned_bytes - (PLANNED_HEADER_BYTES if coded else 0)
 
 
 def test_coded_training_stays_near_plain_training(small: Subject, run_plan: RunPlan) -> None:

@@ -13,6 +13,7 @@ from weft.fleet.losses import TRAINING
 from weft.fleet.radio import Radio as RadioModel
 from weft.fleet.radio import topology
 from weft.graph.network import Blank
+from weft.plans.delivery import Routes
 from weft.program.instructions import Radio, Recv, Tensor
 from weft.reference.lossy import Channel
 from weft.runtime.node.slots import Slots
@@ -20,7 +21,7 @@ from weft.runtime.wire.frames import Header, pack_tensors
 from weft.runtime.wire.mailbox import Letter, Mailbox
 from weft.runtime.wire.radio import RadioRules, Transmitter
 from weft.strategies.stitchnet.mapping import mix_mapped
-from weft.strategies.stitchnet.paths import Routes, wanted
+from weft.strategies.stitchnet.paths import wanted
 
 NAMES = tuple("abcde")
 PLACE = topology(7, RadioModel(devices=5))

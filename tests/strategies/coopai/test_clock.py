@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft import api
 from weft.fleet.fleet import Device, Fleet, Medium
+from weft.planning.task import ask
 from weft.plans.rounds import RoundMode
 from weft.plans.task import Task
 from weft.simulate.price import price
@@ -34,7 +34,7 @@ def asked(model: str, batch: int, latency_ms: float, codec: str) -> Task:
         medium=(Medium("wifi", "gw", names, 20.0, latency_ms),),
     )  # fmt: skip
     options = {"codec": codec}
-    return task_in_sequence(api.ask(model, fleet, mode="infer", batch=batch, options=options))
+    return task_in_sequence(ask(model, fleet, mode="infer", batch=batch, options=options))
 
 
 def single_layers(geometry: Geometry, k: int, unit_mode: RoundMode) -> tuple[Block, ...]:

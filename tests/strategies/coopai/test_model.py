@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.errors import InputError
-from weft.graph.split.rows import Rule
+from weft.graph.operators.rows import Rule
 from weft.strategies.coopai.geometry import (
     DenseLayer,
     Geometry,

@@ -14,9 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from weft import api
+from weft.api import plan
 from weft.errors import InputError
 from weft.fleet.fleet import Device, Fleet, Medium
+from weft.planning.decide import decide
+from weft.planning.task import ask
 from weft.plans.plan import Plan
 from weft.plans.registry import make_plan
 from weft.plans.task import Task
@@ -46,7 +48,7 @@ def behind_gateway(*gflops: float, mbps: float = MBPS, latency_ms: float = 0.0) 
 
 @cache
 def _task(model: str, fleet: Fleet, batch: int) -> Task:
-    return api.ask(model, fleet, mode="infer", batch=batch)
+    return ask(model, fleet, mode="infer", batch=batch)
 
 
 def task(model: str, fleet: Fleet, batch: int = 1, **options: Any) -> Task:
@@ -213,9 +215,9 @@ def test_a_stream_of_one_frame_is_refused() -> None:
 
 def test_a_plan_is_json_both_ways_and_the_same_again() -> None:
     given = task("resnet8", behind_gateway(0.5, 0.4, 0.3), polish=10, devices=3)
-    plan = api.decide("coopai+", given)
+    plan = decide("coopai+", given)
     assert msgspec.json.decode(msgspec.json.encode(plan), type=Plan) == plan
-    again = api.decide("coopai+", given)
+    again = decide("coopai+", given)
     assert again.decisions == plan.decisions
 
 
@@ -227,11 +229,11 @@ def test_one_device_is_as_good_as_coopai_s_one_device() -> None:
 
 def test_a_network_whose_first_layer_cannot_be_cut_has_a_plan() -> None:
     layers = nn.Sequential(nn.Linear(12, 12), nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3))
-    plan = api.plan(
+    decided = plan(
         layers, torch.rand(1, 3, 12, 12), behind_gateway(0.5, 0.5), strategy="coopai+",
         mode="infer", options={"polish": 3, "devices": 2},
     )  # fmt: skip
-    assert plan.decisions["modes"][0] == "whole"
+    assert decided.decisions["modes"][0] == "whole"
 
 
 def test_where_memory_is_short_the_plan_fits() -> None:
@@ -244,7 +246,7 @@ def test_where_memory_is_short_the_plan_fits() -> None:
     small = [replace(d, memory_mb=least * 0.9) for d in ample.devices if d.name != "gw"]
     tight = replace(ample, devices=(ample.device("gw"), *small))
     asked = dataclasses.replace(task("vgg-small", ample, polish=3), fleet=tight)
-    plan = api.decide("coopai+", asked)
+    plan = decide("coopai+", asked)
     assert max(size for name, size in memory_bytes(plan).items() if name != "gw") <= least * 0.9e6
 
 

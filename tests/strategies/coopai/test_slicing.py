@@ -22,8 +22,9 @@ from weft.graph.split.divide import kind_of
 from weft.graph.split.state import sliced_state
 from weft.plans.plan import Part, Shard
 from weft.plans.rounds import Round, RoundMode, Strip, Turn
+from weft.program.segments import turn_segment
 from weft.strategies.coopai.block_turns import even, proportional
-from weft.strategies.coopai.slicing import Block, rounds_of, shards_of, turn_segment
+from weft.strategies.coopai.slicing import Block, rounds_of, shards_of
 from weft.zoo.loading import load
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from weft import api
 from weft.errors import InputError
 from weft.fleet.fleet import Device, Fleet, Link, Medium
+from weft.planning.decide import decide
+from weft.planning.task import ask
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan
 from weft.plans.profile import DeviceTimes
@@ -30,7 +31,7 @@ def behind_gateway(count: int, mbps: float = 100.0, gflops: float = 13.6) -> Fle
 
 @cache
 def _task(model: str, fleet: Fleet) -> Task:
-    return api.ask(model, fleet, mode="infer")
+    return ask(model, fleet, mode="infer")
 
 
 def task(model: str, fleet: Fleet, **options: Any) -> Task:
@@ -60,7 +61,7 @@ def test_sls_gives_every_layer_a_round_of_its_own() -> None:
 
 
 def test_a_plan_is_json_both_ways_and_has_a_price() -> None:
-    plan = api.decide("coopai", task("vgg-small", behind_gateway(3, mbps=1000), devices=3))
+    plan = decide("coopai", task("vgg-small", behind_gateway(3, mbps=1000), devices=3))
     assert msgspec.json.decode(msgspec.json.encode(plan), type=Plan) == plan
     assert plan.predicted is not None
     assert plan.predicted.latency_s is not None

@@ -12,7 +12,9 @@ from weft.fleet.fleet import Device, Fleet, Link
 from weft.plans.plan import Part, Plan
 from weft.plans.profile import DeviceTimes, LayerCost, Profile
 from weft.plans.task import Task
-from weft.strategies.decoupled.decide import decoupled, decoupled_plus, fedavg, most_classes
+from weft.report.tables import plan_table, render
+from weft.strategies.decoupled.decide import most_classes
+from weft.strategies.decoupled.strategy import decoupled, decoupled_plus, fedavg
 from weft.strategies.decoupled.topology import FOUR_OF_FIVE, by_speed
 
 LAYERS = tuple(LayerCost(f"conv{n}", 40_000, 4000, 1e6, 4000) for n in range(5))
@@ -41,7 +43,7 @@ def test_four_devices_and_ten_classes_are_the_paper_s_setting() -> None:
         "p0": ["p1", "p3"], "p1": ["p0", "p2"], "p2": ["p1", "p3"], "p3": ["p0", "p2"],
     }  # fmt: skip
     assert plan.decisions["shared"] == "ring"
-    assert "classes 9, 0, 1, 2, 3" in str(plan)
+    assert "classes 9, 0, 1, 2, 3" in render(plan_table(plan))
 
 
 def test_a_peer_computes_its_share_of_the_decoupled_layers() -> None:

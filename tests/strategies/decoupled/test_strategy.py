@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from weft import api
 from weft.errors import InputError
 from weft.fleet.fleet import Device, Fleet, Medium
+from weft.planning.decide import decide
+from weft.planning.task import make_task
 from weft.plans.peers import SHARED
 from weft.plans.plan import Plan
 from weft.plans.profile import DeviceTimes, LayerCost, Profile
@@ -30,12 +31,12 @@ def task(**options: object) -> Task:
         medium=(Medium("air", "a", ("b", "c", "d"), 80.0),),
     )
     profile = Profile("net", 400, layers, {n: times.scaled(s) for n, s in SPEEDS.items()})
-    return api.make_task(profile, fleet, batch=4, options={"steps": 5, **options})
+    return make_task(profile, fleet, batch=4, options={"steps": 5, **options})
 
 
 @pytest.mark.parametrize("strategy", ["decoupled", "decoupled+", "fedavg"])
 def test_a_plan_of_peers_is_priced_saved_and_lowered_again(strategy: str, tmp_path: Path) -> None:
-    plan = api.decide(strategy, task())
+    plan = decide(strategy, task())
     assert plan.predicted is not None
     plan.save(tmp_path / "plan.json")
     again = Plan.load(tmp_path / "plan.json")
@@ -46,7 +47,7 @@ def test_a_plan_of_peers_is_priced_saved_and_lowered_again(strategy: str, tmp_pa
 
 
 def test_those_who_wait_go_as_fast_as_the_slowest_and_the_others_as_half_of_them() -> None:
-    waits, free = (api.decide(s, task(classes="0,1,2/2,3,4/4,5,6/6,7,8,9,0")) for s in
+    waits, free = (decide(s, task(classes="0,1,2/2,3,4/4,5,6/6,7,8,9,0")) for s in
                    ("decoupled", "decoupled+"))  # fmt: skip
     assert waits.predicted is not None
     assert free.predicted is not None
@@ -56,7 +57,7 @@ def test_those_who_wait_go_as_fast_as_the_slowest_and_the_others_as_half_of_them
 
 
 def test_a_sub_model_computes_less_than_the_whole_network() -> None:
-    whole, part = (api.decide(s, task(classes="0,1/2,3/4,5/6,7,8,9")) for s in
+    whole, part = (decide(s, task(classes="0,1/2,3/4,5/6,7,8,9")) for s in
                    ("fedavg", "decoupled"))  # fmt: skip
     assert whole.predicted is not None
     assert part.predicted is not None
@@ -69,7 +70,7 @@ def test_a_sub_model_computes_less_than_the_whole_network() -> None:
 def test_half_precision_halves_what_is_exchanged() -> None:
     sizes = []
     for codec in ("none", "fp16"):
-        plan = api.decide("decoupled+", task(codec=codec))
+        plan = decide("decoupled+", task(codec=codec))
         assert plan.predicted is not None
         sizes.append(plan.predicted.transfer_bytes["air"])
     assert sizes[1] == pytest.approx(sizes[0] / 2, abs=2)
@@ -88,4 +89,14 @@ def test_options_that_cannot_be_are_refused(
     strategy: str, options: dict[str, str], words: str
 ) -> None:
     with pytest.raises(InputError, match=words):
-        api.decide(strategy, task(**options))
+        decide(strategy, task(**options))
+
+
+@pytest.mark.parametrize("strategy", ["decoupled", "decoupled+"])
+def test_a_network_of_one_layer_cannot_be_decoupled(strategy: str) -> None:
+    times = {n: DeviceTimes((0.1,), (0.1,), (0.0,)) for n in SPEEDS}
+    profile = Profile("net", 400, (LayerCost("fc", 400, 40, 1e3, 40),), times)
+    one = make_task(profile, task().fleet, batch=4)
+    with pytest.raises(InputError, match="net has only one layer"):
+        decide(strategy, one)
+    assert decide("fedavg", one).predicted is not None

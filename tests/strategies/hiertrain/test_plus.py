@@ -7,8 +7,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from weft.api import compare, make_task
 from weft.fleet.parse import parse_fleet
+from weft.planning.compare import compare
+from weft.planning.task import make_task
 from weft.plans.plan import Plan
 from weft.plans.profile import DeviceTimes, LayerCost, Profile
 from weft.plans.registry import make_plan

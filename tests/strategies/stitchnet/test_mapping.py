@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from weft.errors import WeftError
 from weft.fleet.radio import Radio, topology
+from weft.plans.delivery import chance
 from weft.strategies.stitchnet import topology as stitchnet_topology
 from weft.strategies.stitchnet.mapping import (
     MAPPERS,
@@ -21,7 +22,6 @@ from weft.strategies.stitchnet.mapping import (
     vertical,
 )
 from weft.strategies.stitchnet.paths import (
-    chance,
     mean_chance,
     messages,
     packets,

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from weft.errors import InputError
 from weft.fleet.radio import Radio, topology
+from weft.plans.delivery import Routes
 from weft.strategies.stitchnet import search as stitchnet_search
 from weft.strategies.stitchnet.budget import WORTHWHILE, best_relays, delivered, spend, value, worth
 from weft.strategies.stitchnet.importance import clone, drop, failure_order, importance
 from weft.strategies.stitchnet.mapping import NOBODY, Spread, mix_mapped, random_units
-from weft.strategies.stitchnet.paths import Routes, messages, packets, plan_routes, slots
+from weft.strategies.stitchnet.paths import messages, packets, plan_routes, slots
 from weft.strategies.stitchnet.search import ENOUGH, OVERLOADS, best_spread, dealt, recover
 from weft.strategies.stitchnet.topology import find_topologies
 

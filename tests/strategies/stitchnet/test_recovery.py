@@ -8,17 +8,19 @@ import pytest
 import torch
 
 from weft import zoo
-from weft.api import decide, make_task
 from weft.errors import WeftError
 from weft.fleet.radio import radio_fleet
 from weft.graph.capture import capture
+from weft.planning.decide import decide
+from weft.planning.task import make_task
+from weft.plans.delivery import known_links, routes_of
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan
 from weft.program.lower.lower import lower
 from weft.program.validate import validate
 from weft.strategies.stitchnet.budget import value
 from weft.strategies.stitchnet.recovery import after_loss, moved_units
-from weft.strategies.stitchnet.swarm import known_links, routes_of, spread_of
+from weft.strategies.stitchnet.swarm import spread_of
 from weft.strategies.stitchnet.topology import find_topology
 
 FLEET = radio_fleet(find_topology(), 3.9)

@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 from weft import zoo
-from weft.api import make_task
 from weft.errors import InputError
 from weft.fleet.fleet import Device, Fleet, Link
 from weft.fleet.radio import radio_fleet
 from weft.graph.capture import capture
 from weft.graph.network import Graph
+from weft.planning.task import make_task
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan
 from weft.plans.task import Task
@@ -64,8 +64,9 @@ def test_a_plan_gives_every_unit_to_one_worker_and_the_output_to_the_coordinator
     *hidden, last = plan.shards
     assert (last.device, last.layers, last.part.units) == (head, (4, 4), None)
     assert head not in {shard.device for shard in hidden}
-    assert plan.decisions["messages"] == expected == len(plan.decisions["ways"])
-    sent = sum(direct + 2 * relayed for *_, direct, relayed, _ in plan.decisions["ways"])
+    assert plan.swarm is not None
+    assert plan.decisions["messages"] == expected == len(plan.swarm.messages)
+    sent = sum(message.direct + 2 * message.relayed for message in plan.swarm.messages)
     assert sent == plan.decisions["packets"]
     assert msgspec.json.decode(msgspec.json.encode(plan), type=Plan) == plan
 
@@ -75,10 +76,12 @@ def test_decisions_are_made_by_what_was_measured(graph: Graph, swarm: Fleet) -> 
     again = stitchnet.stitchnet(ask(graph, swarm))
     probed = [stitchnet.stitchnet(ask(graph, swarm, probes=3, seed=s)) for s in (1, 2, 3)]
     assert known == again
-    assert any(plan.decisions["ways"] != known.decisions["ways"] for plan in probed)
-    relayed = [way for way in known.decisions["ways"] if way[4]]
+    assert known.swarm is not None
+    sent = known.swarm.messages
+    assert any(plan.swarm is not None and plan.swarm.messages != sent for plan in probed)
+    relayed = [message for message in sent if message.relayed]
     assert relayed
-    assert {way[5] for way in relayed} == {known.decisions["coordinator"]}
+    assert {message.via for message in relayed} == {known.decisions["coordinator"]}
 
 
 def test_options_choose_path_and_mapping(graph: Graph, swarm: Fleet) -> None:

@@ -16,13 +16,14 @@ from typing import Literal, NamedTuple, NoReturn
 
 from weft.errors import InputError
 from weft.graph.network import Graph, Node, refs
-from weft.graph.split.rows import ELEMENTWISE, Rule, is_map, rules_of
-
-LINEAR = "aten.linear.default"
-_RESHAPES = {"aten.flatten.using_ints", "aten.view.default", "aten.reshape.default"}
+from weft.graph.operators.rows import Rule, is_map
+from weft.graph.operators.table import operator_named
+from weft.graph.split.rows import rules_of
 
 
 class Division(NamedTuple):
+    """The nodes of some layers: the gateway's before, each device's own, the gateway's after."""
+
     before: tuple[Node, ...]
     own: tuple[Node, ...]
     after: tuple[Node, ...]
@@ -67,12 +68,13 @@ def kind_of(graph: Graph, layer: int) -> Literal["rows", "units", "whole"]:
 
 def weighted(graph: Graph, node: Node) -> bool:
     """Whether it multiplies with a matrix or kernel of its own: what costs time."""
-    if node.op in ELEMENTWISE:
+    if operator_named(node.op).elementwise:
         return False
     return any(len(graph.state[name].shape) > 1 for name in refs(node) if name in graph.state)
 
 
 def is_constant(graph: Graph, name: str) -> bool:
+    """Whether a value is the same for every batch: any device can make it."""
     return name in graph.values and not graph.values[name].scales
 
 
@@ -91,7 +93,7 @@ def parts_of_linear(graph: Graph, layer: int, mode: str) -> tuple[list[Node], No
     """What comes before a layer's fully connected operator, the operator, the rest."""
     nodes = [node for node in graph.layers[layer].nodes if not is_constant(graph, node.name)]
     heavy = [node for node in nodes if weighted(graph, node)]
-    if len(heavy) != 1 or heavy[0].op != LINEAR or len(graph.values[heavy[0].name].shape) != 2:
+    if len(heavy) != 1 or not _is_dense(graph, heavy[0]):
         kinds = ", ".join(node.op for node in heavy) or "nothing with weights"
         raise InputError(
             f"layer {layer + 1} ({graph.layers[layer].name}) has {kinds}; mode {mode} needs one fully "
@@ -107,7 +109,8 @@ def parts_of_linear(graph: Graph, layer: int, mode: str) -> tuple[list[Node], No
 def is_unitwise(graph: Graph, node: Node, width: int) -> bool:
     """Whether every unit of a vector of this width depends on that unit of its operands alone."""
     shape = (1, width)
-    same = node.op in ELEMENTWISE or (node.op in _RESHAPES and len(refs(node)) == 1)
+    units = operator_named(node.op).units
+    same = units == "elementwise" or (units == "reshape" and len(refs(node)) == 1)
     if not same or node.name not in graph.values or graph.values[node.name].shape != shape:
         return False
     for name in refs(node):
@@ -123,10 +126,15 @@ def is_unitwise(graph: Graph, node: Node, width: int) -> bool:
 
 def is_flatten(graph: Graph, node: Node) -> bool:
     """Whether it makes a vector of each sample's map."""
-    if node.op not in _RESHAPES:
+    if operator_named(node.op).units != "reshape":
         return False
     before, after = graph.values[refs(node)[0]], graph.values[node.name]
     return is_map(before) and after.shape == (1, prod(before.shape[1:]))
+
+
+def _is_dense(graph: Graph, node: Node) -> bool:
+    """Whether it is a fully connected layer on vectors."""
+    return operator_named(node.op).units == "dense" and len(graph.values[node.name].shape) == 2
 
 
 def _nodes(graph: Graph, first: int, last: int) -> list[Node]:
@@ -134,11 +142,11 @@ def _nodes(graph: Graph, first: int, last: int) -> list[Node]:
 
 
 def _ancestors(nodes: Sequence[Node], node: Node) -> set[str]:
-    found = set(refs(node))
+    needed = set(refs(node))
     for other in reversed(nodes):
-        if other.name in found:
-            found.update(refs(other))
-    return found
+        if other.name in needed:
+            needed.update(refs(other))
+    return needed
 
 
 def _by_rows(graph: Graph, layers: tuple[int, int]) -> Division:
@@ -252,8 +260,8 @@ def _closed(graph: Graph, made: Division) -> Division:
 
 
 def _read_by(constants: Sequence[Node], nodes: Iterable[Node]) -> set[str]:
-    found = {name for node in nodes for name in refs(node)}
+    needed = {name for node in nodes for name in refs(node)}
     for node in reversed(constants):
-        if node.name in found:
-            found.update(refs(node))
-    return found
+        if node.name in needed:
+            needed.update(refs(node))
+    return needed

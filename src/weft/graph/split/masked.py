@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from weft.graph.split.missing import Update
+from weft.graph.split.lost_values import LostValues
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Perceptron:
         *,
         seed: int = 0,
         rate: float = 1e-3,
-        update: Update = "zero",
+        update: LostValues = "zero",
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.sizes = tuple(sizes)

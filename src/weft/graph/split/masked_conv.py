@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.grad import conv2d_input, conv2d_weight
 
+from weft.graph.split.lost_values import LostValues
 from weft.graph.split.masked import Masks
-from weft.graph.split.missing import Update
 
 CHANNELS = (16, 32, 32)
 DENSE = 64
@@ -85,7 +85,7 @@ class ConvNet:
         *,
         seed: int = 0,
         rate: float = 1e-3,
-        update: Update = "zero",
+        update: LostValues = "zero",
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.update = update

@@ -12,8 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
 from weft.graph.network import Graph, Node, Pick, Ref, Segment, State, Value, refs
+from weft.graph.operators.calls import added, alias, flattened
+from weft.graph.operators.rows import Range
+from weft.graph.operators.table import operator_named
 from weft.graph.split.divide import Division, is_constant
-from weft.graph.split.rows import Range
 from weft.graph.split.strips import renamed, strip_nodes
 
 
@@ -27,8 +29,8 @@ def bias_node(linear: Node) -> Node:
     total = Ref(sum_name(linear))
     bias = linear.args[2] if len(linear.args) > 2 else linear.kwargs.get("bias")
     if isinstance(bias, Ref):
-        return Node(linear.name, "aten.add.Tensor", [total, bias])
-    return Node(linear.name, "aten.alias.default", [total])
+        return added(linear.name, total, bias)
+    return alias(linear.name, total)
 
 
 def cut_dim(value: Value) -> int:
@@ -103,7 +105,7 @@ def rows_and_data_segment(
     source = refs(flat)[0]
     behind = division.own.index(flat)
     nodes = strip_nodes(graph, division.own[:behind], takes, {source: rows}, division.rules)
-    nodes.append(Node(flat.name, "aten.flatten.using_ints", [Ref(source), 1]))
+    nodes.append(flattened(flat.name, source))
     nodes += division.own[behind + 1 : -1]
     weight = _weight(linear)
     outputs = graph.state[weight].shape[0]
@@ -137,8 +139,8 @@ def units_segment(
             shape = graph.state[name].shape
             if node is division.model or prod(shape) > 1:
                 picks[name] = Pick(shape, 0, *units)
-        if node is not division.model and node.op in ("aten.view.default", "aten.reshape.default"):
-            node = Node(node.name, "aten.alias.default", node.args[:1])  # of a vector to a vector
+        if node is not division.model and operator_named(node.op).gives_sizes:
+            node = alias(node.name, node.args[0])  # of a vector to a vector
         nodes.append(renamed(node, {}, node.name))
     return _segment(graph, layers, number, nodes, takes, gives, picks)
 
@@ -153,15 +155,15 @@ def picked_state(
     graph: Graph, nodes: Iterable[Node], picks: Mapping[str, Pick]
 ) -> dict[str, State]:
     """The state that nodes read, in the shape in which it is here."""
-    found: dict[str, State] = {}
+    shapes: dict[str, State] = {}
     for node in nodes:
         for name in refs(node):
-            if name in graph.state and name not in found:
+            if name in graph.state and name not in shapes:
                 state = graph.state[name]
                 pick = picks.get(name)
                 shape = _picked_shape(state.shape, pick) if pick else state.shape
-                found[name] = State(shape, state.dtype, state.trainable)
-    return found
+                shapes[name] = State(shape, state.dtype, state.trainable)
+    return shapes
 
 
 def _segment(

@@ -17,7 +17,7 @@ from weft.graph.network import Pick, Segment
 
 def sliced_state(segment: Segment, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What `Runner(segment, ...)` needs of the whole network's state. Parts are copies."""
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for name, info in segment.state.items():
         tensor, pick = state[name], segment.picks.get(name)
         if pick is not None and pick.listed:
@@ -26,20 +26,20 @@ def sliced_state(segment: Segment, state: Mapping[str, Tensor]) -> dict[str, Ten
             part = tensor.detach().view(pick.shape)
             part = part.narrow(pick.dim, pick.first, pick.last - pick.first)
             tensor = part.reshape(info.shape).clone(memory_format=torch.contiguous_format)
-        found[name] = tensor
-    return found
+        tensors[name] = tensor
+    return tensors
 
 
 def sliced_memory(segment: Segment, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The same of an optimizer's memory, whose tensors are called "weight/exp_avg"."""
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for full, tensor in memory.items():
         name = full.rpartition("/")[0]
         if name in segment.state:
             pick = segment.picks.get(name)
             cut = pick is not None and pick.listed and tensor.dim() > 0
-            found[full] = _listed(tensor, pick) if cut and pick else tensor
-    return found
+            tensors[full] = _listed(tensor, pick) if cut and pick else tensor
+    return tensors
 
 
 def place_state(segment: Segment, part: Mapping[str, Tensor], into: dict[str, Tensor]) -> None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from weft.graph.network import Arg, Atom, Graph, Infinite, Node, Ref
-from weft.graph.split.rows import Range, Rule, argument, both, needed_rows, places
+from weft.graph.network import Arg, Atom, Graph, Node, Ref
+from weft.graph.operators.calls import divided, narrow, ones_like, padded
+from weft.graph.operators.rows import Range, Rows, Rule, argument, both
+from weft.graph.operators.table import operator_named
+from weft.graph.split.rows import needed_rows, places
 
-_PADDING = {"aten.conv2d.default": 4, "aten.max_pool2d.default": 3, "aten.avg_pool2d.default": 3}
 _ROWS = 2  # the dimension
 
 
@@ -60,51 +62,46 @@ class _Writer:
         name = node.name
         if self.gives.get(name, made) != made:  # more is made inside than is given
             name = f"{name}:all"
-        if self._untouched(node, rule, made):
+        how = operator_named(node.op).rows
+        if how is None or self._untouched(node, rule, made):
             whole = {v: self._have[v][0] for v in (*rule.maps, *rule.whole)}
             self.nodes.append(renamed(node, whole, name))
-        elif node.op in _PADDING:
-            self._windows(node, rule, made, name)
-        elif node.op == "aten.pad.default":
+        elif how.padding is not None:
+            self._windows(node, rule, how, made, name)
+        elif how.pads:
             self._pad_node(node, rule, made, name)
         else:
-            self._plain(node, rule, made, name)
+            self._plain(node, rule, how, made, name)
         self._have[node.name] = (name, made)
         if name != node.name:
             first, last = self.gives[node.name]
-            self._add(
-                node.name, "aten.narrow.default", Ref(name), _ROWS, first - made[0], last - first
-            )
+            self.nodes.append(narrow(node.name, name, _ROWS, first - made[0], last - first))
 
     def _untouched(self, node: Node, rule: Rule, rows: Range) -> bool:
         """Whether it reads and makes whole maps; then it stays as it is."""
         every = [(node.name, rows), *((v, self._have[v][1]) for v in rule.maps)]
         return all(have == (0, places(self.graph.values[v])) for v, have in every)
 
-    def _plain(self, node: Node, rule: Rule, rows: Range, name: str) -> None:
+    def _plain(self, node: Node, rule: Rule, how: Rows, rows: Range, name: str) -> None:
         span = rule.span(*rows)
         names = {v: self._cut(v, span) for v in rule.maps}
         names |= {v: self._have[v][0] for v in rule.whole}
-        if node.op == "aten.adaptive_avg_pool2d.default":  # of a map to its own size
-            node = Node(node.name, "aten.alias.default", node.args[:1])
-        elif node.op == "aten.upsample_nearest2d.vec" and isinstance(node.args[1], list):
-            size: Arg = [rows[1] - rows[0], node.args[1][1]]
-            node = Node(node.name, node.op, [node.args[0], size, *node.args[2:]], node.kwargs)
+        if how.in_strip is not None:
+            node = how.in_strip(node, rows)
         self.nodes.append(renamed(node, names, name))
 
-    def _windows(self, node: Node, rule: Rule, rows: Range, name: str) -> None:
+    def _windows(self, node: Node, rule: Rule, how: Rows, rows: Range, name: str) -> None:
         """A convolution or pool: its padding of rows becomes a node, or another strip's rows."""
         source = rule.maps[0]
         span = rule.span(*rows)
         height = self.graph.values[source].shape[2]
         outside = span[0] < 0 or span[1] > height
-        if outside and node.op == "aten.avg_pool2d.default" and self._uneven(node, rule, span):
+        if outside and how.averages and self._uneven(node, rule, span):
             self._averages(node, rule, span, name)
             return
-        fill: Arg = Infinite("-inf") if node.op == "aten.max_pool2d.default" else 0.0
-        padded = self._padded(source, span, f"{node.name}:pad", fill) if outside else ""
-        names = {source: padded or self._cut(source, span)}
-        self.nodes.append(renamed(_without_row_padding(node), names, name))
+        around = self._padded(source, span, f"{node.name}:pad", how.fill) if outside else ""
+        names = {source: around or self._cut(source, span)}
+        self.nodes.append(renamed(_without_row_padding(node, how), names, name))
 
     def _pad_node(self, node: Node, rule: Rule, rows: Range, name: str) -> None:
         columns = argument(node, 1, "pad", [])[:2]
@@ -128,14 +125,13 @@ class _Writer:
         side = both(argument(node, 3, "padding", 0))[1]
         count = self.graph.values[node.name].shape[3]
         right = max((count - 1) * stride[1] - side + kernel[1] - width, 0)
-        padded = self._padded(source, span, f"{node.name}:pad", 0.0, [side, right])
+        filled = self._padded(source, span, f"{node.name}:pad", 0.0, [side, right])
         inside = (max(span[0], 0), min(span[1], height))
         one, mask = f"{node.name}:one", f"{node.name}:mask"
-        self._add(f"{one}:row", "aten.narrow.default", Ref(self._cut(source, inside)), 1, 0, 1)
-        self._add(one, "aten.ones_like.default", Ref(f"{one}:row"))
-        if argument(
-            node, 5, "count_include_pad", True
-        ):  # padding counts, what lies beyond does not
+        self.nodes.append(narrow(f"{one}:row", self._cut(source, inside), 1, 0, 1))
+        self.nodes.append(ones_like(one, f"{one}:row"))
+        # Where padding counts, what lies beyond the padding does not.
+        if argument(node, 5, "count_include_pad", True):
             counted = (span[0], min(span[1], height + rule.above))
             around: list[Atom] = [
                 side,
@@ -143,15 +139,15 @@ class _Writer:
                 inside[0] - counted[0],
                 counted[1] - inside[1],
             ]
-            self._add(f"{one}:pad", "aten.pad.default", Ref(one), around, "constant", 1.0)
+            self.nodes.append(padded(f"{one}:pad", one, around, 1.0))
             one, right, inside = f"{one}:pad", right - min(right, side), counted
             side = 0
         rest: list[Atom] = [side, right, inside[0] - span[0], span[1] - inside[1]]
-        self._add(mask, "aten.pad.default", Ref(one), rest, "constant", 0.0)
-        for part in (padded, mask):
-            args: list[Arg] = [list(kernel), list(stride), [0, 0], False, True, None]
-            self._add(f"{part}:mean", node.op, Ref(part), *args)
-        self._add(name, "aten.div.Tensor", Ref(f"{padded}:mean"), Ref(f"{mask}:mean"))
+        self.nodes.append(padded(mask, one, rest, 0.0))
+        for part in (filled, mask):
+            args: list[Arg] = [Ref(part), list(kernel), list(stride), [0, 0], False, True, None]
+            self.nodes.append(Node(f"{part}:mean", node.op, args))
+        self.nodes.append(divided(name, f"{filled}:mean", f"{mask}:mean"))
 
     def _padded(
         self, value: str, span: Range, name: str, fill: Arg, columns: Sequence[Atom] = (0, 0)
@@ -163,13 +159,13 @@ class _Writer:
             first, last = (0, 1) if last <= 0 else (height - 1, height)
         top, bottom = max(first - span[0], 0), max(span[1] - last, 0)
         amounts: list[Atom] = [*columns, top, bottom]
-        source = Ref(self._cut(value, (first, last)))
+        source = self._cut(value, (first, last))
         extra = last - first + top + bottom - (span[1] - span[0])
-        padded = f"{name}:more" if extra else name
-        self._add(padded, "aten.pad.default", source, amounts, "constant", fill)
+        filled = f"{name}:more" if extra else name
+        self.nodes.append(padded(filled, source, amounts, fill))
         if extra:
             after = 0 if span[0] < 0 else extra
-            self._add(name, "aten.narrow.default", Ref(padded), _ROWS, after, span[1] - span[0])
+            self.nodes.append(narrow(name, filled, _ROWS, after, span[1] - span[0]))
         return name
 
     def _cut(self, value: str, rows: Range) -> str:
@@ -180,16 +176,14 @@ class _Writer:
         if (value, rows) not in self._cuts:
             cut = f"{value}:{rows[0]}-{rows[1]}"
             length = rows[1] - rows[0]
-            self._add(cut, "aten.narrow.default", Ref(name), _ROWS, rows[0] - have[0], length)
+            self.nodes.append(narrow(cut, name, _ROWS, rows[0] - have[0], length))
             self._cuts[value, rows] = cut
         return self._cuts[value, rows]
 
-    def _add(self, name: str, op: str, *args: Arg) -> None:
-        self.nodes.append(Node(name, op, list(args)))
 
-
-def _without_row_padding(node: Node) -> Node:
-    position = _PADDING[node.op]
+def _without_row_padding(node: Node, how: Rows) -> Node:
+    position = how.padding
+    assert position is not None
     rows, columns = both(argument(node, position, "padding", 0))
     if not rows:
         return node

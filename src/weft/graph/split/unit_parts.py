@@ -12,16 +12,12 @@ from __future__ import annotations
 from math import prod
 
 from weft.errors import InputError
-from weft.graph.network import Graph, Node, Ref, refs
+from weft.graph.network import Graph, Node, refs
+from weft.graph.operators.calls import flattened
+from weft.graph.operators.rows import argument, is_map
+from weft.graph.operators.table import operator_named
 from weft.graph.split.divide import divide, is_constant, is_flatten, reads, weighted
-from weft.graph.split.rows import ELEMENTWISE, argument, is_map
 
-_CONVOLUTION = "aten.conv2d.default"
-_POOLS = {
-    "aten.max_pool2d.default",
-    "aten.avg_pool2d.default",
-    "aten.adaptive_avg_pool2d.default",
-}
 _GROUPS = 6  # place of the number of groups among a convolution's arguments
 
 Parts = tuple[tuple[Node, ...], tuple[Node, ...]]
@@ -33,7 +29,7 @@ def unit_parts(graph: Graph, layer: int) -> Parts:
     nodes = [node for node in graph.layers[layer].nodes if not is_constant(graph, node.name)]
     heavy = [node for node in nodes if weighted(graph, node)]
     last = layer == len(graph.layers) - 1
-    if len(heavy) == 1 and heavy[0].op == _CONVOLUTION and not last:
+    if len(heavy) == 1 and operator_named(heavy[0].op).units == "channels" and not last:
         before: tuple[Node, ...] = ()
         rest, odd = _convolution(graph, nodes, heavy[0])
     else:
@@ -66,9 +62,7 @@ def _dense(graph: Graph, layer: int, last: bool) -> tuple[tuple[Node, ...], tupl
         odd = f"{division.after[0].name} needs the whole vector after it"
     # A flattening that names its size would not fit some channels of the map.
     before = tuple(
-        Node(node.name, "aten.flatten.using_ints", [Ref(refs(node)[0]), 1])
-        if is_flatten(graph, node)
-        else node
+        flattened(node.name, refs(node)[0]) if is_flatten(graph, node) else node
         for node in division.before
     )
     return before, (*division.own, *division.after), odd
@@ -97,9 +91,10 @@ def _channelwise(graph: Graph, node: Node) -> bool:
         return False
     read = [graph.values[name] for name in refs(node)]
     maps = [given for given in read if given.scales]
-    if node.op in _POOLS:
+    units = operator_named(node.op).units
+    if units == "per_channel":
         return len(read) == 1 and read[0].shape[1] == value.shape[1]
     fits = all(given.shape == value.shape for given in maps)
-    return node.op in ELEMENTWISE and fits and all(
+    return units == "elementwise" and fits and all(
         prod(given.shape) == 1 for given in read if not given.scales
     )  # fmt: skip

@@ -14,9 +14,9 @@ from math import prod
 
 from weft.errors import InputError
 from weft.graph.network import Graph, Node, Pick, Segment, State, Value, refs
+from weft.graph.operators.calls import alias
+from weft.graph.operators.table import operator_named
 from weft.graph.split.unit_parts import places_of, unit_parts
-
-_RESHAPES = ("aten.view.default", "aten.reshape.default")
 
 
 def unit_widths(graph: Graph) -> tuple[int, ...]:
@@ -116,6 +116,6 @@ def _cut(value: Value, count: int) -> Value:
 
 def _reshaped(node: Node) -> Node:
     """Of a vector to a vector: the number of units in it is no longer right."""
-    if node.op in _RESHAPES:
-        return Node(node.name, "aten.alias.default", node.args[:1])
+    if operator_named(node.op).gives_sizes:
+        return alias(node.name, node.args[0])
     return node

@@ -16,11 +16,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from weft import api
 from weft.fleet.fleet import Device, Fleet, Medium
 from weft.papers.claims import Claim, Table
+from weft.planning.decide import decide
+from weft.planning.task import make_task
 from weft.plans.plan import Plan
 from weft.plans.profile import Profile
+from weft.zoo.loading import load as load_model
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -88,7 +90,7 @@ def run_rows(
     from weft.plans.derive import derive_profile
 
     torch.manual_seed(0)
-    model, example = api.load_model(name)
+    model, example = load_model(name)
     assert isinstance(example, torch.Tensor)
     model.eval()
     x = torch.rand(batch, *example.shape[1:])
@@ -109,8 +111,8 @@ def plan_for(
     options: dict[str, str],
     batch: int = 1,
 ) -> Plan:
-    task = api.make_task(profile, fleet, batch=batch, mode="infer", options=options, graph=graph)
-    return api.decide(strategy, task)
+    task = make_task(profile, fleet, batch=batch, mode="infer", options=options, graph=graph)
+    return decide(strategy, task)
 
 
 def run_really(model: nn.Module, x: Tensor, plan: Plan, title: str, scale: float) -> RealRow:

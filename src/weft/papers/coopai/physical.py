@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from weft import api
 from weft.graph.network import Graph
 from weft.papers.claims import Claim, Table
 from weft.papers.coopai.measured import MBPS, Ask, cell
 from weft.papers.coopai.runs import captured
+from weft.planning.decide import decide
+from weft.planning.task import make_task
 from weft.plans.derive import derive_profile
 
 PLANS: tuple[Ask, ...] = (
@@ -63,8 +64,8 @@ def simulate_plans(title: str, asks: Iterable[Ask]) -> Simulated:
     profile = derive_profile(graph, fleet)
     seconds, sent, spent = {}, {}, {}
     for row, strategy, options in asks:
-        task = api.make_task(profile, fleet, mode="infer", options=options, graph=graph)
-        plan = api.decide(strategy, task)
+        task = make_task(profile, fleet, mode="infer", options=options, graph=graph)
+        plan = decide(strategy, task)
         assert plan.predicted is not None
         seconds[row] = plan.predicted.seconds
         sent[row] = sum(plan.predicted.transfer_bytes.values()) * 8 / (MBPS * 1e6)

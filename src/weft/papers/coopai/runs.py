@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from weft.graph.network import Graph
+from weft.planning.task import named_graph
 from weft.strategies.coopai.geometry import Geometry, geometry_of
 from weft.strategies.coopai.model import Speeds
 from weft.strategies.coopai.passthrough import as_printed
@@ -67,12 +68,9 @@ def percent(less: float, more: float) -> float:
 @functools.cache  # reading takes seconds, and a graph never changes
 def captured(name: str) -> Graph:
     """The network's graph, layers in sequence. Its weights are left out: planning needs only sizes."""
-    from weft.graph.capture import capture
     from weft.graph.sequence import in_sequence
-    from weft.zoo.loading import load
 
-    module, example = load(name, weights=False)
-    return in_sequence(capture(module, example, name=name))
+    return in_sequence(named_graph(name))
 
 
 def run_network(graph: Graph, title: str) -> NetworkRuns:

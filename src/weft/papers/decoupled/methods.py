@@ -92,7 +92,7 @@ METHODS = {method.name: method for method in _ALL}
 
 def eight_bits(tensor: Tensor) -> tuple[Tensor, int]:
     """A tensor as it arrives in 8 bits, and its bytes on the way."""
-    from weft.codecs.codec import rounded
+    from weft.codecs.tensors import rounded
 
     return rounded(tensor, "int8"), tensor.numel()
 

@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 from weft.fleet.city import City, Day, generated_city, real_city
 from weft.fleet.mobility import Walk
 from weft.papers.registry import Tell
+from weft.planning.task import named_graph
+from weft.plans.online import Policy
 from weft.plans.profile import DeviceTimes, LayerCost, Profile
 from weft.strategies.edgemove.model import SplitCosts, split_costs
 from weft.strategies.edgemove.online.baselines import DeviceCloud, OnDevice, PipeDreamE
@@ -30,7 +32,6 @@ from weft.strategies.edgemove.online.edgemove import EdgeMove
 from weft.strategies.edgemove.online.journey import Journey, travel
 from weft.strategies.edgemove.online.pipeline import SPREAD
 from weft.strategies.edgemove.online.plus import EdgeMovePlus
-from weft.strategies.edgemove.online.policy import Policy
 
 BATCH = 32
 STEPS = 10_000
@@ -86,11 +87,7 @@ def _plus(costs: SplitCosts, **given: Any) -> EdgeMovePlus:
 @functools.cache  # reading a network takes seconds, and it never changes
 def units(model: str) -> tuple[LayerCost, ...]:
     """The layers between which one tensor crosses: 16 of VGG-16, 18 of ResNet-50."""
-    from weft.graph.capture import capture
-    from weft.zoo.loading import load
-
-    module, example = load(model, IMAGE, 10, weights=False)
-    graph = capture(module, example, name=model)
+    graph = named_graph(model, IMAGE, 10)
     found: list[LayerCost] = []
     params, flops = 0, 0.0
     for m, layer in enumerate(graph.layers, start=1):

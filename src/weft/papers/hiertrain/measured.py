@@ -33,7 +33,7 @@ def run_really(mbps: float) -> RealRun:
     from torch import nn
 
     from weft import zoo
-    from weft.runtime.run.train import train
+    from weft.adapt.train import train
 
     assert ALEXNET.input_shape is not None
     assert ALEXNET.classes is not None

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from weft import api
 from weft.fleet.fleet import Device, Fleet, Link, Route
 from weft.graph.network import Graph
+from weft.planning.task import make_task, named_graph
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan
 from weft.plans.registry import make_plan
@@ -96,11 +96,7 @@ class Planning:
 @functools.cache  # reading takes seconds, and a graph never changes
 def captured(setting: Setting) -> Graph:
     """The network's graph. Its weights are left out: planning needs only their sizes."""
-    from weft.graph.capture import capture
-    from weft.zoo.loading import load
-
-    module, example = load(setting.model, setting.input_shape, setting.classes, weights=False)
-    return capture(module, example, name=setting.model)
+    return named_graph(setting.model, setting.input_shape, setting.classes)
 
 
 def fleet_of(setting: Setting, mbps: float, cores: int = 1) -> Fleet:
@@ -124,7 +120,7 @@ def task_of(setting: Setting, graph: Graph, mbps: float, cores: int = 1) -> Task
     profile = msgspec.structs.replace(
         profile, input_bytes=profile.input_bytes * setting.value_bytes // 4
     )
-    return api.make_task(profile, fleet, batch=BATCH, options={"route": setting.route}, graph=graph)
+    return make_task(profile, fleet, batch=BATCH, options={"route": setting.route}, graph=graph)
 
 
 def model_seconds(task: Task, plan: Plan) -> float:

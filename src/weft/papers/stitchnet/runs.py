@@ -17,12 +17,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from weft.fleet.radio import Matrix, Topology, topology
+from weft.graph.split.lost_values import LostValues
 from weft.graph.split.masked import Perceptron
-from weft.graph.split.missing import Update
+from weft.plans.delivery import Routes
 from weft.reference.lossy import Channel, evaluate, train
 from weft.strategies.stitchnet.importance import First, clone, drop, failure_order, importance
 from weft.strategies.stitchnet.mapping import MAPPERS, Spread, elect, ranked
-from weft.strategies.stitchnet.paths import Path, Routes, messages, packets, plan_routes
+from weft.strategies.stitchnet.paths import Path, messages, packets, plan_routes
 from weft.strategies.stitchnet.search import best_spread, recover
 from weft.strategies.stitchnet.topology import EXPONENT
 
@@ -39,7 +40,7 @@ class Job:
     place: int  # the topology's seed; also that of weights, samples and losses
     mapper: str = "mix-mapped"
     path: Path = "subpath"
-    update: Update = "zero"
+    update: LostValues = "zero"
     exponent: float = EXPONENT
     random_coordinator: bool = False
     devices: int = 9  # the coordinator and the best connected workers; 1: nothing is ever lost

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from heapq import heappop, heappush
 
-from weft.codecs.sizes import coded_bytes
+from weft.codecs.registry import coded_bytes
 from weft.program.lower.actions import Action, Orders
 from weft.program.lower.layout import Layout
 from weft.program.lower.sends import codec_at

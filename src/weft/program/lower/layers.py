@@ -31,7 +31,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from weft.codecs.sizes import coded_bytes
+from weft.codecs.registry import coded_bytes
 from weft.plans.plan import Plan
 from weft.program.instructions import (
     DONE,

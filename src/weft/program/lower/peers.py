@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-from weft.codecs.sizes import coded_bytes
+from weft.codecs.registry import coded_bytes
 from weft.errors import InputError
 from weft.plans.peers import SHARED, Peer, Peers
 from weft.plans.plan import Plan

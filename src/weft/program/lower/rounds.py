@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from weft.codecs.sizes import coded_bytes
+from weft.codecs.registry import coded_bytes
 from weft.errors import InputError
 from weft.plans.plan import Plan
 from weft.plans.rounds import Round, Strip, Turn, frame_order

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from weft.codecs.sizes import Codec, coded_bytes
+from weft.codecs.registry import CodecName, coded_bytes
 from weft.plans.plan import Plan
 from weft.program.instructions import Send, Tensor
 
 
-def codec_at(plan: Plan, cut: int) -> Codec:
+def codec_at(plan: Plan, cut: int) -> CodecName:
     """The codec of the values that cross a cut; cut 0 is crossed by the samples."""
     return plan.codec if cut else plan.input_codec
 

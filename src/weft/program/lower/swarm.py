@@ -20,8 +20,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from weft.codecs.sizes import coded_bytes
+from weft.codecs.registry import coded_bytes
 from weft.graph.network import Blank
+from weft.plans.delivery import believed
 from weft.plans.plan import Plan
 from weft.plans.swarm import Swarm
 from weft.program.instructions import (
@@ -45,7 +46,6 @@ from weft.program.instructions import (
 from weft.program.lower.sends import codec_at
 from weft.program.lower.swarm_units import check_swarm, held_of, holders_of, read_by
 from weft.program.program import Program
-from weft.strategies.stitchnet.swarm import believed
 
 DTYPE_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 UNIT_DIM = 1

@@ -3,13 +3,16 @@
     with LocalFleet(("pi", "nuc", "cloud")) as local:
         local.crew.wait_for(local.names, 30.0)
 
-Each child holds the reading end of a pipe from here. When this process ends, however it ends, the
-pipe closes and the child goes too.
+Nodes are forked from a process that has imported all they need (`forked.py`); where that is not
+possible they are spawned, which takes seconds and several times the memory. Each node holds the
+reading end of a pipe from here. When this process ends, however it ends, the pipe closes and the node
+goes too.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import shutil
@@ -23,23 +26,26 @@ from pathlib import Path
 from typing import TypeVar
 
 from weft.errors import LostDevice
+from weft.runtime.emulate.forked import ONE_THREAD, CannotFork, ForkedProcess, get_server
 from weft.runtime.run.crew import Crew
 from weft.runtime.wire.closing import Closing
 from weft.runtime.wire.session import Endpoints, free_endpoint
 
+logger = logging.getLogger(__name__)
+
+NodeProcess = ForkedProcess | subprocess.Popen[bytes]
 AnyFleet = TypeVar("AnyFleet", bound="LocalFleet")
 
 
 class LocalFleet(Closing):
     """Starts the nodes at once and ends them at the close; `scratch` is a folder for both."""
 
-    def __init__(self, names: Sequence[str], *, prefix: dict[str, list[str]] | None = None) -> None:
+    def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
         self.group = f"weft-{secrets.token_hex(4)}"
         self.endpoint = free_endpoint()
         self.scratch = Path(tempfile.mkdtemp(prefix="weft-"))
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._prefix = prefix or {}  # e.g. ip netns exec NAME
+        self.processes: dict[str, NodeProcess] = {}
         self.crew: Crew
 
     def __enter__(self: AnyFleet) -> AnyFleet:
@@ -56,23 +62,52 @@ class LocalFleet(Closing):
     def lay_out(self) -> None:
         """Makes the network that the nodes stand in; here they share this machine's."""
 
-    def join_arguments(self, name: str) -> list[str]:
-        return ["--join", self.endpoint, "--listen", "tcp/127.0.0.1:0"]
+    def endpoints(self, name: str) -> Endpoints:
+        """Where a node listens and whom it joins."""
+        return Endpoints(join=(self.endpoint,), listen=("tcp/127.0.0.1:0",))
 
-    def _start(self, name: str) -> subprocess.Popen[bytes]:
-        command = [
-            *self._prefix.get(name, []), sys.executable, "-m", "weft", "node", "--name", name,
-            "--group", self.group, "--tether", *self.join_arguments(name),
-        ]  # fmt: skip
-        # One thread each: a few busy processes on two cores must not spin against each other.
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        with self.log(name).open("wb") as log:
+    def namespace(self, name: str) -> str | None:
+        """The network namespace that a node stands in; None is this process's own."""
+        return None
+
+    def _start(self, name: str) -> NodeProcess:
+        try:
+            return self._fork(name)
+        except CannotFork as reason:
+            logger.info("the node %s is spawned, which is slower: %s", name, reason)
+            return self._spawn(name)
+
+    def _fork(self, name: str) -> ForkedProcess:
+        where = self.endpoints(name)
+        return get_server().start(
+            name,
+            group=self.group,
+            join=where.join,
+            listen=where.listen,
+            gossip=where.gossip,
+            log=self.log(name),
+            environment={**os.environ, **ONE_THREAD},
+            namespace=self.namespace(name),
+            scratch=self.scratch,
+        )
+
+    def _spawn(self, name: str) -> subprocess.Popen[bytes]:
+        where, namespace = self.endpoints(name), self.namespace(name)
+        command = [sys.executable, "-m", "weft", "node", "--name", name, "--group", self.group]
+        command += ["--tether", *(() if where.gossip else ("--no-gossip",))]
+        command += ["--scratch", str(self.scratch)]
+        for option, addresses in (("--join", where.join), ("--listen", where.listen)):
+            for address in addresses:
+                command += [option, address]
+        if namespace is not None:
+            command = ["ip", "netns", "exec", namespace, *command]
+        with self.log(name).open("wb") as output:
             return subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                env=environment,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **ONE_THREAD},
                 start_new_session=True,  # Ctrl-C goes to the coordinator, which ends them in order
             )
 

@@ -14,7 +14,7 @@ import subprocess
 from weft.errors import InputError, WeftError
 from weft.fleet.fleet import Fleet
 from weft.runtime.emulate.local import LocalFleet
-from weft.runtime.wire.session import free_endpoint
+from weft.runtime.wire.session import Endpoints, free_endpoint
 
 MANAGEMENT = "10.213"  # of the bridges' networks; links get 10.214.<link>.{1,2}
 
@@ -44,16 +44,16 @@ class NamespaceFleet(LocalFleet):
     def space(self, name: str) -> str:
         return f"weft-{self._tag}-{self.names.index(name)}"
 
-    def join_arguments(self, name: str) -> list[str]:
+    def namespace(self, name: str) -> str | None:
+        return self.space(name)
+
+    def endpoints(self, name: str) -> Endpoints:
         """Listens on its ends of the links, connects to the other ends and to the coordinator."""
-        found = ["--join", self.endpoint]
-        for address in self._addresses[name]:
-            found += ["--listen", f"tcp/{address}:7447"]
-        for address in self._peers[name]:
-            found += ["--join", f"tcp/{address}:7447"]
-        if not self._addresses[name]:
-            found += ["--listen", "tcp/127.0.0.1:0"]
-        return [*found, "--no-gossip"]
+        listen = tuple(f"tcp/{address}:7447" for address in self._addresses[name])
+        join = tuple(f"tcp/{address}:7447" for address in self._peers[name])
+        return Endpoints(
+            join=(self.endpoint, *join), listen=listen or ("tcp/127.0.0.1:0",), gossip=False
+        )
 
     def close(self) -> None:
         super().close()
@@ -77,7 +77,6 @@ class NamespaceFleet(LocalFleet):
             space = self.space(name)
             _ip("netns", "add", space)
             self._made.append(space)
-            self._prefix[name] = ["ip", "netns", "exec", space]
             _ip("-n", space, "link", "set", "lo", "up")
             outer, inner = self._way(i), "manage"
             _ip("link", "add", outer, "type", "veth", "peer", "name", inner, "netns", space)

@@ -20,6 +20,7 @@ from weft.graph.network import Graph
 from weft.graph.optimizer import Optimizer
 from weft.plans.derive import graph_profile, measured_times
 from weft.plans.profile import Profile
+from weft.runtime.emulate.forked import settle
 
 REST_S = 0.01  # emulated devices wait for each other, so measure what they find after a pause
 
@@ -49,6 +50,7 @@ def emulation(
     repeats: int = 7,
 ) -> Emulation:
     """Measures the network here; `given` is a profile whose total times the devices shall have."""
+    settle()  # the nodes' imports would disturb the measurement
     times = measure(
         graph, state, batch=batch, repeats=repeats, training=training, optimizer=optimizer,
         rest_s=REST_S,

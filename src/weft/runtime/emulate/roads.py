@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from weft.fleet.fleet import Fleet
+from weft.runtime.emulate.shaping import clock_name
 from weft.runtime.wire.channel import OutLink, Roads
 
 # How links get their speed: real links have one; `fabric` shapes rate and latency at the sender;
@@ -45,7 +46,7 @@ def roads_of(
             if best_effort
             else hop.bytes_per_s,
             latency_s=hop.latency_s,
-            shared=str(scratch / hop.channel)
+            shared=clock_name(hop.channel)
             if scratch and hop.channel in media and shaping == "fabric"
             else None,
         )

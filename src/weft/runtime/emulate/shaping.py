@@ -3,15 +3,20 @@
 A channel is a clock that says until when it is taken. A message takes it for bytes / rate from the moment it
 is free (first come, first served), so a late wake-up never lowers the rate. A link's direction belongs to
 one sender and its clock is a number in that process; a shared medium has many senders, and its clock
-lies in a small file that they lock.
+lies in a small file that they lock. A job only names the clock. The folder is the node's own: whoever
+started the node for an emulation chose it, and a node without one emulates no shared medium.
 """
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import os
+import re
+import stat
 import struct
 import time
+import weakref
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +26,27 @@ except ImportError:  # pragma: no cover
     fcntl = None  # type: ignore[assignment]
 
 from weft.errors import InputError
+
+CLOCK = re.compile(r"[0-9a-f]{1,64}")
+
+
+def clock_name(medium: str) -> str:
+    """The name of a medium's clock, the same for all of its members."""
+    return hashlib.sha256(medium.encode()).hexdigest()[:32]
+
+
+def clock_path(folder: Path | None, name: str) -> Path:
+    """Where a clock lies. The name comes from the network: it must not lead out of the folder."""
+    if not CLOCK.fullmatch(name):
+        raise InputError(
+            f"{name[:80]!r} is no name of a shared medium's clock; 1 to 64 of 0-9 and a-f are allowed"
+        )
+    if folder is None:
+        raise InputError(
+            "this node emulates no shared media: it was not started as part of an emulated fleet "
+            "(use --local, or a fleet file without a medium)"
+        )
+    return folder / name
 
 
 class Clock(Protocol):
@@ -47,9 +73,18 @@ class SharedClock:
     def __init__(self, path: Path) -> None:
         if fcntl is None:
             raise InputError("a shared medium can only be emulated where files can be locked")
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        if os.fstat(self._file).st_size < 8:
-            os.ftruncate(self._file, 8)
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            why = error.strerror
+            raise InputError(f"the clock {path.name} cannot be opened: {why}") from None
+        # A run's channels end in several threads: the file is closed when the last of them is gone.
+        self._close = weakref.finalize(self, os.close, self._file)
+        found = os.fstat(self._file)
+        if not stat.S_ISREG(found.st_mode) or found.st_size not in (0, 8):
+            self._close()
+            raise InputError(f"{path.name} is not the clock of a shared medium")
+        os.ftruncate(self._file, 8)
         self._map = mmap.mmap(self._file, 8)
 
     def book(self, now: float, seconds: float) -> tuple[float, float]:
@@ -63,7 +98,7 @@ class SharedClock:
 
     def close(self) -> None:
         self._map.close()
-        os.close(self._file)
+        self._close()
 
 
 def sleep_until(moment: float) -> None:

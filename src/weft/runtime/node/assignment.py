@@ -61,6 +61,7 @@ class Duty:
     def assign(self, job: msg.Job) -> None:
         if self.job is not None and self.job.run != job.run:
             raise WeftError(f"{self.device} is busy with run {self.job.run}; try again later")
+        self.fabric.check(job.roads)
         held: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
         if self.job is not None:  # the same run goes on under another plan
             self.cancel("a new plan has come")
@@ -134,6 +135,14 @@ class Duty:
                 log.exception("%s failed", self.device)
             self._report(failed(self.device, error))
 
+    def go_back(self, command: msg.GoBack) -> None:
+        """The weights and the optimizer's memory become those of an earlier minibatch."""
+        worker = self.idle_worker(command.run)
+        copy = worker.snapshots.at(command.step)
+        if copy is None:
+            raise WeftError(f"{self.device} keeps no copy of minibatch {command.step}")
+        worker.load(*copy)
+
     def state(self, command: msg.GetState) -> Iterator[msg.StatePiece]:
         worker = self.idle_worker(command.run)
         state, memory = worker.state(), worker.optimizer_state()
@@ -188,6 +197,8 @@ class Duty:
         self.cancel(why)
         if self._thread is not None:
             self._thread.join(timeout=5.0)
+        if self._worker is not None:
+            self._worker.snapshots.close()
         self.fabric.end()
         self._thread = self._worker = self.job = None
         self._state, self._optimizer_state = {}, {}

@@ -16,8 +16,8 @@ import torch
 from msgspec import Struct
 from torch import Tensor
 
-from weft.codecs.codec import rounded
-from weft.codecs.sizes import Codec
+from weft.codecs.registry import CodecName
+from weft.codecs.tensors import rounded
 from weft.errors import WeftError
 
 Values = Mapping[str, Tensor]
@@ -46,7 +46,7 @@ class Groups:
         self._dropped: dict[int, dict[str, Tensor]] = {}  # what rounding has kept from neighbours
         self.kept: dict[str, Tensor] = {n: t for n, t in state.items() if n.startswith(KEPT)}
 
-    def share(self, group: int, codec: Codec = "none") -> dict[str, Tensor]:
+    def share(self, group: int, codec: CodecName = "none") -> dict[str, Tensor]:
         """The group as it is to be sent. What `codec` will drop of it is added to the next share.
 
         Without that, changes smaller than a step of the code would never reach anybody.

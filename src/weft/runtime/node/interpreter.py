@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from weft.codecs.codec import TensorSpec
+from weft.codecs.tensors import TensorSpec
 from weft.errors import WeftError
 from weft.graph.execute import Runner
 from weft.program import instructions as ins
@@ -155,10 +155,11 @@ class Interpreter:
             specs, payload = pack_tensors(self._followed((t.at, t.last)), i.codec)
         else:
             tensors = self.holding.use(step, t.kind, t.at, t.micro, t.part)
-            if i.also is not None:
-                (labels,) = self.holding.use(step, i.also.kind, i.also.at, i.also.micro).values()
-                tensors = {**tensors, RIDING: labels}
             specs, payload = pack_tensors(tensors, i.codec)
+            if i.also is not None:  # labels are exact, whatever codec the activations have
+                (labels,) = self.holding.use(step, i.also.kind, i.also.at, i.also.micro).values()
+                label_specs, label_payload = pack_tensors({RIDING: labels})
+                specs, payload = specs + label_specs, payload + label_payload
         header = self._header(t, i.dest, step, specs, len(payload))
         if i.radio is not None and self.fabric.radio is not None:
             self.fabric.radio.send(header, payload, i.radio)

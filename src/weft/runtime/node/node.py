@@ -16,6 +16,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import zenoh
@@ -37,13 +38,16 @@ log = logging.getLogger("weft.node")
 
 
 class Node(Closing):
-    """One device. `group` keeps fleets apart that share a network."""
+    """One device. `group` keeps fleets apart that share a network; `scratch` is a folder that an
+    emulated fleet's nodes on this machine share."""
 
-    def __init__(self, name: str, endpoints: Endpoints, group: str = "weft") -> None:
+    def __init__(
+        self, name: str, endpoints: Endpoints, group: str = "weft", scratch: Path | None = None
+    ) -> None:
         self.name = name
         self.group = group
         self.session = open_session(endpoints)
-        self.fabric = Fabric(self.session, group, name)
+        self.fabric = Fabric(self.session, group, name, scratch)
         self.prober = Prober(self.fabric, self._report, self._notice)
         self.bad_commands = 0
         self.duty = Duty(name, self.fabric, self.prober, self._report, self._emit)
@@ -119,6 +123,8 @@ class Node(Closing):
                 self.duty.prepare(command.run)
             case msg.Run():
                 self.duty.start(command)
+            case msg.GoBack():
+                self.duty.go_back(command)
             case msg.TestNetwork():
                 self.duty.own_job(command.run)
                 self.prober.learn(command)

@@ -21,10 +21,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from weft.dtypes import torch_dtype
 from weft.errors import WeftError
 from weft.graph.execute import Runner
 from weft.graph.measure import example
-from weft.graph.operators import DTYPES
 from weft.runtime.emulate.changes import Changes
 from weft.runtime.emulate.shaping import sleep_until
 from weft.runtime.wire import messages as msg
@@ -68,7 +68,7 @@ class Prober:
         """Takes a test network; its weights are made up here."""
         generator = torch.Generator().manual_seed(network.seed)
         state = {
-            name: torch.randn(info.shape, generator=generator).to(DTYPES[info.dtype]) * 0.05
+            name: torch.randn(info.shape, generator=generator).to(torch_dtype(info.dtype)) * 0.05
             for name, info in network.segment.state.items()
         }
         self._runner, self._network = Runner(network.segment, state), network

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -21,6 +22,7 @@ def serve_node(
     *,
     group: str = "weft",
     tether: bool = False,
+    scratch: Path | None = None,
     ready: Callable[[Node], None] | None = None,
 ) -> None:
     """Blocks until SIGINT or SIGTERM or, with `tether`, until standard input closes."""
@@ -34,7 +36,7 @@ def serve_node(
         signal.signal(number, lambda *_: stop.set())
     if tether:
         threading.Thread(target=_leave_with_parent, args=(stop,), daemon=True).start()
-    with Node(name, endpoints, group) as node:
+    with Node(name, endpoints, group, scratch) as node:
         if ready:
             ready(node)
         node.serve(stop)

@@ -16,7 +16,7 @@ from collections import Counter
 
 import torch
 
-from weft.graph.operators import DTYPES
+from weft.dtypes import torch_dtype
 from weft.program.instructions import Miss, Recv, Tensor
 from weft.runtime.node.tensors import Values
 from weft.runtime.wire.frames import BadMessage, Key, unpack_tensors
@@ -103,7 +103,7 @@ class Slots:
         return {
             blank.value: _repeated(own[blank.value], blank.shape[1])
             if own
-            else torch.zeros((recv.samples, *blank.shape[1:]), dtype=DTYPES[blank.dtype])
+            else torch.zeros((recv.samples, *blank.shape[1:]), dtype=torch_dtype(blank.dtype))
             for blank in recv.blanks
         }
 

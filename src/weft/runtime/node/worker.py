@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 import torch
-from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
 from weft.graph.optimizer import load_state_tensors, state_tensors
@@ -25,10 +24,11 @@ from weft.runtime.node.groups import MEAN
 from weft.runtime.node.interpreter import Interpreter
 from weft.runtime.node.samples import Samples
 from weft.runtime.node.series import Leg
+from weft.runtime.node.snapshots import Snapshots
 from weft.runtime.node.tensors import Values
 from weft.runtime.wire.fabric import Fabric
 from weft.runtime.wire.mailbox import Cancelled
-from weft.runtime.wire.messages import Finished, Job, Kept, Progress, Report
+from weft.runtime.wire.messages import Finished, Job, Progress, Report
 
 REPORT_EVERY_S = 0.1
 COMPUTE = (ins.Forward, ins.Loss, ins.Backward, ins.Update)
@@ -56,6 +56,7 @@ class Worker(Interpreter):
         self._lasting = _last_of_step(job)
         self._reported = 0.0
         self._unreported: list[tuple[int, float]] = []
+        self.snapshots = Snapshots(report, fabric.name, job.version)
         self._rounds: deque[dict[str, Tensor]] = deque(maxlen=job.tail)  # weights at their ends
 
     def run(self, first: int, last: int) -> None:
@@ -133,9 +134,8 @@ class Worker(Interpreter):
             self._unreported.append((step, loss))
         self.void.discard(step)
         self.slots.forget(step)
-        if self.job.keep_every and (step + 1) % self.job.keep_every == 0:
-            kept = save_safetensors(self.state()), save_safetensors(self.optimizer_state())
-            self.report(Kept(self.fabric.name, step, *kept))
+        if any((step + 1) % every == 0 for every in self.job.keep_every):
+            self.snapshots.take(step, self.state(), self.optimizer_state())
         if self.job.tail > 1 and (step + 1) % self.job.optimizer.round_steps == 0:
             self._rounds.append({n: t.clone() for n, t in self._weights().items()})
         if final or time.monotonic() - self._reported > REPORT_EVERY_S:
@@ -163,6 +163,15 @@ class Worker(Interpreter):
         for layers, optimizer in self.optimizers.items():
             found |= state_tensors(optimizer, self.trained[layers].state)
         return found
+
+    def load(self, state: Mapping[str, Tensor], memory: dict[str, Tensor]) -> None:
+        """Takes up earlier weights and the memory that belongs to them."""
+        with torch.no_grad():
+            for name, tensor in self._weights().items():
+                tensor.copy_(state[name])
+        for optimizer in self.optimizers.values():
+            optimizer.state.clear()
+        self.load_optimizer_state(memory)
 
     def load_optimizer_state(self, saved: dict[str, Tensor]) -> None:
         for layers, optimizer in self.optimizers.items():

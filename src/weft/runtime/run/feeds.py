@@ -22,7 +22,7 @@ class Source:
     """Training data: `name` where the device that loads can open the set itself, else a feed."""
 
     example: Tensor  # two samples
-    target: Tensor  # their labels
+    target: Tensor  # all targets, or those of the first minibatch
     pairs: Callable[[int], Pair]  # of minibatch n
     name: str | None = None
     test: tuple[Tensor, Tensor] | None = None
@@ -47,7 +47,7 @@ def source_of(data: Data, batch: int, seed: int) -> Source:
     if isinstance(data, tuple):
         x, y = data
         _check_pair(x, y)
-        return Source(x[:2], y[:2], _shuffled(x, y, batch, seed))
+        return Source(x[:2], y, _shuffled(x, y, batch, seed))
     if callable(data):
         given = data
 
@@ -60,7 +60,7 @@ def source_of(data: Data, batch: int, seed: int) -> Source:
 
         x, y = given(0)
         _check_pair(x, y)
-        return Source(x[:2], y[:2], pairs)
+        return Source(x[:2], y, pairs)
     raise InputError(
         f"data is a {type(data).__name__}; give a set's name, a Dataset, a pair of tensors, "
         "or a function that returns the pair of minibatch n"
@@ -70,7 +70,7 @@ def source_of(data: Data, batch: int, seed: int) -> Source:
 def _of_set(found: Dataset, batch: int, seed: int, name: str | None = None) -> Source:
     return Source(
         found.train_x[:2],
-        found.train_y[:2],
+        found.train_y,
         _shuffled(found.train_x, found.train_y, batch, seed),
         name,
         (found.test_x, found.test_y),

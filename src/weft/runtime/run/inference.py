@@ -11,13 +11,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from weft import api
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.plans.plan import Plan
 from weft.plans.profile import Profile
 from weft.program.timeline import Timeline
 from weft.runtime.run.serve import latency_s, serve
+from weft.zoo.loading import load as load_model
 from weft.zoo.loading import short_name
 
 
@@ -34,10 +34,11 @@ class InferResult:
 def infer(
     model: str,
     fleet: Fleet,
-    strategy: str,
+    strategy: str | None = None,
     *,
+    plan: Plan | None = None,
     repeat: int = 10,
-    batch: int = 1,
+    batch: int | None = None,
     input_path: Path | None = None,
     output: Path | None = None,
     weights: Path | None = None,
@@ -53,26 +54,28 @@ def infer(
 ) -> InferResult:
     """Answers `repeat` times; checks the last answer against the whole network in this process."""
     torch.manual_seed(0)
-    module, example = api.load_model(model, input_shape, classes)
+    module, example = load_model(model, input_shape, classes)
     module.eval()
     if not isinstance(example, Tensor):
         raise InputError(f"{model} takes {len(example)} inputs; weft infer feeds one")
     if weights is not None:
         _load_weights(module, weights)
+    if batch is None:
+        batch = plan.batch if plan is not None else 1
     x = _read_tensor(input_path) if input_path else _random_like(example, batch)
     with serve(
-        module, x, fleet, strategy=strategy, batch=len(x), local=local, netns=netns, join=join,
+        module, x, fleet, strategy=strategy, plan=plan, batch=len(x), local=local, netns=netns, join=join,
         profile=profile, options=options, deadline=deadline, name=short_name(model), config=config,
     ) as net:  # fmt: skip
         answers = net.stream([x] * repeat)
         timeline, _ = net.timeline()
-        plan = net.plan
+        ran = net.plan
     with torch.no_grad():
         whole = module(x)
     if output is not None:
         save_file({"output": answers[-1].contiguous()}, output)
     difference = float((answers[-1] - whole).abs().max())
-    return InferResult(plan, repeat, latency_s(timeline), answers[-1], difference, timeline)
+    return InferResult(ran, repeat, latency_s(timeline), answers[-1], difference, timeline)
 
 
 def _random_like(example: Tensor, batch: int) -> Tensor:

@@ -13,12 +13,12 @@ from weft.program.cost import compute_seconds
 from weft.program.instructions import Forward, Update
 from weft.program.lower.swarm_units import swarm_segment
 from weft.program.program import Program
+from weft.program.segments import turn_segment
 from weft.runtime.emulate.changes import changes_of
 from weft.runtime.emulate.roads import Shaping, roads_of
-from weft.runtime.run.networks import Own
+from weft.runtime.run.workload.networks import Own
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire.radio import rules_of
-from weft.strategies.coopai.slicing import turn_segment
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Settings:
     data: str | None = None  # a set of weft.data that the source device has; None: fed from here
     same_clock: bool = False  # all nodes on this machine
     record: bool = True
+    keep_every: tuple[int, ...] = ()  # minibatches between copies of all that devices know
 
 
 def job_of(
@@ -56,6 +57,7 @@ def job_of(
     spans = {(i.layers, 0) for i in code if isinstance(i, Update)}
     layers = sorted(spans | {(i.layers, i.part) for i in code if isinstance(i, Forward)})
     rounds = {r.layers: r for r in plan.rounds}
+    kept = (plan.swarm.every,) if plan.swarm else settings.keep_every
     segments = tuple(
         swarm_segment(graph, plan, device, span[0])
         if plan.swarm
@@ -96,5 +98,5 @@ def job_of(
         tail=plan.peers.tail if plan.peers else 1,
         record=settings.record,
         radio=rules_of(plan, plan.fleet, emulated=settings.same_clock),
-        keep_every=plan.swarm.every if plan.swarm and training else 0,
+        keep_every=kept if training else (),
     )

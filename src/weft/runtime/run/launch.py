@@ -20,7 +20,7 @@ from weft.runtime.run.crew import Crew
 from weft.runtime.run.jobs import Settings
 from weft.runtime.wire.session import Endpoints
 
-START_S = 60.0  # for a node process to import PyTorch and join, on a busy machine
+START_S = 60.0  # for a node process to join, where it is spawned also to import PyTorch
 
 
 @dataclass(frozen=True)

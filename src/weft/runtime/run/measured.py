@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from weft.program.timeline import Span, Timeline
@@ -16,6 +17,20 @@ def moved(span: Span, by: float) -> Span:
 def on_one_clock(told: Mapping[str, msg.Spans], offsets: Mapping[str, float]) -> list[Span]:
     """The spans of all devices; `offsets` is what to add to a device's clock."""
     return [moved(s, offsets[d]) for d, spans in told.items() for s in spans.spans]
+
+
+def added(a: msg.Spans, b: msg.Spans) -> msg.Spans:
+    """What a device counted under two plans, one after the other."""
+    counts = {k: a.counts.get(k, 0) + b.counts.get(k, 0) for k in {**a.counts, **b.counts}}
+    return msg.Spans((), counts, a.compute_cpu_s + b.compute_cpu_s, a.total_cpu_s + b.total_cpu_s)
+
+
+def total_counts(nodes: Mapping[str, msg.Spans]) -> Counter[str]:
+    """Messages, packets and losses of all devices over the whole run."""
+    total: Counter[str] = Counter()
+    for spans in nodes.values():
+        total.update(spans.counts)
+    return total
 
 
 def done_everywhere(spans: list[Span]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
+from typing import Literal
 
 from torch import Tensor
 
@@ -14,14 +15,22 @@ from weft.runtime.wire.frames import Header, unpack_tensors
 
 @dataclass
 class Outcome:
-    losses: dict[int, float] = field(default_factory=dict)
+    """`together`: devices that train one network report shares of a loss, which add up. Devices with
+    networks of their own report losses of their own, of which the mean counts."""
+
+    together: Literal["sum", "mean"] = "sum"
     answers: dict[tuple[int, int], dict[str, Tensor]] = field(default_factory=dict)
     done: dict[str, int] = field(default_factory=dict)  # device -> newest minibatch
+    losses: dict[int, float] = field(default_factory=dict)  # by minibatch
+    _reported: dict[int, dict[str, float]] = field(default_factory=dict)  # minibatch -> device
 
     def add(self, progress: msg.Progress) -> None:
-        self.done[progress.device] = progress.step
-        for step, loss in progress.losses:  # lanes may end on several devices: their shares add up
-            self.losses[step] = self.losses.get(step, 0.0) + loss
+        self.done[progress.device] = max(self.done.get(progress.device, -1), progress.step)
+        for step, loss in progress.losses:
+            shares = self._reported.setdefault(step, {})
+            shares[progress.device] = loss
+            total = sum(shares.values())
+            self.losses[step] = total if self.together == "sum" else total / len(shares)
 
     def answer(self, header: Header, payload: bytes) -> None:
         """Keeps copies, which the user may write into: the message's memory is read-only."""
@@ -29,6 +38,11 @@ class Outcome:
             warnings.filterwarnings("ignore", message="The given buffer is not writable")
             tensors = unpack_tensors(header, payload)
             self.answers[header.step, header.micro] = {n: t.clone() for n, t in tensors.items()}
+
+    def repeat_from(self, step: int) -> None:
+        """Minibatches from `step` on will be done again: what was reported of them does not count."""
+        for n in [n for n in self._reported if n >= step]:
+            del self._reported[n], self.losses[n]
 
 
 class Stalled(WeftError):

@@ -13,20 +13,23 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from weft import api
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.graph.capture import capture, state_of
 from weft.graph.sequence import in_sequence
+from weft.planning.decide import decide
+from weft.planning.task import make_task
+from weft.plans import registry
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan
 from weft.plans.profile import Profile
 from weft.program.timeline import Timeline
+from weft.runtime.emulate.forked import warm
 from weft.runtime.emulate.pace import emulation
-from weft.runtime.run.coordinator import Coordinator
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.launch import Place, open_crew
-from weft.runtime.run.swarm import run_class, units_weigh
+from weft.runtime.run.recovery.clone import Clone, units_weigh
+from weft.runtime.run.run import Run
 from weft.runtime.wire.closing import Closing
 from weft.runtime.wire.messages import Spans
 from weft.simulate.price import priced
@@ -37,7 +40,7 @@ class Served(Closing):
     """A network spread over a fleet that answers calls until it is closed."""
 
     def __init__(
-        self, plan: Plan, run: Coordinator, stack: contextlib.ExitStack, inputs: dict[int, Tensor]
+        self, plan: Plan, run: Run, stack: contextlib.ExitStack, inputs: dict[int, Tensor]
     ) -> None:
         self.plan = plan
         self._run = run
@@ -82,7 +85,7 @@ def serve(
     example_input: Tensor,
     fleet: Fleet,
     *,
-    strategy: str = "chain",
+    strategy: str | None = None,
     plan: Plan | None = None,
     batch: int | None = None,
     local: bool = False,
@@ -102,6 +105,8 @@ def serve(
         batch = plan.batch if plan else len(example_input)
     if batch < 1:
         raise InputError(f"batch {batch} is not allowed; it must be at least 1")
+    if place.emulated:
+        warm()
     graph = capture(model, example_input, name=name)
     state = state_of(model)
     paced: frozenset[str] = frozenset()
@@ -111,28 +116,32 @@ def serve(
     elif profile is None:
         profile = derive_profile(graph, fleet)
     if plan is None:
-        task = api.make_task(
-            profile, fleet, batch=batch, mode="infer", options=options, graph=graph
-        )
-        plan = api.decide(strategy, task)
+        task = make_task(profile, fleet, batch=batch, mode="infer", options=options, graph=graph)
+        plan = decide(strategy or registry.DEFAULT, task)
     if plan.mode != "infer":
         raise InputError(f"this plan of {plan.strategy} is for training, not for inference")
     if plan.swarm is not None and plan.swarm.copied:
         plan = priced(copied(plan, units_weigh(graph, state)))
     if plan.layering == "sequence":
         graph = in_sequence(graph)
+    if len(plan.profile.layers) != len(graph.layers) or plan.batch != batch:
+        raise InputError(
+            f"the plan is for {len(plan.profile.layers)} layers and batch {plan.batch}; "
+            f"this is {len(graph.layers)} layers and batch {batch}"
+        )
     inputs: dict[int, Tensor] = {}
     settings = Settings(deadline_s=deadline, paced=paced)
     with contextlib.ExitStack() as opening:
         crew, fitted = opening.enter_context(open_crew(plan, place, settings))
         run = opening.enter_context(
-            run_class(plan)(
+            Run(
                 crew,
                 plan,
                 graph,
                 state,
                 fitted,
                 lambda step: ({graph.inputs[0]: inputs[step]}, None),
+                recovery=Clone() if plan.swarm is not None else None,
             )
         )
         run.prepare()

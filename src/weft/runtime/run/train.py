@@ -1,146 +1,187 @@
-"""Trains a network on a fleet: the one call behind `weft train` and `weft.train`.
+"""Trains a network on a fleet: from what the user asked for to a trained network and a closed folder.
 
-result = weft.train(model, "mnist5k", nn.CrossEntropyLoss(), fleet=fleet, strategy="chain",
-                    steps=200, local=True)
-result.model          # an ordinary nn.Module with the trained weights
+    result = start(Asked(...), Options(out=Path("runs/first")))
+
+`weft.train` is the front of it. The same way serves every strategy: its workload says what is trained,
+its recovery what happens when a device is lost, its adviser who may change the plan meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-import msgspec
-from torch import nn
+from torch import Tensor
 
-from weft import api
-from weft.errors import InputError
-from weft.fleet.fleet import Fleet
+from weft.errors import InputError, LostDevice
 from weft.fleet.trace import Trace
-from weft.graph.optimizer import Optimizer
 from weft.plans.plan import Plan
-from weft.plans.profile import Profile
-from weft.runtime.run import train_peers
-from weft.runtime.run.feeds import Data, source_of
+from weft.runtime.run.advice import Adviser, Nobody
+from weft.runtime.run.copies import Copy, interval
 from weft.runtime.run.jobs import Settings
-from weft.runtime.run.launch import Place
-from weft.runtime.run.record import Folder
+from weft.runtime.run.launch import open_crew
+from weft.runtime.run.measured import total_counts
+from weft.runtime.run.outcome import Outcome
+from weft.runtime.run.record import Folder, RunFile
+from weft.runtime.run.recovery.stop import Stop
 from weft.runtime.run.results import Step, TrainResult
-from weft.runtime.run.trainee import Loss, Trainee, prepare, profile_for
-from weft.runtime.run.training import Conductor, Training
-from weft.simulate.price import priced
+from weft.runtime.run.run import Run
+from weft.runtime.run.survivors import Survivors
+from weft.runtime.run.workload.asked import Asked
+from weft.runtime.run.workload.find import AnyWorkload, recovery_of
+from weft.runtime.run.workload.protocol import Trained
+
+OnLoss = Literal["recover", "stop"]
+AdviserFor = Callable[[Plan], Adviser]
 
 
-def train(
-    model: nn.Module,
-    data: Data,
-    loss: Loss,
-    *,
-    fleet: Fleet | None = None,
-    plan: Plan | None = None,
-    strategy: str = "chain",
-    steps: int = 100,
-    batch: int | None = None,
-    optimizer: Optimizer | str = "sgd",
-    lr: float | None = None,
-    local: bool = False,
-    netns: bool = False,
-    join: str | Sequence[str] | None = None,
-    profile: Profile | None = None,
-    options: Mapping[str, object] | None = None,
-    seed: int = 0,
-    deadline: float = 30.0,
-    out: str | Path | None = None,
-    resume: bool = False,
-    save_every: int | None = None,
-    name: str = "",
-    group: str = "weft",
-    config: str | None = None,
-    trace: Trace | None = None,
-    conductor: Conductor | None = None,
-    on_progress: Callable[[Step], None] | None = None,
-) -> TrainResult:
-    """Plans (unless a plan is given), starts or finds the fleet, trains, and brings the weights home.
+@dataclass(frozen=True)
+class Options:
+    """How a run is kept, watched and saved."""
 
-    `deadline` is how long any device waits for another before the run ends with an error: raise it
-    where one transfer may take longer. `save_every` writes the weights to `out` that often; each
-    time the pipeline runs empty, so small values cost speed. `trace` makes an emulated fleet change
-    in time; `conductor` is who may change the plan meanwhile (`weft.adapt`).
-    """
-    if steps < 1:
-        raise InputError(f"steps {steps} is not allowed; it must be at least 1")
-    if deadline <= 0:
-        raise InputError(f"deadline {deadline} is not allowed; it must be above 0 seconds")
-    place = Place(local, netns, (join,) if isinstance(join, str) else tuple(join or ()),
-                  group=group, config=config)  # fmt: skip
-    rule = _optimizer(optimizer, lr)
-    if batch is None:
-        batch = plan.batch if plan else api.BATCH["train"]
-    if batch < 1:
-        raise InputError(f"batch {batch} is not allowed; it must be at least 1")
-    chosen_fleet = plan.fleet if plan else fleet
-    if chosen_fleet is None:
-        raise InputError("train needs a fleet or a plan")
-    if train_peers.wanted(strategy, plan):
-        if resume or save_every:
-            raise InputError("peers keep their weights to themselves: no --resume and --save-every")
-        return train_peers.train_peers(model, data, train_peers.Asked(
-            chosen_fleet, strategy, plan, steps, batch, rule, place, options or {}, seed, deadline,
-            profile, Path(out) if out is not None else None, name, on_progress,
-        ))  # fmt: skip
-    source = source_of(data, batch, seed)
-    trainee = prepare(
-        model, source, loss, chosen_fleet, batch=batch, rule=rule, emulated=place.emulated,
-        profile=profile, name=name,
-    )  # fmt: skip
-    if trace is not None and not local:
-        raise InputError("a trace is for an emulated fleet: it goes with --local")
-    decided = _decide(plan, strategy, trainee, chosen_fleet, batch, profile, options, rule)
-    if conductor is not None:
-        decided = conductor.first(decided)
-    folder = Folder(Path(out)) if out is not None else None
-    settings = Settings(
-        optimizer=rule, seed=seed, deadline_s=deadline, paced=trainee.paced, data=source.name,
-        trace=trace,
-    )  # fmt: skip
-    run = Training(trainee, decided, place, settings, source, steps, folder, on_progress, conductor)
-    return run.go(model, resume, save_every or steps)
+    out: Path | None = None
+    resume: bool = False
+    save_every: int | None = None  # minibatches between saves to `out`
+    trace: Trace | None = None  # emulated: how the fleet changes
+    on_loss: OnLoss = "recover"
+    keep_every: int | None = None  # minibatches between copies to go back to; None: what costs 2%
+    adviser_for: AdviserFor | None = None  # who may change a healthy run's plan
 
 
-def _decide(
-    plan: Plan | None,
-    strategy: str,
-    trainee: Trainee,
-    fleet: Fleet,
-    batch: int,
-    profile: Profile | None,
-    options: Mapping[str, object] | None,
-    rule: Optimizer,
-) -> Plan:
-    costs = profile_for(trainee, fleet, profile)
-    if plan is None:
-        task = api.make_task(costs, fleet, batch=batch, mode="train", options=options,
-                             graph=trainee.graph, optimizer=rule.name)  # fmt: skip
-        return api.decide(strategy, task)
-    if plan.mode != "train":
-        raise InputError(f"this plan of {plan.strategy} is for {plan.mode}, not for training")
-    if len(plan.profile.layers) != len(trainee.graph.layers) or plan.batch != batch:
-        raise InputError(
-            f"the plan is for {len(plan.profile.layers)} layers and batch {plan.batch}; "
-            f"this is {len(trainee.graph.layers)} layers and batch {batch}"
+def start(asked: Asked, options: Options, work: AnyWorkload) -> TrainResult:
+    """The whole way. `work` is what `asked` was made into."""
+    return _Training(asked, options, work).go()
+
+
+class _Training:
+    def __init__(self, asked: Asked, options: Options, work: AnyWorkload) -> None:
+        self.asked, self.options, self.work = asked, options, work
+        self.folder = Folder(options.out) if options.out is not None else None
+        self.recovery = Stop() if options.on_loss == "stop" else recovery_of(work.plan)
+        self.adviser = self._adviser()
+        self.plan = self.adviser.first(work.plan)
+        self.first = 0
+        self.training_s = 0.0
+        self.losses: dict[int, float] = {}
+        self._saved: set[int] = set()  # minibatches whose losses are in the folder
+
+    def go(self) -> TrainResult:
+        memory = self._resume() if self.options.resume else {}
+        if self.folder:
+            self.folder.save_plan(self.plan)
+            if not self.options.resume:
+                self.folder.forget_metrics()
+        also = self.adviser.also(self.plan)
+        work = self.work
+        with (
+            open_crew(self.plan, self.asked.place, self._settings(), also) as (crew, settings),
+            Run(crew, self.plan, work.graph, work.state, settings, work.feed, workload=work,
+                recovery=self.recovery, adviser=self.adviser) as run,
+        ):  # fmt: skip
+            run.prepare(memory)
+            if settings.trace is not None:
+                run.start_trace()
+            run.on_copy = lambda copy: self._save_copy(run, copy)
+            trained = self._train(run)
+            timeline, nodes = run.timeline()
+        result = TrainResult(
+            model=trained.model, plan=run.plan, steps=self.asked.steps, first=self.first,
+            losses=[self.losses[s] for s in sorted(self.losses)],
+            seconds=self.training_s, timeline=timeline, nodes=nodes, events=run.events,
+            out=self.folder.path if self.folder else None, too_fast=work.too_fast,
+            test_accuracy=trained.test_accuracy,
+            radio=total_counts(nodes) if run.plan.swarm else Counter(),
+        )  # fmt: skip
+        if self.folder:
+            self._save(run, self.asked.steps, trained.state, trained.memory)
+            self.folder.save_plan(run.plan)
+            self.folder.save_timeline(timeline)
+        return result
+
+    def _train(self, run: Run) -> Trained:
+        """All minibatches, and the weights home. A device lost on the way home is recovered too."""
+        first, begin = self.first, time.monotonic()
+        while True:
+            self.losses |= run.steps(first, self.asked.steps, self._progress(run, begin)).losses
+            self.training_s = time.monotonic() - begin
+            try:
+                return self.work.result(run)
+            except LostDevice as fault:
+                begins = run.recovery.recover(run, fault, self.asked.steps)
+                first = min(begins.values(), default=self.asked.steps)
+
+    # --- what goes with a run -------------------------------------------------------------------
+
+    def _adviser(self) -> Adviser:
+        plan = self.work.plan
+        if self.options.adviser_for is not None:
+            return self.options.adviser_for(plan)
+        if not self.recovery.goes_back:
+            return Nobody()
+        return Survivors(plan.strategy, plan, self.asked.options, self.work.graph)
+
+    def _settings(self) -> Settings:
+        keep: set[int] = set()
+        if self.recovery.goes_back and len(self.plan.devices) > 1:
+            keep.add(self.options.keep_every or interval(self.plan))
+        if self.folder and self.options.save_every:
+            keep.add(self.options.save_every)
+        return dataclasses.replace(
+            self.work.settings(), trace=self.options.trace, keep_every=tuple(sorted(keep))
         )
-    return priced(msgspec.structs.replace(plan, profile=costs))
 
+    def _progress(self, run: Run, begin: float) -> Callable[[Outcome], None]:
+        def progress(outcome: Outcome) -> None:
+            tell = self.asked.on_progress
+            if tell is None or not outcome.losses:
+                return
+            newest = max(outcome.losses)
+            predicted = run.plan.predicted.step_s if run.plan.predicted else None
+            tell(Step(self._done(outcome), self.asked.steps, outcome.losses[newest],
+                      time.monotonic() - begin, predicted, run.plan.batch, self.first))  # fmt: skip
 
-def _optimizer(given: Optimizer | str, lr: float | None) -> Optimizer:
-    if isinstance(given, Optimizer):
-        return given
-    rate = lr if lr is not None else (0.001 if given.startswith("adam") else 0.05)
-    if not 0 < rate < 1e6:
-        raise InputError(f"learning rate {rate} is not allowed; it must be above 0")
-    try:
-        return msgspec.convert({"name": given, "lr": rate}, Optimizer)
-    except msgspec.ValidationError as error:
-        raise InputError(
-            f"optimizer {given!r}: {error}; there are sgd, momentum, adam, adamw"
-        ) from None
+        return progress
+
+    def _done(self, outcome: Outcome) -> int:
+        """Minibatches done: of all together or, where each device has its own, of the median one."""
+        if self.work.losses == "sum":
+            return max(outcome.losses) + 1
+        done = sorted(outcome.done.values())
+        return done[len(done) // 2] + 1
+
+    # --- the folder -----------------------------------------------------------------------------
+
+    def _save_copy(self, run: Run, copy: Copy) -> None:
+        """A copy of the run's weights becomes a save, where one is due."""
+        if self.folder and self.options.save_every and copy.step % self.options.save_every == 0:
+            self._save(run, copy.step, self.work.complete(copy.state), copy.memory)
+
+    def _save(
+        self, run: Run, steps: int, state: Mapping[str, Tensor], memory: Mapping[str, Tensor]
+    ) -> None:
+        assert self.folder is not None
+        plan = run.plan
+        record = RunFile(plan.model, plan.strategy, steps, plan.batch, self.asked.seed)
+        self.folder.save_state(record, dict(state), dict(memory))
+        losses = {**self.losses, **run.outcome.losses}
+        due = [s for s in sorted(losses) if s < steps and s not in self._saved]
+        self.folder.add_metrics([{"step": s, "loss": losses[s]} for s in due])
+        self._saved.update(due)
+
+    def _resume(self) -> Mapping[str, Tensor]:
+        if self.folder is None:
+            raise InputError("--resume needs --out DIR, the folder of the run to go on with")
+        saved = self.folder.load()
+        if saved.run.steps >= self.asked.steps:
+            raise InputError(
+                f"the run in {self.folder.path} has done {saved.run.steps} steps; "
+                f"--steps {self.asked.steps} leaves nothing to do"
+            )
+        self.work.resume_with(saved.weights)
+        self.first = saved.run.steps
+        return saved.optimizer

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from weft.program.timeline import Span
 from weft.runtime.emulate.changes import Changes, ChangingLink
-from weft.runtime.emulate.shaping import Clock, OwnClock, SharedClock, sleep_until
+from weft.runtime.emulate.shaping import Clock, OwnClock, SharedClock, clock_path, sleep_until
 from weft.runtime.wire.frames import Header, pack_header
 
 SLOW_S = 0.001  # a hand-over that takes longer means that the link is backed up
@@ -41,7 +41,7 @@ class OutLink(Struct, frozen=True, omit_defaults=True):
     channel: str
     bytes_per_s: float = 0.0
     latency_s: float = 0.0
-    shared: str | None = None  # path of the medium's clock, where others send on it too
+    shared: str | None = None  # name of the medium's clock, where others send on it too
 
 
 class Roads(Struct, frozen=True):
@@ -74,6 +74,7 @@ class Channel:
         *,
         record: bool = False,
         changes: Changes | None = None,
+        scratch: Path | None = None,  # the node's folder for clocks of shared media
     ) -> None:
         self.link = link
         self._changing: ChangingLink | None = None
@@ -83,7 +84,9 @@ class Channel:
         self._ledger, self._record = ledger, record
         self._droppable = droppable
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
-        self._clock: Clock = SharedClock(Path(link.shared)) if link.shared else OwnClock()
+        self._clock: Clock = OwnClock()
+        if link.shared is not None:
+            self._clock = SharedClock(clock_path(scratch, link.shared))
         self._publisher = session.declare_publisher(
             key,
             congestion_control=zenoh.CongestionControl.BLOCK,
@@ -121,7 +124,7 @@ class Channel:
         if queue_it:
             self._waiting[_name(header)] += 1
             booked = None
-            if self.link.shared and self.link.bytes_per_s and header.due <= now:
+            if self.link.shared is not None and self.link.bytes_per_s and header.due <= now:
                 # A medium carries messages in the order in which they are ready, whoever they are for.
                 booked = self._book(now, len(payload))
             self._queue.put((now, header, payload, booked))

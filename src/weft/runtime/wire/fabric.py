@@ -15,6 +15,7 @@ import logging
 import queue
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ import zenoh
 from weft.errors import WeftError
 from weft.program.timeline import Span
 from weft.runtime.emulate.changes import Changes
+from weft.runtime.emulate.shaping import clock_path
 from weft.runtime.wire.channel import Channel, Ledger, OutLink, Roads
 from weft.runtime.wire.frames import BadMessage, Header, unpack_header
 from weft.runtime.wire.mailbox import Letter, Mailbox
@@ -39,8 +41,9 @@ MAX_LATENCY = 10.0  # seconds that an emulated link may delay a message
 class Fabric:
     """One device's end of the network."""
 
-    def __init__(self, session: Any, group: str, name: str) -> None:
+    def __init__(self, session: Any, group: str, name: str, scratch: Path | None = None) -> None:
         self.session = session
+        self._scratch = scratch  # for clocks of shared media, where the node is emulated
         self.group = group
         self.name = name
         self.mailbox = Mailbox()
@@ -68,6 +71,12 @@ class Fabric:
 
     def data_key(self, name: str) -> str:
         return f"{self.group}/data/{name}"
+
+    def check(self, roads: Roads) -> None:
+        """InputError for roads that this node will not open."""
+        for link in roads.links:
+            if link.shared is not None:
+                clock_path(self._scratch, link.shared)
 
     def begin(self, run: str, roads: Roads, record: bool, changes: Changes | None = None) -> None:
         """Forgets what came before and takes the roads of a new run."""
@@ -139,7 +148,7 @@ class Fabric:
     def _open(self, link: OutLink, record: bool = False, changes: Changes | None = None) -> Channel:
         channel = self._channels[link.neighbour] = Channel(
             self.session, self.data_key(link.neighbour), link, self.ledger, self._droppable,
-            record=record, changes=changes,
+            record=record, changes=changes, scratch=self._scratch,
         )  # fmt: skip
         return channel
 

@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Struct
 from torch import Tensor
 
-from weft.codecs.codec import TensorSpec, decode, encode, tensor_bytes
-from weft.codecs.sizes import Codec
+from weft.codecs.registry import CodecName
+from weft.codecs.tensors import TensorSpec, decode, encode, tensor_bytes
 
 MAX_HEADER = 64 * 1024
 MAX_TENSORS = 256
@@ -58,7 +58,7 @@ _decoder = msgspec.msgpack.Decoder(Header)
 
 
 def pack_tensors(
-    tensors: Mapping[str, Tensor], codec: Codec = "none"
+    tensors: Mapping[str, Tensor], codec: CodecName = "none"
 ) -> tuple[tuple[TensorSpec, ...], bytes]:
     """(specs, payload). One copy of each tensor's bytes, none more."""
     specs, views = [], []
@@ -92,7 +92,7 @@ def unpack_header(data: bytes | memoryview) -> Header:
         problem = spec.problem()
         if problem:
             raise BadMessage(f"tensor {spec.name[:40]!r}: {problem}")
-        total += spec.wire_bytes
+        total += spec.payload_bytes
     if header.tensors and total != header.bytes:
         raise BadMessage(f"tensors of {total} bytes in a message of {header.bytes}")
     return header
@@ -105,6 +105,9 @@ def unpack_tensors(header: Header, payload: bytes) -> dict[str, Tensor]:
     view, position = memoryview(payload), 0
     found: dict[str, Tensor] = {}
     for spec in header.tensors:
-        found[spec.name] = decode(spec, view[position : position + spec.wire_bytes])
-        position += spec.wire_bytes
+        try:
+            found[spec.name] = decode(spec, view[position : position + spec.payload_bytes])
+        except ValueError as error:
+            raise BadMessage(str(error)) from None
+        position += spec.payload_bytes
     return found

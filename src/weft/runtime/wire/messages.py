@@ -7,6 +7,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from weft.codecs.registry import CODECS
 from weft.data.classes import Deal
 from weft.graph.network import Segment
 from weft.graph.optimizer import Optimizer
@@ -63,7 +64,9 @@ class Job(Struct, frozen=True, kw_only=True):
     tail: int = 1  # of peers: the last rounds whose mean it reports beside its weights
     record: bool = True
     radio: RadioRules | None = None  # of a run whose messages are best effort
-    keep_every: int = 0  # minibatches after which all weights are reported; 0: never
+    # After how many minibatches the device copies and reports all that it knows; several numbers, each
+    # counts. Empty: never.
+    keep_every: tuple[int, ...] = ()
 
 
 class Hello(Struct, frozen=True, tag="hello"):
@@ -114,6 +117,13 @@ class Where(Struct, frozen=True, tag="where"):
     """How far have you come? Asked when the run has been cancelled or is between two legs."""
 
     run: str
+
+
+class GoBack(Struct, frozen=True, tag="go_back"):
+    """Take up again what you knew after minibatch `step`; an error where you no longer know it."""
+
+    run: str
+    step: int
 
 
 class ProbeCompute(Struct, frozen=True, tag="probe_compute"):
@@ -169,6 +179,7 @@ Command = (
     | GetState
     | GetTimeline
     | Where
+    | GoBack
     | ProbeCompute
     | ProbeLink
     | TestNetwork
@@ -257,12 +268,14 @@ class Notice(Struct, frozen=True, tag="notice"):
 
 
 class Kept(Struct, frozen=True, tag="kept"):
-    """What a device knows after a minibatch, for the case that it dies: as safetensors."""
+    """A piece of what a device knows after a minibatch, for the case that it dies: as safetensors."""
 
     device: str
+    version: int  # of the plan
     step: int
     data: bytes
-    optimizer: bytes = b""
+    optimizer: bool = False
+    last: bool = True  # the last piece of this minibatch
 
 
 Report = Progress | Finished | Failed | ServerProbed | Notice | Kept
@@ -280,7 +293,13 @@ def pack(message: Command | Reply | Report) -> bytes:
 
 
 def unpack_command(data: bytes) -> Command:
-    return _checked(_commands, data)
+    command = _checked(_commands, data)
+    if isinstance(command, Assign):
+        for instruction in command.job.code:
+            codec = getattr(instruction, "codec", "none")
+            if codec not in CODECS:
+                raise BadMessage(f"a job with the unknown codec {codec[:40]!r}")
+    return command
 
 
 def unpack_reply(data: bytes) -> Reply:

@@ -15,12 +15,10 @@ import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-import msgspec
-
 from weft.errors import InputError, WeftError
 from weft.plans import options
 from weft.plans.plan import Plan
-from weft.plans.registry import strategy
+from weft.plans.strategy import strategy
 from weft.plans.task import Task
 from weft.strategies.chain import cuts
 from weft.strategies.common.costs import Costs
@@ -198,7 +196,7 @@ class _Search:
         }
         if self.task.mode == "infer":
             more["objective"] = objective
-        return msgspec.structs.replace(plan, decisions=plan.decisions | more)
+        return plan.deciding(**more)
 
 
 def neighbours(assignment: tuple[str, ...]) -> list[tuple[str, ...]]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from weft.codecs.sizes import coded_bytes
+from weft.codecs.registry import coded_bytes
 from weft.plans import options
 from weft.plans.task import Task
 

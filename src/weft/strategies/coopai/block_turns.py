@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from weft.errors import InputError
 from weft.graph.network import Graph, Node, refs
+from weft.graph.operators.rows import Range
 from weft.graph.split.divide import divide, is_constant, reads
-from weft.graph.split.rows import Range
 from weft.graph.split.slices import bias_node, linear_width, sum_name, units_segment, value_of
 from weft.plans.rounds import RoundMode, Strip, Turn
 from weft.strategies.coopai.row_turns import Owned, Rows, row_turns, state_bytes, strip_of

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weft.graph.split.rows import Rule
+from weft.graph.operators.rows import Rule
 from weft.strategies.coopai.geometry import VALUE_BYTES, Geometry
 from weft.strategies.coopai.rows import (
     NONE,

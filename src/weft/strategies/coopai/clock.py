@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from weft.codecs.sizes import coded_bytes
-from weft.graph.split.rows import Range, places
+from weft.codecs.registry import coded_bytes
+from weft.graph.operators.rows import Range
+from weft.graph.split.rows import places
 from weft.graph.split.slices import sum_name
 from weft.plans import options
 from weft.plans.rounds import Round, Strip, frame_order

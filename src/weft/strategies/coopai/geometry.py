@@ -15,11 +15,11 @@ from functools import cached_property
 
 from weft.errors import InputError
 from weft.graph.network import Graph, Layer, Node, refs
-from weft.graph.split.rows import Rule, is_map, rule_of
+from weft.graph.operators.rows import Rule, is_map
+from weft.graph.operators.table import operator_named
+from weft.graph.split.rows import rule_of
 
 VALUE_BYTES = 4
-DENSE = "aten.linear.default"
-FLATTEN = frozenset(["aten.flatten.using_ints", "aten.view.default", "aten.reshape.default"])
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def _row_layer(graph: Graph, layer: Layer, flops: dict[str, float]) -> RowLayer 
 
 
 def _dense_layer(graph: Graph, layer: Layer) -> DenseLayer | Uncut:
-    dense = [node for node in layer.nodes if node.op == DENSE]
+    dense = [node for node in layer.nodes if operator_named(node.op).units == "dense"]
     if len(dense) != 1 or len(graph.values[dense[0].name].shape) != 2:
         return Uncut(layer.forward_flops)
     node = dense[0]
@@ -168,6 +168,6 @@ def _dense_layer(graph: Graph, layer: Layer) -> DenseLayer | Uncut:
 def _flattened(graph: Graph, layer: Layer, source: str) -> str | None:
     """The map behind the vector that a fully connected layer reads, if it is only flattened."""
     made: dict[str, Node] = {node.name: node for node in layer.nodes}
-    while source in made and made[source].op in FLATTEN:
+    while source in made and operator_named(made[source].op).units == "reshape":
         source = refs(made[source])[0]
     return source if is_map(graph.values.get(source)) else None

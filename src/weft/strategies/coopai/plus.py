@@ -20,11 +20,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from weft.codecs.sizes import coded_bytes
+from weft.codecs.registry import coded_bytes
 from weft.errors import InputError
 from weft.plans import options
 from weft.plans.plan import Plan
-from weft.plans.registry import strategy
+from weft.plans.strategy import ONLY_INFERS, strategy
 from weft.plans.task import Task
 from weft.strategies.coopai.block_turns import even
 from weft.strategies.coopai.book import Book, Weights
@@ -62,6 +62,8 @@ MB = 1e6
         "in_flight": "with objective=throughput: how many frames may be under way at once",
         "polish": f"how many small changes are tried in the end; {POLISH} where it is not given",
     },
+    needs=frozenset({"graph"}),
+    refuses=ONLY_INFERS,
 )
 def coopai_plus(task: Task) -> Plan:
     planner = _Planner(task)

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
 from weft.graph.network import Graph, Layer, Node, Value, refs
+from weft.graph.operators.rows import Range
 from weft.graph.split.divide import Division, is_constant, reads, weighted
-from weft.graph.split.rows import Range, needed_rows, places, rows_made
+from weft.graph.split.rows import needed_rows, places, rows_made
 from weft.graph.split.slices import cut_dim, value_of
 from weft.plans.rounds import Strip, Turn
 

@@ -20,7 +20,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.graph.split.rows import Rule
+from weft.graph.operators.rows import Rule
 from weft.strategies.coopai.geometry import Geometry, RowLayer
 
 Ints = NDArray[np.int64]

@@ -1,7 +1,7 @@
 """From blocks of layers and each device's share to the rounds of a plan.
 
     rounds = rounds_of(graph, [Block((0, 3), "rows"), Block((4, 4), "model")], devices, gateway)
-    segment = turn_segment(graph, rounds[0], 2)      # what the first device runs in the first round
+    shards_of(rounds)                                # who computes what, for the plan
 
 `graph` has its layers in sequence (weft.graph.sequence). Every value that a block makes and somebody
 later needs is shared out evenly, or in proportion to the block's shares; what a device takes follows
@@ -13,21 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from weft.errors import InputError
-from weft.graph.network import Graph, Segment
-from weft.graph.split.divide import divide
-from weft.graph.split.slices import (
-    after_sum_segment,
-    plain_segment,
-    rows_and_data_segment,
-    rows_segment,
-    units_segment,
-)
+from weft.graph.network import Graph
 from weft.plans.plan import Part, Shard
 from weft.plans.rounds import Round, RoundMode, Turn
 from weft.strategies.coopai.block_turns import Block, Turns
 from weft.strategies.coopai.row_turns import Owned
 
-__all__ = ["Block", "rounds_of", "shards_of", "turn_segment"]
+__all__ = ["Block", "rounds_of", "shards_of"]
 
 
 def rounds_of(
@@ -93,30 +85,6 @@ def shards_of(rounds: Iterable[Round]) -> tuple[Shard, ...]:
             part = Part() if len(devices) == 1 else _part(each.mode, turns, last)
             shards.append(Shard(device, each.layers, part))
     return tuple(shards)
-
-
-def turn_segment(graph: Graph, each: Round, number: int) -> Segment:
-    """What a turn runs; `number` as in `Round.numbered`."""
-    made = divide(graph, each.layers, each.mode)
-    turn = each.numbered[number]
-    takes, gives = (
-        {strip.value: (strip.first, strip.last) for strip in strips}
-        for strips in (turn.takes, turn.gives)
-    )
-    where = (graph, each.layers, number)
-    if number == 1:
-        return plain_segment(*where, made.before, takes, gives)
-    if number == len(each.turns) + 2:
-        if each.sums:
-            return after_sum_segment(*where, made, gives)
-        return plain_segment(*where, made.after, takes, gives)
-    if each.mode == "whole":
-        return plain_segment(*where, made.own, takes, gives)
-    if each.mode == "rows":
-        return rows_segment(*where, made, takes, gives)
-    if each.mode == "rows+data":
-        return rows_and_data_segment(*where, made, takes, turn.places)
-    return units_segment(*where, made, takes, gives, turn.places)
 
 
 def _remember(owned: Owned, turns: Iterable[Turn]) -> None:

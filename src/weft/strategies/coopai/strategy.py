@@ -19,7 +19,7 @@ from weft.errors import InputError
 from weft.fleet.fleet import Medium
 from weft.plans import options
 from weft.plans.plan import Plan
-from weft.plans.registry import strategy
+from weft.plans.strategy import ONLY_INFERS, strategy
 from weft.plans.task import Task
 from weft.strategies.coopai.geometry import DenseLayer, Geometry, RowLayer, check_rows, geometry_of
 from weft.strategies.coopai.model import Speeds
@@ -51,13 +51,20 @@ class Cell:
     "blocks of layers, rows and units over devices behind a gateway, by its paper",
     modes=("infer",),
     options=OPTIONS,
+    needs=frozenset({"graph"}),
+    refuses=ONLY_INFERS,
 )
 def coopai(task: Task) -> Plan:
     return _plan(task, "coopai", single=False)
 
 
 @strategy(
-    "sls", "coopai's baseline: every layer a round of its own", modes=("infer",), options=OPTIONS
+    "sls",
+    "coopai's baseline: every layer a round of its own",
+    modes=("infer",),
+    options=OPTIONS,
+    needs=frozenset({"graph"}),
+    refuses=ONLY_INFERS,
 )
 def sls(task: Task) -> Plan:
     return _plan(task, "sls", single=True)

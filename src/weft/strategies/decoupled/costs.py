@@ -16,6 +16,7 @@ from math import prod
 
 from weft.errors import InputError
 from weft.graph.network import Graph, Ref
+from weft.graph.operators.table import operator_named
 
 TRAINING = 3  # forward, gradients of activations, gradients of weights
 
@@ -40,7 +41,7 @@ def convolutions(graph: Graph) -> tuple[Convolution, ...]:
     """The ungrouped convolutions of a captured network, in order."""
     found = []
     for node in (node for layer in graph.layers for node in layer.nodes):
-        weight = node.args[1] if node.op == "aten.conv2d.default" else None
+        weight = node.args[1] if operator_named(node.op).units == "channels" else None
         if isinstance(weight, Ref) and weight.name in graph.state:
             outputs, inputs, *kernel = graph.state[weight.name].shape
             area = prod(graph.values[node.name].shape[2:])

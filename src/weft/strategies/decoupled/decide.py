@@ -1,20 +1,19 @@
-"""Decoupled training as a plan: every device is a peer with some of the classes, and no server.
+"""Who has which classes, and what a peer's own network costs.
 
-    plan = decoupled(task)            # 4 devices, 10 classes: the paper's 4N_5Cls on a ring
-    plan.decisions["sets"]            # by device
+    decoupled(task).sets              # 4 devices, 10 classes: the paper's 4N_5Cls
 
-A shard spans all layers: the shared ones whole, of the decoupled ones the structures of its classes.
-`decoupled+` gives classes by speed and memory. `fedavg` gives everybody the whole network.
+`decoupled+` gives classes by speed and memory. `fedavg` gives everybody the whole network. strategy.py makes
+plans of this.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from weft.errors import InputError
 from weft.plans import options
-from weft.plans.plan import Part, Plan, Shard
 from weft.plans.task import Task
 from weft.strategies.decoupled.topology import (
     ClassSets,
@@ -48,38 +47,49 @@ OPTIONS = {
 }
 
 
-def decoupled(task: Task) -> Plan:
+@dataclass(frozen=True)
+class Chosen:
+    """Who has which classes, and of which kind the plan is."""
+
+    sets: Mapping[str, tuple[int, ...]]  # classes by device
+    plus: bool = False  # the filters and the tail of decoupled+, and nobody waits
+    whole: bool = False  # every device has the whole network
+
+
+def decoupled(task: Task) -> Chosen:
     """The paper's: classes as given, by overlap, or in equal rows over all devices."""
     names = peers_of(task)
-    return _plan(task, "decoupled", names, class_sets(task, len(names)), codec="none")
+    return Chosen(_by_device(names, class_sets(task, len(names))))
 
 
-def decoupled_plus(task: Task) -> Plan:
-    """Classes by speed and memory, exchanges in 8 bits, nobody waits."""
+def decoupled_plus(task: Task) -> Chosen:
+    """Classes by speed and memory."""
     names = peers_of(task)
     if "classes" in task.options or "overlap" in task.options:
-        sets = class_sets(task, len(names))
-    else:
-        share = structure_share(task, plus=True)
-        speeds = [1 / peer_seconds(task, name, share(1)) for name in names]
-        able = [most_classes(task, name, plus=True) for name in names]
-        kept = [i for i, most in enumerate(able) if most > 0]
-        if not kept:
-            raise InputError(
-                f"no device has the memory for the shared layers of {task.profile.model} and one class"
-            )
-        names = tuple(names[i] for i in kept)
-        sets = by_speed(
-            classes_of(task), [speeds[i] for i in kept], [able[i] for i in kept],
-            copies=min(PLUS_OWNERS, len(kept)),
-        )  # fmt: skip
-    return _plan(task, "decoupled+", names, sets, codec="int8", asynchronous=True)
+        return Chosen(_by_device(names, class_sets(task, len(names))), plus=True)
+    share = structure_share(task, plus=True)
+    speeds = [1 / peer_seconds(task, name, share(1)) for name in names]
+    able = [most_classes(task, name, plus=True) for name in names]
+    kept = [i for i, most in enumerate(able) if most > 0]
+    if not kept:
+        raise InputError(
+            f"no device has the memory for the shared layers of {task.profile.model} and one class"
+        )
+    sets = by_speed(
+        classes_of(task), [speeds[i] for i in kept], [able[i] for i in kept],
+        copies=min(PLUS_OWNERS, len(kept)),
+    )  # fmt: skip
+    return Chosen(_by_device([names[i] for i in kept], sets), plus=True)
 
 
-def fedavg(task: Task) -> Plan:
+def fedavg(task: Task) -> Chosen:
     """The baseline: the whole network everywhere, each device with the samples of its classes."""
     names = peers_of(task)
-    return _plan(task, "fedavg", names, class_sets(task, len(names)), codec="none", whole=True)
+    return Chosen(_by_device(names, class_sets(task, len(names))), whole=True)
+
+
+def _by_device(names: Sequence[str], sets: ClassSets) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(held) for name, held in zip(names, sets, strict=False)}
 
 
 def peers_of(task: Task) -> tuple[str, ...]:
@@ -124,6 +134,11 @@ def structure_share(task: Task, *, plus: bool = False) -> Callable[[int], list[f
     kept = [percent / 100 for percent in filters_of(task, plus=plus)]
 
     def shares(held: int) -> list[float]:
+        if count < 2:
+            raise InputError(
+                f"{task.profile.model} has only one layer; to decouple it needs one before its "
+                "head: use fedavg"
+            )
         pairs = pairwise([1.0, *kept])  # the first decoupled layer reads all shared channels
         before = [1.0] * (count - 1 - len(kept))
         return [*before, *(held * i * o for i, o in pairs), held * kept[-1] / classes_of(task)]
@@ -158,50 +173,17 @@ def most_classes(task: Task, device: str, *, plus: bool = False) -> int:
     return max(fitting, default=0)
 
 
-def _plan(
-    task: Task, strategy: str, names: Sequence[str], sets: ClassSets, *,
-    codec: str, whole: bool = False, asynchronous: bool = False,
-) -> Plan:  # fmt: skip
-    used = list(names[: len(sets)])
-    plus = strategy.endswith("+")
-    share = structure_share(task, plus=plus)
-    layers = (0, len(task.profile.layers) - 1)
-    near = topology(task.options.get("topology", "ring"), len(sets))
-    seconds = {
-        name: peer_seconds(
-            task, name, [1.0] * len(task.profile.layers) if whole else share(len(held))
-        )
-        for name, held in zip(used, sets, strict=True)
+def layer_shares(task: Task, chosen: Chosen) -> dict[str, list[float]]:
+    """By device, the share of each dense layer's work that its own network takes."""
+    share = structure_share(task, plus=chosen.plus)
+    everything = [1.0] * len(task.profile.layers)
+    return {
+        name: everything if chosen.whole else share(len(held)) for name, held in chosen.sets.items()
     }
-    return Plan(
-        strategy=strategy,
-        model=task.profile.model,
-        batch=task.batch,
-        mode=task.mode,
-        shards=tuple(
-            Shard(name, layers, Part(classes=held)) for name, held in zip(used, sets, strict=True)
-        ),
-        source=task.source,
-        fleet=task.fleet,
-        profile=task.profile,
-        route=options.route(task),
-        optimizer=task.optimizer,
-        decisions={
-            "sets": {name: list(held) for name, held in zip(used, sets, strict=True)},
-            "topology": task.options.get("topology", "ring"),
-            "neighbours": {used[p]: sorted(used[q] for q in around) for p, around in near.items()},
-            "structures": not whole,
-            "last": len(filters_of(task, plus=plus)),
-            "filters_percent": filters_of(task, plus=plus),
-            "rounds": options.integer(task, "rounds", 8),
-            "steps": options.integer(task, "steps", 50),
-            "tail": options.integer(task, "tail", PLUS_TAIL if plus else 1),
-            "data": options.choice(task, "data", ("replicate", "split"), "replicate"),
-            "shared": options.choice(
-                task, "shared", ("ring", "gossip"), "gossip" if asynchronous else "ring"
-            ),
-            "exchange_codec": codec,
-            "asynchronous": asynchronous,
-            "step_s": seconds,
-        },
-    )
+
+
+def neighbours(task: Task, chosen: Chosen) -> dict[str, list[str]]:
+    """Who exchanges structures with whom."""
+    names = list(chosen.sets)
+    near = topology(task.options.get("topology", "ring"), len(names))
+    return {names[p]: sorted(names[q] for q in around) for p, around in near.items()}

@@ -2,30 +2,32 @@
 
     weft plan cnn5 --fleet peers.toml --strategy decoupled
 
-`decide.py` decides; here the plan gets what its exchange needs: who sends how many numbers to whom,
+`decide.py` decides who has which classes; here that becomes a plan: who sends how many numbers to whom,
 how often, and what a minibatch of each peer's own network takes. These are estimates from the whole network's
 profile. A run captures and measures the peers' networks and replaces them.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from typing import Any, cast, get_args
 
 import msgspec
 
-from weft.codecs.sizes import Codec
+from weft.codecs.registry import CodecName
 from weft.plans import options
-from weft.plans.peers import SHARED, Held, Peer, Peers
-from weft.plans.plan import Plan
+from weft.plans.peers import SHARED, Deal, Held, Peer, Peers, SharedBy
+from weft.plans.plan import Part, Plan, Shard
 from weft.plans.profile import DeviceTimes, Profile
-from weft.plans.registry import strategy
+from weft.plans.protocols import LEAVE_OUT, PEERS
+from weft.plans.strategy import WAITS, Refusals, strategy
 from weft.plans.task import Task
+from weft.strategies.decoupled import decide
 from weft.strategies.decoupled.decide import (
     OPTIONS,
-    decoupled,
-    decoupled_plus,
-    fedavg,
+    PLUS_TAIL,
+    Chosen,
+    filters_of,
     structure_share,
 )
 
@@ -35,78 +37,133 @@ BEFORE = {
     "pretrain": "minibatches, at the machine where you type, before the network is decoupled",
     "public": "samples, the first of the set, that everybody has: for them and for calibration",
 }
+_REFUSES: Refusals = {
+    "adapt": "each device trains a network of its own: there is no split to change while it runs",
+    "trace": "peers keep to their own clocks, and a trace of the fleet is not handed to them yet",
+    "own loss": "peers train with cross-entropy, by which their networks are taken apart in classes",
+    "own data": "every peer opens its samples itself: give the name of a data set that all have",
+    "save and resume": "peers keep their weights to themselves until the end",
+    "falls silent": WAITS,
+}
+_ABILITIES: dict[str, Any] = {
+    "replan": False,
+    "workload": PEERS,
+    "recovery": LEAVE_OUT,
+    "needs": frozenset({"data"}),
+    "exact": False,
+    "refuses": _REFUSES,
+}
 _OWN = {**OPTIONS, **BEFORE, "shared": "ring | gossip | hub: how the shared layers are averaged"}
 
 
-@strategy("decoupled", "classes over peers without a server, by its paper", ("train",), _OWN)
-def decoupled_peers(task: Task) -> Plan:
-    return peered(task, decoupled(_known(task)))
+@strategy(
+    "decoupled", "classes over peers without a server, by its paper", ("train",), _OWN, **_ABILITIES
+)
+def decoupled(task: Task) -> Plan:
+    return peers_plan(task, "decoupled", decide.decoupled(task))
 
 
-@strategy("decoupled+", "the same: classes by speed and memory, and nobody waits", ("train",), _OWN)
-def decoupled_plus_peers(task: Task) -> Plan:
-    return peered(task, decoupled_plus(_known(task)))
+@strategy(
+    "decoupled+",
+    "the same: classes by speed and memory, and nobody waits",
+    ("train",),
+    _OWN,
+    **_ABILITIES,
+)
+def decoupled_plus(task: Task) -> Plan:
+    return peers_plan(task, "decoupled+", decide.decoupled_plus(task))
 
 
-@strategy("fedavg", "the whole network at every device, averaged every round", ("train",), _OWN)
-def fedavg_peers(task: Task) -> Plan:
-    return peered(task, fedavg(_known(task)))
+@strategy(
+    "fedavg",
+    "the whole network at every device, averaged every round",
+    ("train",),
+    _OWN,
+    **_ABILITIES,
+)
+def fedavg(task: Task) -> Plan:
+    return peers_plan(task, "fedavg", decide.fedavg(task))
 
 
-def _known(task: Task) -> Task:
-    """The task without the option that is read here: how shared layers are averaged."""
-    left = {key: value for key, value in task.options.items() if key != "shared"}
-    return dataclasses.replace(task, options=left)
+def peers_plan(task: Task, name: str, chosen: Chosen) -> Plan:
+    """Every device is a peer: its shard spans all layers, the shared ones whole, of the decoupled ones
+    the structures of its classes."""
+    peers = exchange(task, chosen)
+    layers = (0, len(task.profile.layers) - 1)
+    codec = exchange_codec(task, chosen.plus)
+    return Plan(
+        strategy=name,
+        model=task.profile.model,
+        batch=task.batch,
+        mode=task.mode,
+        shards=tuple(
+            Shard(device, layers, Part(classes=held)) for device, held in chosen.sets.items()
+        ),
+        source=task.source if task.source in peers.devices else peers.devices[0],
+        fleet=task.fleet,
+        profile=own_times(task.profile, decide.layer_shares(task, chosen)),
+        route=options.route(task),
+        codec=codec,
+        optimizer=task.optimizer,
+        peers=peers,
+        decisions=decisions(task, chosen, peers, codec),
+    )
 
 
-def peered(task: Task, plan: Plan) -> Plan:
-    """The plan with its exchange, and with the times of the peers' own networks."""
-    told = plan.decisions
-    free = bool(told["asynchronous"])
-    whole = not told["structures"]
-    names = tuple(told["sets"])
-    pairs = {tuple(sorted((a, b))) for a, near in told["neighbours"].items() for b in near}
+def exchange(task: Task, chosen: Chosen) -> Peers:
+    """How the peers' networks are made, who exchanges what with whom, and how often."""
+    free = chosen.plus
+    near = decide.neighbours(task, chosen)
+    shares = decide.layer_shares(task, chosen)
+    one = () if chosen.whole else structure_share(task, plus=chosen.plus)(1)
+    filters = filters_of(task, plus=chosen.plus)
     shared = options.choice(
         task, "shared", ("gossip",) if free else ("ring", "gossip", "hub"),
         "gossip" if free else "ring",
     )  # fmt: skip
-    share = structure_share(task, plus=free)
-    count = len(task.profile.layers)
-    shares = {
-        name: [1.0] * count if whole else share(len(held)) for name, held in told["sets"].items()
-    }
-    peers = Peers(
+    return Peers(
         peers=tuple(
-            _peer(task, name, tuple(told["sets"][name]), shares[name], () if whole else share(1))
-            for name in names
+            _peer(task, name, held, shares[name], one) for name, held in chosen.sets.items()
         ),
-        edges=tuple((a, b) for a, b in sorted(pairs)),
-        every=told["steps"],
-        shared=shared,  # type: ignore[arg-type]
+        edges=tuple(sorted({(min(a, b), max(a, b)) for a, around in near.items() for b in around})),
+        every=options.integer(task, "steps", 50),
+        shared=cast(SharedBy, shared),
         late="newest" if free else "wait",
-        tail=told["tail"],
+        tail=options.integer(task, "tail", PLUS_TAIL if chosen.plus else 1),
+        pretrain=options.integer(task, "pretrain", 100),
+        public=options.integer(task, "public", 500),
+        deal=cast(Deal, options.choice(task, "data", get_args(Deal), "replicate")),
+        last=len(filters),
+        filters_percent=tuple(filters),
+        structured=not chosen.whole,
+        by_samples=chosen.plus or chosen.whole,
     )
-    source = plan.source if plan.source in names else names[0]
-    before = {
-        "pretrain": options.integer(task, "pretrain", 100),
-        "public": options.integer(task, "public", 500),
+
+
+def decisions(task: Task, chosen: Chosen, peers: Peers, codec: CodecName) -> dict[str, Any]:
+    """What was decided, for people."""
+    shares = decide.layer_shares(task, chosen)
+    return {
+        "sets": {name: list(held) for name, held in chosen.sets.items()},
+        "topology": task.options.get("topology", "ring"),
+        "neighbours": decide.neighbours(task, chosen),
+        "structures": peers.structured,
+        "last": peers.last,
+        "filters_percent": list(peers.filters_percent),
+        "rounds": options.integer(task, "rounds", 8),
+        "steps": peers.every,
+        "tail": peers.tail,
+        "data": peers.deal,
+        "shared": peers.shared,
+        "exchange_codec": codec,
+        "asynchronous": peers.late == "newest",
+        "step_s": {name: decide.peer_seconds(task, name, shares[name]) for name in chosen.sets},
+        "pretrain": peers.pretrain,
+        "public": peers.public,
     }
-    return msgspec.structs.replace(
-        plan,
-        peers=peers,
-        source=source,
-        codec=exchange_codec(task, free),
-        profile=own_times(task.profile, shares),
-        decisions={
-            **told,
-            "shared": shared,
-            "exchange_codec": exchange_codec(task, free),
-            **before,
-        },
-    )
 
 
-def exchange_codec(task: Task, free: bool) -> Codec:
+def exchange_codec(task: Task, free: bool) -> CodecName:
     """8 bits for decoupled+: a peer's own weights stay exact, only what comes is rounded."""
     if "codec" in task.options:
         return options.codec(task)

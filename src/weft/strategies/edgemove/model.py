@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.codecs.sizes import Codec, coded_bytes
+from weft.codecs.registry import CodecName, coded_bytes
 from weft.plans.profile import DeviceTimes, Profile
 
 Floats = NDArray[np.float64]
@@ -54,7 +54,7 @@ class SplitCosts:
         found: Floats = self.param_bytes[-1] - self.param_bytes
         return found
 
-    def coded(self, codec: Codec) -> SplitCosts:
+    def coded(self, codec: CodecName) -> SplitCosts:
         """The same network with activations and gradients in a codec (from float32)."""
         there, back = (
             np.array([coded_bytes(int(count), codec) for count in side], dtype=float)

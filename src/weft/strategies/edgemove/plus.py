@@ -9,23 +9,32 @@ choices the one with fewer minibatches in flight is taken: fewer versions of wei
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
-from weft.codecs.sizes import Codec
+from weft.codecs.registry import CODECS, CodecName
 from weft.plans import options
 from weft.plans.plan import Plan
-from weft.plans.registry import strategy
+from weft.plans.strategy import strategy
 from weft.plans.task import Task
 from weft.strategies.common.costs import Costs
 from weft.strategies.common.stages import layer_plan
 from weft.strategies.edgemove.model import period, useful_in_flight
-from weft.strategies.edgemove.strategy import IN_FLIGHT, cuttable, fleet_stages, split_plan, workers
+from weft.strategies.edgemove.strategy import (
+    IN_FLIGHT,
+    LIVE,
+    ONLINE,
+    cuttable,
+    fleet_stages,
+    split_plan,
+    workers,
+)
 
 MOST_IN_FLIGHT = 4  # plain SGD takes no more iterations up to here
-CODECS = {"codecs": "none | all: whether it may also choose a codec for activations and gradients"}
+CHOOSE_CODEC = {
+    "codecs": "none | all: whether it may also choose a codec for activations and gradients"
+}
 
 
 class Found(NamedTuple):
@@ -35,16 +44,20 @@ class Found(NamedTuple):
     in_flight: int
     worker: str
     cut: int
-    codec: Codec
+    codec: CodecName
 
 
 @strategy(
-    "edgemove+", "server, cut and minibatches in flight chosen together", ("train",),
-    {**IN_FLIGHT, **CODECS},
-)  # fmt: skip
+    "edgemove+",
+    "server, cut and minibatches in flight chosen together",
+    ("train",),
+    {**IN_FLIGHT, **CHOOSE_CODEC},
+    online=f"{LIVE}:edgemove_plus",
+    **ONLINE,
+)
 def edgemove_plus(task: Task) -> Plan:
     choose = options.choice(task, "codecs", ("none", "all"), "none") == "all"
-    codecs: tuple[Codec, ...] = get_args(Codec) if choose else (options.codec(task),)
+    codecs: tuple[CodecName, ...] = tuple(CODECS) if choose else (options.codec(task),)
     cuttable(task, "edgemove+")
     best: Found | None = None
     for codec in codecs:
@@ -60,10 +73,10 @@ def edgemove_plus(task: Task) -> Plan:
         return layer_plan(task, "edgemove+", whole, decisions={**decisions, "model_s": alone_s})
     coded = dataclasses.replace(task, options={**task.options, "codec": best.codec})
     plan = split_plan(coded, "edgemove+", Costs(coded), best.worker, best.cut, best.in_flight)
-    return msgspec.structs.replace(plan, decisions={**plan.decisions, "codec": best.codec})
+    return plan.deciding(codec=best.codec)
 
 
-def best_split(task: Task, codec: Codec) -> Found | None:
+def best_split(task: Task, codec: CodecName) -> Found | None:
     """The best of all servers, cuts and counts that fit into memory."""
     costs = Costs(task)
     fixed = options.integer(task, "in_flight", 0)

@@ -6,13 +6,14 @@
 
 The client keeps the data and the first layers, the worker the others; two minibatches are in flight
 (`--set in_flight=N`), so the client's gradients are one update old and it stashes its weights.
-`model_s` is the pipeline's exact period; see edgemove_model.
+`model_s` is the pipeline's exact period; see model.py.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -20,7 +21,7 @@ import numpy as np
 from weft.errors import InputError
 from weft.plans import options
 from weft.plans.plan import Plan
-from weft.plans.registry import strategy
+from weft.plans.strategy import strategy
 from weft.plans.task import Task
 from weft.strategies.common.costs import Costs
 from weft.strategies.common.stages import fastest, layer_plan
@@ -33,10 +34,18 @@ IN_FLIGHT = {
 }
 SEED = {"seed": "which random server: a whole number from 1 up"}
 TWO = 2  # PipeDream's count for two stages
+LIVE = "weft.strategies.edgemove.online.live"
+# Gradients are some updates old. A live run hears of a silent worker, because its look does not come.
+ONLINE: dict[str, Any] = {"needs": frozenset({"tiers"}), "exact": False, "refuses": {}}
 
 
 @strategy(
-    "edgemove", "one cut to the edge server that answers first, by its paper", ("train",), IN_FLIGHT
+    "edgemove",
+    "one cut to the edge server that answers first, by its paper",
+    ("train",),
+    IN_FLIGHT,
+    online=f"{LIVE}:edgemove",
+    **ONLINE,
 )
 def edgemove(task: Task) -> Plan:
     costs = cuttable(task, "edgemove")
@@ -51,7 +60,12 @@ def edgemove(task: Task) -> Plan:
 
 
 @strategy(
-    "device-cloud", "one cut to the cloud, where the pipeline is fastest", ("train",), IN_FLIGHT
+    "device-cloud",
+    "one cut to the cloud, where the pipeline is fastest",
+    ("train",),
+    IN_FLIGHT,
+    online=f"{LIVE}:device_cloud",
+    **ONLINE,
 )
 def device_cloud(task: Task) -> Plan:
     costs = cuttable(task, "device-cloud")
@@ -68,6 +82,8 @@ def device_cloud(task: Task) -> Plan:
     "one cut to a random edge server, links ignored",
     ("train",),
     {**IN_FLIGHT, **SEED},
+    online=f"{LIVE}:pipedream_e",
+    **ONLINE,
 )
 def pipedream_e(task: Task) -> Plan:
     costs = cuttable(task, "pipedream-e")

@@ -13,7 +13,7 @@ import dataclasses
 
 from weft.plans import options
 from weft.plans.plan import Plan
-from weft.plans.registry import strategy
+from weft.plans.strategy import strategy
 from weft.plans.task import Task
 from weft.strategies.common.costs import Costs
 from weft.strategies.common.stages import fastest, layer_plan
@@ -24,6 +24,7 @@ from weft.strategies.hiertrain.jointdnn import serial_seconds
     "jalad",
     "one cut between edge and cloud, 8-bit activations and gradients",
     options={**options.MICRO_BATCHES, "codec": "int8: always"},
+    needs=frozenset({"tiers"}),
 )
 def jalad(task: Task) -> Plan:
     codec = options.choice(task, "codec", ("int8",), "int8")

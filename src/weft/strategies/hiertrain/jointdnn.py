@@ -17,13 +17,18 @@ from weft.errors import InputError
 from weft.fleet.fleet import Tier
 from weft.plans import options
 from weft.plans.plan import Plan
-from weft.plans.registry import strategy
+from weft.plans.strategy import strategy
 from weft.plans.task import Task
 from weft.strategies.common.costs import Costs
 from weft.strategies.common.stages import fastest, layer_plan
 
 
-@strategy("jointdnn", "each layer on device or cloud, shortest path", options=options.MICRO_BATCHES)
+@strategy(
+    "jointdnn",
+    "each layer on device or cloud, shortest path",
+    options=options.MICRO_BATCHES,
+    needs=frozenset({"tiers"}),
+)
 def jointdnn(task: Task) -> Plan:
     costs = Costs(task)
     return _shortest(task, costs, "jointdnn", [fastest(task, costs, "cloud", "jointdnn")])
@@ -33,6 +38,7 @@ def jointdnn(task: Task) -> Plan:
     "jointdnn+",
     "each layer on device, edge or cloud, shortest path",
     options=options.MICRO_BATCHES,
+    needs=frozenset({"tiers"}),
 )
 def jointdnn_plus(task: Task) -> Plan:
     costs = Costs(task)

@@ -22,7 +22,7 @@ from itertools import permutations
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.codecs.sizes import coded_bytes
+from weft.codecs.registry import coded_bytes
 from weft.plans import options
 from weft.plans.task import Task
 

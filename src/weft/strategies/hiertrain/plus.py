@@ -18,19 +18,20 @@ from typing import NamedTuple
 
 import msgspec
 
-from weft.codecs.sizes import Codec
+from weft.codecs.registry import CodecName
 from weft.errors import WeftError
 from weft.plans import options
 from weft.plans.plan import Plan
 from weft.plans.profile import Profile
-from weft.plans.registry import get, strategy
+from weft.plans.registry import get
+from weft.plans.strategy import strategy
 from weft.plans.task import Task
 from weft.strategies.common.costs import Costs
 from weft.strategies.hiertrain.model import HierCosts, all_cells
 from weft.strategies.hiertrain.search import fastest_split
 from weft.strategies.hiertrain.strategy import lane_shards, three_workers
 
-CODECS = ("none", "activations", "weights", "all")
+WHAT_IS_CODED = ("none", "activations", "weights", "all")  # each includes those before it
 OTHERS = (
     "all-device",
     "all-edge",
@@ -71,7 +72,7 @@ class Split(NamedTuple):
     },
 )
 def hiertrain_plus(task: Task) -> Plan:
-    allowed = options.choice(task, "codecs", CODECS, "all")
+    allowed = options.choice(task, "codecs", WHAT_IS_CODED, "all")
     search = _Search(task, all_workers(task), allowed)
     search.climb()
     split, seconds = search.best, search.seconds
@@ -103,10 +104,10 @@ class _Search:
         self.workers = workers
         self.three = (workers[0], workers[1], workers[2])  # what the paper's model knows
         self.layers = len(task.profile.layers)
-        level = CODECS.index(allowed)
-        self.codec: Codec = "int8" if level >= 1 else options.codec(task)
-        self.gradient_codec: Codec = "int8" if level >= 2 else "none"
-        self.input_codec: Codec = "int8" if level >= 3 else options.input_codec(task)
+        level = WHAT_IS_CODED.index(allowed)
+        self.codec: CodecName = "int8" if level >= 1 else options.codec(task)
+        self.gradient_codec: CodecName = "int8" if level >= 2 else "none"
+        self.input_codec: CodecName = "int8" if level >= 3 else options.input_codec(task)
         self.best: Plan | None = None
         self.seconds = math.inf
         self.asked: dict[Split, float] = {}
@@ -249,8 +250,7 @@ class _Search:
                 if name == "jalad" and self.codec != "int8":
                     continue  # 8 bits by definition
                 yield msgspec.structs.replace(
-                    found,
+                    found.deciding(**{"as": name}),
                     strategy="hiertrain+",
                     gradient_codec=self.gradient_codec,
-                    decisions={**found.decisions, "as": name},
                 )

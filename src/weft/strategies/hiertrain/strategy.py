@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from weft.errors import InputError
 from weft.plans import options
 from weft.plans.plan import Part, Plan, Shard
-from weft.plans.registry import strategy
+from weft.plans.strategy import strategy
 from weft.plans.task import Task
 from weft.strategies.common.costs import Costs
 from weft.strategies.common.stages import fastest
@@ -25,7 +25,10 @@ from weft.strategies.hiertrain.search import fastest_split
 
 
 @strategy(
-    "hiertrain", "layers and samples over device, edge and cloud, by its paper", modes=("train",)
+    "hiertrain",
+    "layers and samples over device, edge and cloud, by its paper",
+    modes=("train",),
+    needs=frozenset({"tiers"}),
 )
 def hiertrain(task: Task) -> Plan:
     workers = three_workers(task, "hiertrain")

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.fleet.radio import Matrix
+from weft.plans.delivery import Routes, chance
 from weft.strategies.stitchnet.mapping import Spread
-from weft.strategies.stitchnet.paths import Routes, chance, slots, wanted
+from weft.strategies.stitchnet.paths import slots, wanted
 
 # Fifty probes cannot tell a sure link from one that loses one packet in fifty, or a dead link from one
 # that delivers one: a link is never taken for better or worse than that.

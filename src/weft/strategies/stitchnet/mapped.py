@@ -3,10 +3,10 @@
     coordinator   the input and the output layer
     workers       units of each hidden layer, as the mapping says
 
-A plan's shards hold whole layers for the coordinator and sets of units for workers. `decisions` carry
-what the mapping decided: the coordinator, the path of every message, how many messages and packets a
-batch takes. The packet reception ratios are those of the fleet's links (1 - loss); with `probes=50` they are
-measured by so many packets, as a swarm would have to, and the plan is made by what was measured.
+A plan's shards hold whole layers for the coordinator and sets of units for workers; `plan.swarm` has every
+message and how it goes. The packet reception ratios are those of the fleet's links (1 - loss); with
+`probes=50` they are measured by so many packets, as a swarm would have to, and the plan is made by what
+was measured.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ import numpy as np
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.fleet.radio import Matrix, fleet_delivery, probed
-from weft.graph.split.missing import Update
+from weft.graph.split.lost_values import LostValues
 from weft.plans import options
-from weft.plans.plan import Part, Plan, Shard
+from weft.plans.delivery import Routes, chance
+from weft.plans.plan import Plan
+from weft.plans.swarm import Swarm
 from weft.plans.task import Task
 from weft.strategies.stitchnet.mapping import MAPPERS, Spread, mix_mapped
 from weft.strategies.stitchnet.paths import (
     Path,
-    Routes,
-    chance,
     messages,
     packets,
     plan_routes,
     wanted,
 )
 from weft.strategies.stitchnet.search import best_spread
+from weft.strategies.stitchnet.swarm import as_messages, check_links, crossings, unit_shards
 
 OPTIONS = {
     "path": "subpath | direct | coordinator: which way messages go",
@@ -83,13 +84,10 @@ def stitchnet_plus(task: Task) -> Plan:
     budget = options.integer(task, "packets", own)
     found = best_spread(prr, widths, budget, capacity=capacities(task.fleet))
     rescale = options.choice(task, "rescale", ("no", "yes"), "no") == "yes"
-    more = {
-        "budget": budget,
-        "delivered_weight": found.value,
-        "rescale": rescale,
-        "copied": options.integer(task, "copies", 0, high=100),
-    }
-    return as_plan(task, "stitchnet+", prr, found.spread, found.routes, more)
+    return as_plan(
+        task, "stitchnet+", prr, found.spread, found.routes, {"delivered_weight": found.value},
+        budget=budget, rescale=rescale, copied=options.integer(task, "copies", 0, high=100),
+    )  # fmt: skip
 
 
 def capacities(fleet: Fleet) -> list[float] | None:
@@ -104,7 +102,7 @@ def mapped(task: Task, name: str, mapper: str) -> Plan:
     spread = MAPPERS[mapper](prr, widths, None, seed_of(task))
     path = cast(Path, options.choice(task, "path", get_args(Path), "subpath"))
     routes = plan_routes(path, prr, spread)
-    return as_plan(task, name, prr, spread, routes, {"mapping": mapper, "path": path})
+    return as_plan(task, name, prr, spread, routes, {"mapping": mapper}, path=path)
 
 
 def seed_of(task: Task) -> int:
@@ -148,24 +146,27 @@ def hidden_widths(task: Task) -> tuple[int, ...]:
 
 
 def as_plan(
-    task: Task, name: str, prr: Matrix, spread: Spread, routes: Routes, more: Mapping[str, Any]
+    task: Task,
+    name: str,
+    prr: Matrix,
+    spread: Spread,
+    routes: Routes,
+    decided: Mapping[str, Any],  # by this strategy, for people
+    **policies: Any,  # further fields of Swarm: path, budget, rescale, copied
 ) -> Plan:
+    """The plan of a spread and its messages, with all that is needed to price and run it."""
+    check_links(task.fleet)
     names = task.fleet.names
     head = names[spread.coordinator]
-    shards = [
-        Shard(names[d], (layer, layer), Part(units=tuple(int(u) for u in spread.units(d, layer))))
-        for layer in range(len(spread.owners))
-        for d in spread.holders()[layer + 1]
-    ]
-    last = len(spread.owners)
-    update = options.choice(task, "update", get_args(Update), "zero")
+    horizontal = tuple(names[d] for d in spread.horizontal)
+    update = options.choice(task, "update", get_args(LostValues), "zero")
     expected = chance(routes, prr)[wanted(spread)]
     return Plan(
         strategy=name,
         model=task.profile.model,
         batch=task.batch,
         mode=task.mode,
-        shards=(*shards, Shard(head, (last, last))),
+        shards=unit_shards(spread, names),
         source=head,
         fleet=task.fleet,
         profile=task.profile,
@@ -173,25 +174,27 @@ def as_plan(
         input_codec=options.input_codec(task),
         route=options.route(task),
         optimizer=task.optimizer,
+        swarm=Swarm(
+            coordinator=head,
+            messages=as_messages(routes, names),
+            values=crossings(task.profile, task.graph),
+            late=cast(LostValues, update),
+            slot_ms=options.integer(task, "slot_ms", 0),
+            seed=options.integer(task, "seed", 1),
+            every=options.integer(task, "every", 20),
+            horizontal=horizontal,
+            prr=tuple(tuple(float(p) for p in row) for row in prr),
+            **policies,
+        ),
         decisions={
             "coordinator": head,
-            "horizontal": [names[d] for d in spread.horizontal],
+            "horizontal": list(horizontal),
             "vertical": [names[d] for d in spread.vertical],
-            **more,
+            **decided,
+            **policies,
             "update": update,
             "messages": messages(routes),
             "packets": packets(routes),
             "expected_delivery": float(np.mean(expected)),
-            "ways": ways(routes, names),
         },
     )
-
-
-def ways(routes: Routes, names: tuple[str, ...]) -> list[list[Any]]:
-    """Every message as [slot, sender, receiver, packets direct, packets relayed, relay]."""
-    found: list[list[Any]] = []
-    for slot, s, d in np.argwhere((routes.direct + routes.relayed) > 0).tolist():
-        direct, relayed = int(routes.direct[slot, s, d]), int(routes.relayed[slot, s, d])
-        relay = names[routes.via[s, d]] if relayed else None
-        found.append([slot, names[s], names[d], direct, relayed, relay])
-    return found

@@ -12,31 +12,16 @@ input. In one slot a relay hears each source once and sends once to each receive
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.fleet.radio import Matrix
+from weft.plans.delivery import Routes, chance
 from weft.strategies.stitchnet.mapping import Spread
 
 Path = Literal["direct", "coordinator", "subpath"]
-Counts = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Routes:
-    """How often each message is sent each way. Row sends, column receives; one matrix per slot."""
-
-    direct: Counts  # slots x n x n: packets straight to the receiver
-    relayed: Counts  # slots x n x n: packets by way of `via`, two crossings each
-    via: NDArray[np.int64]  # n x n: the relay between two devices
-
-    @property
-    def attempts(self) -> int:
-        """The most often that anything is sent."""
-        return int(max(self.direct.max(), self.relayed.max(), 1))
 
 
 def slots(spread: Spread) -> int:
@@ -82,16 +67,6 @@ def messages(routes: Routes) -> int:
 def packets(routes: Routes) -> int:
     """Packets of one batch: one for a direct message, two for a relayed one."""
     return int(routes.direct.sum() + 2 * routes.relayed.sum())
-
-
-def chance(routes: Routes, delivery: Matrix) -> Matrix:
-    """The probability that each message arrives (slots x n x n); 1 to oneself, 0 where none is sent."""
-    n = len(delivery)
-    rows, columns = np.arange(n)[:, None], np.arange(n)[None]
-    relay = delivery[rows, routes.via] * delivery[routes.via, columns]
-    found: Matrix = 1 - (1 - delivery) ** routes.direct * (1 - relay) ** routes.relayed
-    found[:, np.arange(n), np.arange(n)] = 1.0
-    return found
 
 
 def mean_chance(routes: Routes, delivery: Matrix, spread: Spread) -> float:

@@ -21,15 +21,16 @@ import msgspec
 import numpy as np
 
 from weft.errors import WeftError
+from weft.plans.delivery import known_links
 from weft.plans.plan import Plan
 from weft.plans.swarm import Message, Swarm
 from weft.strategies.stitchnet.copies import copied
 from weft.strategies.stitchnet.importance import Importance, clone, drop
-from weft.strategies.stitchnet.mapped import capacities, ways
+from weft.strategies.stitchnet.mapped import capacities
 from weft.strategies.stitchnet.mapping import Spread, elect
 from weft.strategies.stitchnet.paths import Path, plan_routes, wanted
 from weft.strategies.stitchnet.search import recover
-from weft.strategies.stitchnet.swarm import as_messages, known_links, spread_of, unit_shards
+from weft.strategies.stitchnet.swarm import as_messages, spread_of, unit_shards
 
 
 def after_loss(plan: Plan, lost: Sequence[str], importance: Importance) -> Plan:
@@ -64,12 +65,15 @@ def after_loss(plan: Plan, lost: Sequence[str], importance: Importance) -> Plan:
         source=names[head],
         version=plan.version + 1,
         swarm=msgspec.structs.replace(swarm, messages=sent, horizontal=horizontal, copies=()),
-        decisions={
-            **plan.decisions, "coordinator": names[head], "horizontal": list(horizontal),
-            "vertical": [names[d] for d in spread.vertical], "messages": len(sent), "packets": packets,
-        },
-    )  # fmt: skip
-    return copied(after, importance)
+    )
+    decided = after.deciding(
+        coordinator=names[head],
+        horizontal=list(horizontal),
+        vertical=[names[d] for d in spread.vertical],
+        messages=len(sent),
+        packets=packets,
+    )
+    return copied(decided, importance)
 
 
 def _head(plan: Plan, lost: Sequence[str]) -> int:
@@ -101,16 +105,15 @@ def _anew(
     found = recover(
         spread, known_links(plan), budget, gone, importance, capacity=capacities(plan.fleet)
     )
-    return found.spread, as_messages(ways(found.routes, plan.fleet.names))
+    return found.spread, as_messages(found.routes, plan.fleet.names)
 
 
 def _by_path(plan: Plan, spread: Spread) -> tuple[Message, ...]:
     """All messages anew, by the plan's kind of path, now with another coordinator to relay them."""
     assert plan.swarm is not None
-    usual = "subpath" if any(m.relayed for m in plan.swarm.messages) else "direct"
-    path: Path = plan.decisions.get("path", usual)
-    routes = plan_routes(path, known_links(plan), spread)
-    return as_messages(ways(routes, plan.fleet.names))
+    usual: Path = "subpath" if any(m.relayed for m in plan.swarm.messages) else "direct"
+    routes = plan_routes(plan.swarm.path or usual, known_links(plan), spread)
+    return as_messages(routes, plan.fleet.names)
 
 
 def _cloned(spread: Spread, gone: Sequence[int], importance: Importance, seed: int) -> Spread:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from weft.errors import InputError
 from weft.fleet.radio import Matrix
+from weft.plans.delivery import Routes
 from weft.strategies.stitchnet.budget import spend, value
 from weft.strategies.stitchnet.importance import Importance
 from weft.strategies.stitchnet.mapping import (
@@ -32,7 +33,6 @@ from weft.strategies.stitchnet.mapping import (
     mix_mapped,
     near_each_other,
 )
-from weft.strategies.stitchnet.paths import Routes
 
 HEADS = 3  # how many well-connected devices are tried as the coordinator
 OVERLOADS = (2.0, 3.0, 4.0)  # times its share that a device may carry after others are lost

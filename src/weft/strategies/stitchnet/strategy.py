@@ -1,4 +1,4 @@
-"""StitchNet's strategies by name: the mappings' plans, made ready to be priced and run.
+"""StitchNet's strategies by name.
 
 weft plan mlp --fleet examples/fleets/swarm.toml --strategy stitchnet --batch 100 --set probes=50
 """
@@ -7,24 +7,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.plans.plan import Plan
-from weft.plans.registry import Decide, strategy
-from weft.plans.task import Task
+from weft.plans.protocols import CLONE, Decide
+from weft.plans.strategy import Refusals, strategy
 from weft.strategies.stitchnet import mapped as stitchnet
-from weft.strategies.stitchnet.swarm import check_links, swarmed
 
 RUN = {
     "slot_ms": "milliseconds of a time slot; without it losses are told at once and nobody waits",
     "every": "minibatches between two records of all weights, from which lost units are cloned",
 }
+REFUSES: Refusals = {
+    "adapt": "a swarm is spread anew when a device is lost, and stays as it is while all are there",
+    "comes back": "the units of a lost device have gone to others, and stay there",
+}
 
 
 def _register(name: str, summary: str, decide: Decide, options: Mapping[str, str]) -> None:
-    def decided(task: Task) -> Plan:
-        check_links(task.fleet)
-        return swarmed(decide(task), task, stitchnet.measured(task))
-
-    strategy(name, summary, options={**options, **RUN})(decided)
+    strategy(
+        name,
+        summary,
+        options={**options, **RUN},
+        replan=False,
+        recovery=CLONE,
+        needs=frozenset({"graph", "links"}),
+        exact=False,
+        refuses=REFUSES,
+    )(decide)
 
 
 _register(

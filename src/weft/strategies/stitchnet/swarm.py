@@ -1,31 +1,26 @@
-"""From a plan of units to one that can be priced and run, and from there back to numbers.
+"""Between plans of units and numbers: who owns which unit, which messages that takes.
 
-    plan = swarmed(mapped(task, "stitchnet", "mix-mapped"), task)
-    spread_of(plan), routes_of(plan)       # the same as numbers, for simulations and for recovery
+    unit_shards(spread, names), as_messages(routes, names)      # numbers to plan
+    spread_of(plan)                                             # and back
 
-Devices have the numbers that they have in the fleet.
+Devices have the numbers that they have in the fleet. `weft.plans.delivery` has the messages as numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import msgspec
 import numpy as np
 
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
-from weft.fleet.radio import Matrix, fleet_delivery
 from weft.graph.network import Blank, Graph
 from weft.graph.split.units import input_of, output_of, unit_widths
-from weft.plans import options
+from weft.plans.delivery import Routes
 from weft.plans.plan import Part, Plan, Shard
 from weft.plans.profile import Profile
-from weft.plans.swarm import Message, Swarm
-from weft.plans.task import Task
+from weft.plans.swarm import Message
 from weft.strategies.stitchnet.mapping import NOBODY, Spread
-from weft.strategies.stitchnet.paths import Routes, chance
 
 FLOAT = 4  # bytes of a value, where only a profile says how large a layer is
 
@@ -41,51 +36,14 @@ def crossings(profile: Profile, graph: Graph | None) -> tuple[Blank, ...]:
     return tuple(Blank(n, v.shape, v.dtype) for n, v in zip(names, values, strict=True))
 
 
-def swarmed(plan: Plan, task: Task, prr: Matrix | None = None) -> Plan:
-    """A plan of units, as the mappings make it, with all that is needed to price and run it."""
-    slot_ms = options.integer(task, "slot_ms", 0)
-    return with_swarm(
-        plan, task.graph, slot_ms=slot_ms, seed=options.integer(task, "seed", 1),
-        every=options.integer(task, "every", 20), prr=prr,
-    )  # fmt: skip
-
-
-def with_swarm(
-    plan: Plan,
-    graph: Graph | None,
-    *,
-    slot_ms: float = 0.0,
-    seed: int = 0,
-    every: int = 20,
-    prr: Matrix | None = None,
-) -> Plan:
-    """The same; `decisions` say who sends what to whom (`ways`) and what stands in for a loss."""
-    check_links(plan.fleet)
-    swarm = Swarm(
-        coordinator=plan.source,
-        messages=as_messages(plan.decisions["ways"]),
-        values=crossings(plan.profile, graph),
-        late=plan.decisions["update"],
-        slot_ms=slot_ms,
-        seed=seed,
-        every=every,
-        horizontal=tuple(plan.decisions["horizontal"]),
-        prr=() if prr is None else tuple(tuple(float(p) for p in row) for row in prr),
-        budget=plan.decisions.get("budget", 0),
-        rescale=plan.decisions.get("rescale", False),
-        copied=plan.decisions.get("copied", 0),
-    )
-    # What is in `swarm` need not be said twice: a plan is read by people too.
-    short = {key: value for key, value in plan.decisions.items() if key != "ways"}
-    return msgspec.structs.replace(plan, swarm=swarm, decisions=short)
-
-
-def as_messages(ways: Sequence[Sequence[Any]]) -> tuple[Message, ...]:
-    """From what the mappings say of each: slot, sender, receiver, packets direct and relayed, relay."""
-    return tuple(
-        Message(slot, source, dest, direct, relayed, via or "")
-        for slot, source, dest, direct, relayed, via in ways
-    )
+def as_messages(routes: Routes, names: Sequence[str]) -> tuple[Message, ...]:
+    """Every message of a minibatch: who sends to whom in which slot, how often and by which relay."""
+    sent = []
+    for slot, s, d in np.argwhere((routes.direct + routes.relayed) > 0).tolist():
+        direct, relayed = int(routes.direct[slot, s, d]), int(routes.relayed[slot, s, d])
+        via = names[routes.via[s, d]] if relayed else ""
+        sent.append(Message(slot, names[s], names[d], direct, relayed, via))
+    return tuple(sent)
 
 
 def unit_shards(spread: Spread, names: Sequence[str]) -> tuple[Shard, ...]:
@@ -111,33 +69,6 @@ def spread_of(plan: Plan) -> Spread:
             owners[shard.layers[0]][list(shard.part.units)] = number[shard.device]
     horizontal = tuple(number[d] for d in swarm.horizontal)
     return Spread(len(number), number[swarm.coordinator], tuple(owners), horizontal)
-
-
-def routes_of(plan: Plan) -> Routes:
-    """The plan's messages as matrices."""
-    swarm = plan.swarm
-    assert swarm is not None
-    number = {name: n for n, name in enumerate(plan.fleet.names)}
-    shape = (swarm.slots, len(number), len(number))
-    direct, relayed = (np.zeros(shape, dtype=np.int64) for _ in range(2))
-    via = np.full(shape[1:], number[swarm.coordinator])
-    for m in swarm.messages:
-        place = m.slot, number[m.source], number[m.dest]
-        direct[place], relayed[place] = m.direct, m.relayed
-        if m.relayed:
-            via[place[1:]] = number[m.via]
-    return Routes(direct, relayed, via)
-
-
-def known_links(plan: Plan) -> Matrix:
-    """What the plan was made by: the measured packet reception ratios, else the fleet's own."""
-    measured = plan.swarm.prr if plan.swarm else ()
-    return np.array(measured) if measured else fleet_delivery(plan.fleet)
-
-
-def believed(plan: Plan) -> Matrix:
-    """How likely each message is to arrive, by what is known of the links: slots x n x n, row sends."""
-    return chance(routes_of(plan), known_links(plan))
 
 
 def check_links(fleet: Fleet) -> None:

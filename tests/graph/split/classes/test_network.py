@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
+from weft.runtime.run.train_peers import with_average
 
 from weft import zoo
 from weft.errors import InputError
@@ -14,6 +15,7 @@ from weft.graph.split.classes.calibrate import calibrate, reestimate_norms
 from weft.graph.split.classes.decouple import (
     averaged,
     by_importance,
+    check_chain,
     decouple,
     numbers,
     read_chain,
@@ -244,3 +246,69 @@ def test_classes_with_spread_out_activity_get_more_filters(dense: nn.Sequential)
     rows = by_importance(scores, [0.5, 0.25, 0.25])
     assert rows == [[6, 3, 3]] * 3 + [[8, 4, 4]] * 3 + [[10, 5, 5]] * 3
     assert len({tuple(row) for row in rows}) == 3  # three banks at the most
+
+
+def ending(*end: nn.Module) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 6, 3), nn.ReLU(), *end)
+
+
+def usual() -> list[nn.Module]:
+    return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 10)]
+
+
+class Twice(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = super().forward(x)
+        return 2 * result
+
+
+class Doubled(nn.ReLU):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("net", "says"),
+    [
+        (Twice(*ending(*usual())), "a Twice cannot be decoupled"),
+        (
+            nn.Sequential(Twice(nn.Conv2d(3, 4, 3), nn.ReLU()), nn.Conv2d(4, 6, 3), *usual()),
+            "Twice",
+        ),
+        (nn.Sequential(nn.Conv2d(3, 4, 3), Doubled(), nn.Conv2d(4, 6, 3), *usual()), "Doubled"),
+        (ending(nn.Flatten(), nn.AdaptiveAvgPool2d(1), nn.Linear(1, 10)), "ends in Flatten, Adapt"),
+        (ending(nn.AdaptiveAvgPool2d(1), nn.Sigmoid(), nn.Flatten(), nn.Linear(6, 10)), "Sigmoid"),
+        (ending(*usual(), nn.Softmax(1)), "Softmax"),
+        (ending(*usual(), nn.Unflatten(1, (10, 1, 1)), nn.Conv2d(10, 10, 1)), "Unflatten"),
+    ],
+)
+def test_a_network_that_reading_would_change_is_refused(net: nn.Module, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        score_filters(with_average(net, 10, X[:2]), X, Y, last=1)
+
+
+def test_a_flatten_that_mixes_samples_is_refused() -> None:
+    net = ending(nn.AdaptiveAvgPool2d(1), nn.Flatten(2), nn.Linear(1, 10))
+    with pytest.raises(InputError, match="start_dim=2"):
+        read_chain(net)
+
+
+def test_weights_in_two_places_are_refused_and_one_activation_for_all_is_not() -> None:
+    conv, relu = nn.Conv2d(3, 3, 3), nn.ReLU()
+    with pytest.raises(InputError, match="several places"):
+        read_chain(nn.Sequential(conv, relu, conv, relu, *usual()))
+    net = nn.Sequential(conv, relu, nn.Conv2d(3, 6, 3), relu, *usual())
+    assert [type(layer) for _, layer in read_chain(net).body] == [
+        nn.Conv2d, nn.ReLU, nn.Conv2d, nn.ReLU,
+    ]  # fmt: skip
+    scores = score_filters(net.eval(), X, Y, last=1)
+    torch.testing.assert_close(decouple(net, scores, last=1, keep=1.0).eval()(X), net(X))
+
+
+def test_a_network_with_a_hook_does_not_compute_what_its_layers_do() -> None:
+    net = ending(*usual())
+    check_chain(net, X[:2])
+    net.register_forward_hook(lambda module, given, result: result + 1)
+    with pytest.raises(InputError, match="hooks"):
+        check_chain(net, X[:2])
+    assert net.training

@@ -7,31 +7,34 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor, nn
 
-from weft.api import make_task
 from weft.fleet.fleet import Fleet
 from weft.fleet.losses import TRAINING
 from weft.fleet.radio import Matrix, Radio, fleet_delivery, radio_fleet, topology
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.network import Graph
 from weft.graph.optimizer import Optimizer
+from weft.graph.split.lost_values import LostValues
 from weft.graph.split.masked import Perceptron
 from weft.graph.split.masked_conv import ConvNet
-from weft.graph.split.missing import Update
+from weft.planning.task import make_task
+from weft.plans.delivery import Routes, routes_of
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan
 from weft.reference.lossy import Channel
 from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.run.jobs import Settings
+from weft.runtime.run.measured import total_counts
 from weft.runtime.run.outcome import Outcome
-from weft.runtime.run.swarm import SwarmCoordinator, total_counts
+from weft.runtime.run.recovery.clone import Clone
+from weft.runtime.run.run import Run
 from weft.strategies.stitchnet.mapped import as_plan
 from weft.strategies.stitchnet.mapping import Spread
-from weft.strategies.stitchnet.paths import Routes
-from weft.strategies.stitchnet.swarm import routes_of, spread_of, with_swarm
+from weft.strategies.stitchnet.swarm import spread_of
 
 DEVICES, CLASSES, BATCH = 5, 3, 6
 PLACE = topology(7, Radio(devices=DEVICES))
@@ -71,22 +74,32 @@ class Subject:
         return {self.graph.inputs[0]: x}, y
 
     def plan(
-        self, spread: Spread, routes: Routes, fleet: Fleet = FLEET, update: Update = "zero",
-        decisions: Mapping[str, Any] | None = None, **more: Any,
+        self, spread: Spread, routes: Routes, fleet: Fleet = FLEET, update: LostValues = "zero",
+        **more: Any,
     ) -> Plan:  # fmt: skip
         task = make_task(
             derive_profile(self.graph, fleet), fleet, batch=BATCH, graph=self.graph, optimizer="adam",
             options={"update": update},
         )  # fmt: skip
-        plan = as_plan(task, "stitchnet", PRR, spread, routes, decisions or {})
-        return with_swarm(plan, self.graph, **{"seed": 5, "prr": PRR, "every": 2, **more})
+        plan = as_plan(task, "stitchnet", PRR, spread, routes, {})
+        assert plan.swarm is not None
+        swarm = msgspec.structs.replace(plan.swarm, **{"seed": 5, "every": 2, **more})
+        return msgspec.structs.replace(plan, swarm=swarm)
 
-    def coordinator(self, local: LocalFleet, plan: Plan, **more: Any) -> SwarmCoordinator:
-        kind = more.pop("kind", SwarmCoordinator)
+    def coordinator(self, local: LocalFleet, plan: Plan, **more: Any) -> Run:
+        kind = more.pop("kind", Run)
         settings = Settings(
             optimizer=Optimizer("adam", lr=1e-3), same_clock=True, deadline_s=20.0, **more
         )
-        return kind(local.crew, plan, self.graph, state_of(self.model), settings, self.feed)
+        return kind(
+            local.crew,
+            plan,
+            self.graph,
+            state_of(self.model),
+            settings,
+            self.feed,
+            recovery=Clone(),
+        )
 
     def channel(self, plan: Plan) -> Channel:
         assert plan.swarm is not None
@@ -96,7 +109,7 @@ class Subject:
         )  # fmt: skip
 
     def masked(
-        self, state: Mapping[str, Tensor] | None = None, update: Update = "zero"
+        self, state: Mapping[str, Tensor] | None = None, update: LostValues = "zero"
     ) -> Perceptron | ConvNet:
         """The same network in the masked form."""
         net: Perceptron | ConvNet = (
@@ -138,7 +151,7 @@ class Subject:
         net, losses = self.simulated(plan, steps)
         assert outcome.losses == pytest.approx(losses, abs=1e-6)
         assert self.same(state, net) > 1e-4 or not losses
-        counts = total_counts(run, nodes)
+        counts = total_counts(nodes)
         messages = len(plan.swarm.messages if plan.swarm else ())
         assert counts["messages"] == messages * steps
         assert counts["heard"] + counts["unheard"] == messages * steps

@@ -12,29 +12,31 @@ import torch
 from torch import nn
 
 import weft
-from weft.api import decide, make_task
 from weft.fleet.fleet import Fleet, Link
 from weft.fleet.losses import TESTING, TRAINING
 from weft.graph.capture import state_of
+from weft.graph.split.lost_values import LostValues
 from weft.graph.split.masked import Perceptron
-from weft.graph.split.missing import Update
+from weft.planning.decide import decide
+from weft.planning.task import make_task
+from weft.plans.delivery import Routes, believed
 from weft.plans.derive import derive_profile
 from weft.reference.copies import output_with_copies
 from weft.report.results import train_document, train_table
 from weft.report.tables import render
 from weft.runtime.emulate.local import LocalFleet
-from weft.runtime.run.swarm import total_counts, units_weigh
+from weft.runtime.run.measured import total_counts
+from weft.runtime.run.recovery.clone import units_weigh
 from weft.strategies.stitchnet.copies import copied
 from weft.strategies.stitchnet.holders import with_copies
 from weft.strategies.stitchnet.mapping import Spread, mix_mapped
-from weft.strategies.stitchnet.paths import Path, Routes, plan_routes, wanted
-from weft.strategies.stitchnet.swarm import believed
+from weft.strategies.stitchnet.paths import Path, plan_routes, wanted
 
 
 @pytest.mark.parametrize("update", ["zero", "own"])
 @pytest.mark.parametrize("path", ["direct", "coordinator", "subpath"])
 def test_real_devices_compute_what_the_masks_do(
-    swarm: LocalFleet, perceptron: Any, path: Path, update: Update
+    swarm: LocalFleet, perceptron: Any, path: Path, update: LostValues
 ) -> None:
     spread = mix_mapped(perceptron.prr, perceptron.widths)
     plan = perceptron.plan(spread, plan_routes(path, perceptron.prr, spread), update=update)
@@ -114,7 +116,7 @@ def test_slots_by_the_clock_lose_no_less_than_the_radio(swarm: LocalFleet, perce
         run.prepare()
         outcome = run.steps(0, steps)
         timeline, nodes = run.timeline()
-    counts = total_counts(run, nodes)
+    counts = total_counts(nodes)
     heard = perceptron.channel(plan).heard(TRAINING, 0, steps)
     lost = int((~heard & wanted(spread)).sum())
     assert counts["unheard"] >= lost * (1 - counts["left_out"] / steps)
@@ -126,7 +128,7 @@ def test_slots_by_the_clock_lose_no_less_than_the_radio(swarm: LocalFleet, perce
 def test_answers_are_those_of_the_masks(swarm: LocalFleet, perceptron: Any, rescaled: bool) -> None:
     spread = mix_mapped(perceptron.prr, perceptron.widths)
     routes = plan_routes("subpath", perceptron.prr, spread)
-    trained = perceptron.plan(spread, routes, decisions={"rescale": rescaled})
+    trained = perceptron.plan(spread, routes, rescale=rescaled)
     plan = msgspec.structs.replace(trained, mode="infer")
     with perceptron.coordinator(swarm, plan) as run:
         run.prepare()
@@ -153,7 +155,7 @@ def test_copies_answer_where_their_owner_is_not_heard(
     spread = mix_mapped(perceptron.prr, perceptron.widths)
     routes = plan_routes("subpath", perceptron.prr, spread)
     norms = units_weigh(perceptron.graph, state_of(perceptron.model))
-    planned = perceptron.plan(spread, routes, decisions={"copied": share})
+    planned = perceptron.plan(spread, routes, copied=share)
     plan = copied(msgspec.structs.replace(planned, mode="infer"), norms)
     assert plan.swarm is not None
     assert sum(len(copy.units) for copy in plan.swarm.copies) > 0
@@ -172,7 +174,7 @@ def test_copies_answer_where_their_owner_is_not_heard(
         torch.testing.assert_close(answer, expected[step], atol=1e-6, rtol=0)
     without = net.logits(x, channel.masks(TESTING, 0, steps))
     assert not torch.allclose(without, expected), "else nothing was tried"
-    assert total_counts(run, nodes)["messages"] == steps * sum(
+    assert total_counts(nodes)["messages"] == steps * sum(
         m.slot <= plan.swarm.depth for m in plan.swarm.messages
     )
 

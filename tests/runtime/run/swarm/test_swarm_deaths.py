@@ -21,7 +21,7 @@ from weft.graph.split.masked import Perceptron
 from weft.plans.plan import Plan
 from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.run.outcome import Outcome
-from weft.runtime.run.swarm import SwarmCoordinator
+from weft.runtime.run.run import Run
 from weft.strategies.stitchnet.mapping import elect, mix_mapped
 from weft.strategies.stitchnet.paths import packets, plan_routes
 from weft.strategies.stitchnet.search import best_spread
@@ -34,7 +34,7 @@ def mixed(subject: Any, **more: Any) -> Plan:
     return plan
 
 
-class Remembering(SwarmCoordinator):
+class Remembering(Run):
     """Keeps what every plan of the run began with."""
 
     def prepare(self, optimizer_state: Mapping[str, Tensor] | None = None) -> None:
@@ -135,7 +135,7 @@ def test_when_the_coordinator_dies_the_next_by_score_takes_over_and_learns_on(
     if strategy == "stitchnet+":
         found = best_spread(perceptron.prr, perceptron.widths, 60)
         budget = packets(found.routes)
-        plan = perceptron.plan(found.spread, found.routes, decisions={"budget": budget})
+        plan = perceptron.plan(found.spread, found.routes, budget=budget)
     dead, steps = plan.source, 60
     with perceptron.coordinator(swarm, plan, kind=Remembering) as run:
         run.prepare()

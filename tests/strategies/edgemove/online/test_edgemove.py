@@ -8,10 +8,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from weft.plans.online import Seen, Server, Setting
 from weft.strategies.edgemove.model import SplitCosts, approximate_cut
 from weft.strategies.edgemove.online.baselines import DeviceCloud, OnDevice, PipeDreamE
 from weft.strategies.edgemove.online.edgemove import CutSearch, EdgeMove
-from weft.strategies.edgemove.online.policy import Seen, Server, Setting
 
 MakeServer = Callable[..., Server]
 MakeLook = Callable[..., Seen]

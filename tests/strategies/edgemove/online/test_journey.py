@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from weft.fleet.city import Day
+from weft.plans.online import Decision, Seen, Setting
 from weft.strategies.edgemove.model import SplitCosts, Ways, period, stage_seconds
 from weft.strategies.edgemove.online.baselines import PROFILED, DeviceCloud, OnDevice, PipeDreamE
 from weft.strategies.edgemove.online.clairvoyant import clairvoyant_s
 from weft.strategies.edgemove.online.edgemove import EdgeMove
 from weft.strategies.edgemove.online.journey import travel
 from weft.strategies.edgemove.online.plus import EdgeMovePlus
-from weft.strategies.edgemove.online.policy import Decision, Seen, Setting
 
 STEPS = 4000
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from weft.plans.online import Seen, Server, Setting
 from weft.strategies.edgemove.model import SplitCosts, period, stage_seconds
 from weft.strategies.edgemove.online.baselines import ways_of
 from weft.strategies.edgemove.online.plus import MOST_IN_FLIGHT, EdgeMovePlus, mean_of
-from weft.strategies.edgemove.online.policy import Seen, Server, Setting
 
 MakeServer = Callable[..., Server]
 MakeLook = Callable[..., Seen]

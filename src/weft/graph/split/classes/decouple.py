@@ -11,7 +11,7 @@ A filter may be copied into several classes. Keeping all filters reproduces the 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -30,6 +30,7 @@ _PLAIN = (
     nn.MaxPool2d, nn.AvgPool2d, nn.Dropout, nn.Dropout2d, nn.Identity,
 )  # fmt: skip
 _HEADS = (nn.AdaptiveAvgPool2d, nn.Flatten, nn.Linear)
+_BETWEEN = (nn.ReLU, nn.Dropout)  # of the dense layers that `averaged` replaces
 
 
 @dataclass(frozen=True)
@@ -45,17 +46,55 @@ class Chain:
 
 
 def leaves(net: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The layers of nested sequences in their order, dots in their names replaced."""
-    if not isinstance(net, nn.Sequential):
+    """The layers of nested sequences in their order, dots in their names replaced.
+
+    A class derived from nn.Sequential or from a layer may compute something else: it is refused.
+    """
+    if type(net) is not nn.Sequential:
         raise InputError(
-            f"a {type(net).__name__} cannot be decoupled into classes: it must be an nn.Sequential of "
-            "convolutions, batch norms, activations and pooling, then an average and a linear layer"
+            f"a {type(net).__name__} cannot be decoupled into classes: it must be an nn.Sequential (not a "
+            "class derived from it, whose forward may do anything) of convolutions, batch norms, "
+            "activations and pooling, then an average and a linear layer"
         )
-    return [
-        (name.replace(".", "_"), layer)
-        for name, layer in net.named_modules()
-        if not isinstance(layer, nn.Sequential)
-    ]
+    layers = list(_in_order(net, ""))
+    weighted = [layer for _, layer in layers if list(layer.parameters())]
+    for name, layer in layers:
+        if sum(layer is other for other in weighted) > 1:
+            raise InputError(
+                f"layer {name} ({layer}) stands in several places of the network; a network whose "
+                "layers share weights cannot be decoupled into classes"
+            )
+    return layers
+
+
+def _in_order(net: nn.Sequential, path: str) -> Iterator[tuple[str, nn.Module]]:
+    """A layer that stands in several places (one ReLU for all) comes in each of them."""
+    for name, layer in net._modules.items():
+        assert layer is not None
+        if type(layer) is nn.Sequential:
+            yield from _in_order(layer, f"{path}{name}_")
+        else:
+            yield f"{path}{name}", layer
+
+
+@torch.no_grad()
+def check_chain(net: nn.Module, x: Tensor) -> None:
+    """InputError unless the network computes on `x` what its layers compute one after the other."""
+    modes = [(part, part.training) for part in net.modules()]
+    net.eval()
+    try:
+        expected, result = net(x), x
+        for _, layer in leaves(net):
+            result = layer(result)
+    finally:
+        for part, training in modes:
+            part.training = training
+    same = result.shape == expected.shape
+    if not (same and torch.allclose(result, expected, rtol=1e-4, atol=1e-5, equal_nan=True)):
+        raise InputError(
+            f"the {type(net).__name__} does not compute what its layers compute one after the other (does "
+            "it have hooks?); it cannot be decoupled into classes"
+        )
 
 
 def averaged(net: nn.Module, classes: int) -> nn.Sequential:
@@ -65,13 +104,15 @@ def averaged(net: nn.Module, classes: int) -> nn.Sequential:
     """
     body: list[tuple[str, nn.Module]] = []
     width = 0
-    for name, layer in leaves(net):
+    layers = leaves(net)
+    for name, layer in layers:
         if isinstance(layer, _HEADS):
             break
         body.append((name, copy.deepcopy(layer)))
         width = layer.out_channels if isinstance(layer, nn.Conv2d) else width
     if not width:
         raise InputError("a network without convolutions cannot be decoupled into classes")
+    _check_dense([layer for _, layer in layers[len(body) :]])
     built = nn.Sequential()
     for name, layer in body:
         built.add_module(name, layer)
@@ -81,6 +122,21 @@ def averaged(net: nn.Module, classes: int) -> nn.Sequential:
     return built
 
 
+def _check_dense(end: list[nn.Module]) -> None:
+    """InputError unless the end is what an average and a linear layer may stand in for."""
+    kinds = [type(layer) for layer in end if type(layer) is not nn.Dropout]
+    if kinds[:1] == [nn.AdaptiveAvgPool2d]:
+        kinds = kinds[1:]
+    dense = kinds[1:]
+    right = kinds[:1] == [nn.Flatten] and dense[-1:] == [nn.Linear]
+    if not right or not all(kind in (nn.Linear, *_BETWEEN) for kind in dense):
+        words = ", ".join(type(layer).__name__ for layer in end) or "nothing"
+        raise InputError(
+            f"the network ends in {words}; only an end of an average (or none), a flatten and linear "
+            "layers, with ReLU and Dropout between them, can give way to an average and one linear layer"
+        )
+
+
 def read_chain(net: nn.Module) -> Chain:
     """The network's parts, or an error that names the layer that stands in the way."""
     found = leaves(net)
@@ -88,8 +144,8 @@ def read_chain(net: nn.Module) -> Chain:
     for name, layer in found:
         if isinstance(layer, _HEADS):
             break
-        simple = isinstance(layer, nn.Conv2d) and layer.groups == 1
-        if not (simple or isinstance(layer, (*_PLAIN, nn.BatchNorm2d))):
+        simple = type(layer) is nn.Conv2d and layer.groups == 1
+        if not (simple or type(layer) in (*_PLAIN, nn.BatchNorm2d)):
             raise InputError(f"layer {name} ({layer}) cannot be decoupled into classes")
         body.append((name, layer))
     tail = [layer for _, layer in found[len(body) :] if not isinstance(layer, nn.Dropout)]
@@ -103,8 +159,11 @@ def read_chain(net: nn.Module) -> Chain:
             f"the network ends in {words}; to be decoupled it must end in an average over its last "
             "feature maps and one linear layer (averaged(net, classes) makes it so)"
         )
-    head = tail[2]
+    flatten, head = tail[1:]
+    assert isinstance(flatten, nn.Flatten)
     assert isinstance(head, nn.Linear)
+    if (flatten.start_dim, flatten.end_dim) != (1, -1):
+        raise InputError(f"{flatten} before the last layer: only nn.Flatten() can be decoupled")
     return Chain(tuple(body), head)
 
 
@@ -185,6 +244,7 @@ def score_filters(
     if how not in get_args(Score):
         raise InputError(f"score {how!r} is not one of {', '.join(get_args(Score))}")
     chain = read_chain(net)
+    check_chain(net, x[:2])
     cut, count = _cut(chain, last), classes or chain.head.out_features
     widths = [_filters(chain, i) for i in chain.convolutions[-last:]]
     if how == "random":

@@ -169,6 +169,7 @@ class DecoupledNet(nn.Module):
             for b, labels in enumerate(self.bank_classes)
             for i, label in enumerate(labels)
         }
+        self.train()  # its layers may be copies from a network in evaluation mode
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classify(self.shared(x))

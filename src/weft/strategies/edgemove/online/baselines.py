@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from weft.plans.online import Decision, Seen, Server, Setting
 from weft.strategies.edgemove.model import SplitCosts, Ways, period, stage_seconds
-from weft.strategies.edgemove.online.policy import Decision, Seen, Server, Setting
 
 IN_FLIGHT = 2  # PipeDream's count for two stages; all get the same
 PROFILED = 140  # minibatches that every layer runs on both sides in a layer-by-layer profile

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from weft.plans.online import Decision, Seen, Server, Setting
 from weft.strategies.edgemove.model import SplitCosts, approximate_cut, middling
 from weft.strategies.edgemove.online.baselines import IN_FLIGHT, alone
-from weft.strategies.edgemove.online.policy import Decision, Seen, Server, Setting
 
 BETTER = 0.03  # a neighbouring cut must be so much faster
 DRIFT = 0.10  # a held cut is looked at again when its time leaves this band

@@ -18,10 +18,10 @@ import numpy as np
 
 from weft.fleet.city import CLOUD, Day
 from weft.fleet.mobility import stays_s
+from weft.plans.online import Decision, Policy, Seen, Server, Setting
 from weft.strategies.edgemove.model import SplitCosts
 from weft.strategies.edgemove.online.baselines import PROFILED
 from weft.strategies.edgemove.online.pipeline import LINK_CV, WORKER_CV, Pipeline, Road, draw_noise
-from weft.strategies.edgemove.online.policy import Decision, Policy, Seen, Server, Setting
 
 LOOKED, PROBED = 4, 50  # minibatches behind a passing measurement, and behind a probe
 RTT_CV = 0.1  # of one measurement

@@ -17,7 +17,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.codecs.sizes import Codec
+from weft.codecs.registry import CodecName
+from weft.plans.online import Decision, Seen, Server, Setting
 from weft.strategies.edgemove.model import (
     Floats,
     SplitCosts,
@@ -29,7 +30,6 @@ from weft.strategies.edgemove.model import (
     useful_in_flight,
 )
 from weft.strategies.edgemove.online.baselines import alone, ways_of
-from weft.strategies.edgemove.online.policy import Decision, Seen, Server, Setting
 
 MOST_IN_FLIGHT = 4  # plain SGD takes no more iterations up to here
 # Minibatches that are remembered; a new measurement counts by how many are behind it. Links change
@@ -57,7 +57,7 @@ class EdgeMovePlus:
         costs: SplitCosts,
         every: int = 50,
         in_flight: int | None = None,
-        codecs: Sequence[Codec] = ("none",),
+        codecs: Sequence[CodecName] = ("none",),
         spread: Spread = EVEN,
         idle: float = 0.0,
     ) -> None:
@@ -89,7 +89,7 @@ class EdgeMovePlus:
         moved = "server" if other else "cut or pipeline"
         return Decision(best.setting, f"another {moved}: {best.period_s * 1e3:.1f} ms expected")
 
-    def _best(self, near: Sequence[Server], codec: Codec, now: Setting) -> Choice:
+    def _best(self, near: Sequence[Server], codec: CodecName, now: Setting) -> Choice:
         """The best server, cut and count for one codec."""
         costs = self._coded[codec]
         stages = stage_seconds(costs, ways_of(near))

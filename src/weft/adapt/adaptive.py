@@ -1,0 +1,178 @@
+"""The adviser that watches a run: looks at its timeline, probes servers, and asks a steering for changes.
+
+    run = Run(..., adviser=Adaptive(lambda plan: Replanning("chain", plan)))
+
+Looks come every `steering.every` minibatches, and cost the pipeline nothing: a series of minibatches is
+extended before it ends.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from weft.adapt.probes import Probes
+from weft.adapt.steer import Steering, View
+from weft.adapt.watch import Watch
+from weft.errors import LostDevice, WeftError
+from weft.plans.plan import Plan
+from weft.runtime.run.advice import Adviser, Change
+from weft.runtime.run.checks import check_loss
+from weft.runtime.run.run import Run
+
+AHEAD_S = 0.25  # a look comes this long before the end of its series: training need not wait for it
+FIRST_PATIENCE_S, LEAST_PATIENCE_S = 5.0, 1.0
+PATIENCE = 8  # periods without any news: somebody is out of reach
+FIRST_PROBES_S = 5.0
+LOST_PROBES_S = 1.0  # training stands still
+LEAST_LOOKED = 3  # minibatches: of fewer there is nothing to learn
+
+
+class Adaptive(Adviser):
+    """`steering_for` makes, from the first plan, who decides."""
+
+    watch: Watch
+    probes: Probes
+
+    def __init__(self, steering_for: Callable[[Plan], Steering]) -> None:
+        self._steering_for = steering_for
+        self._steering: Steering | None = None
+        self._looked = 0  # the minibatch of the last look
+        self._looked_at = False  # the plan that runs
+        self._present: frozenset[str] = frozenset()
+
+    @property
+    def steering(self) -> Steering:
+        assert self._steering is not None
+        return self._steering
+
+    @property
+    def every(self) -> int:  # type: ignore[override]
+        return self.steering.every
+
+    def first(self, plan: Plan) -> Plan:
+        self._steering = self._steering_for(plan)
+        return self.steering.first(plan)
+
+    def also(self, plan: Plan) -> tuple[str, ...]:
+        return self.steering.also(plan)
+
+    def begin(self, run: Run, step: int) -> Change | None:
+        """Before the first minibatch: all servers are probed, and the first decision is made."""
+        self.watch = Watch(run.plan, shaped=run.settings.shaping == "fabric")
+        self.probes = Probes(run, self.watch)
+        run.stalled = lambda: self._worker_is_away(run)
+        self._present = frozenset(run.everyone)
+        self._looked = step
+        if self.steering.probes:
+            self.probes.install()
+            self.probes.start(self.probes.servers)
+            self.probes.wait(FIRST_PROBES_S)
+        change = self.steering.begin(self._view(run, step))
+        self._set_patience(run)
+        return change
+
+    # --- looks ----------------------------------------------------------------------------------
+
+    def margin(self, run: Run) -> int:
+        predicted = run.plan.predicted.seconds if run.plan.predicted else AHEAD_S
+        period = self.watch.period_s or predicted
+        ahead = math.ceil(AHEAD_S / max(period, 1e-4)) + run.plan.stale + 1
+        return min(ahead, self.every // 2)
+
+    def look(self, run: Run, done: int) -> Change | None:
+        if done - self._looked < LEAST_LOOKED:
+            return None
+        self.watch.take(run.look_back(self._looked))
+        self._looked_at = True
+        self._set_patience(run)
+        self._looked = done
+        came = self._greet(run, done)
+        view = self._view(run, done)
+        change = self.steering.look(view)
+        for why in self.steering.failures():
+            run.note(done, "advice_failed", why)
+        if came and change is None:  # the others do not know the way to it yet
+            same = msgspec.structs.replace(run.plan, fleet=run.fleet.within(view.present))
+            change = Change(same, f"{', '.join(came)} can be used")
+        if self.steering.probes and not self.probes.under_way:
+            busy = set(run.working)
+            self.probes.start([d for d in self.probes.servers if d not in busy])
+        return change
+
+    def _view(self, run: Run, step: int, without: str | None = None) -> View:
+        there = frozenset(run.crew.present) - run.absent
+        present = (there & set(run.fleet.names)) - {without}
+        return View(step, time.monotonic() - run.begun_s, run.plan, self.watch,
+                    present - self.probes.out_of_reach, present,
+                    self.probes.take_faster(), partial(check_loss, run.graph))  # fmt: skip
+
+    def _greet(self, run: Run, step: int) -> list[str]:
+        """Notices who has come and who has gone among those that have no part in the plan."""
+        now = frozenset(d for d in run.crew.present if d in run.fleet.names)
+        came = sorted(now - self._present)
+        for device in came:
+            run.absent.discard(device)
+            run.plan = msgspec.structs.replace(run.plan, fleet=run.fleet.within(now))
+            run.note(step, "device_joined", f"{device} is there", device=device)
+            run.enlist(device)
+            self.probes.install()
+        for device in sorted(self._present - now):
+            self.probes.forget(device)
+            if device not in run.devices:
+                run.note(step, "device_lost", f"{device} is gone; it had no part", device=device)
+        self._present = now
+        return came
+
+    # --- a lost device --------------------------------------------------------------------------
+
+    def _set_patience(self, run: Run) -> None:
+        """Only a worker that the client probes can be told to be out of reach."""
+        alone = len({s.device for s in run.plan.shards}) != 2
+        patience = max(LEAST_PATIENCE_S, PATIENCE * self.watch.period_s)
+        if not self._looked_at:  # the first minibatches may take their time
+            patience = FIRST_PATIENCE_S
+        run.patience = None if alone or not self.steering.probes else patience
+
+    def _worker_is_away(self, run: Run) -> bool:
+        """Nothing has been heard for a while: a probe tells a slow worker from one out of reach."""
+        worker = next(s.device for s in run.plan.shards if s.device != run.plan.source)
+        if worker not in run.crew.present:
+            return True
+        self.probes.start([worker])
+        self.probes.wait(LOST_PROBES_S)
+        return worker in self.probes.out_of_reach
+
+    def blame(self, run: Run, fault: WeftError) -> str:
+        if isinstance(fault, LostDevice):
+            return super().blame(run, fault)
+        others = {s.device for s in run.plan.shards if s.device != run.plan.source}
+        if len(others) != 1:
+            raise fault  # nobody can tell which of several it is
+        return others.pop()
+
+    def lost(self, run: Run, step: int, device: str) -> Change:
+        if device in run.absent:
+            self.probes.forget(device)
+        else:
+            self.probes.out_of_reach.add(device)
+        if self.steering.probes:
+            away = self.probes.out_of_reach | {device}
+            self.probes.start([d for d in self.probes.servers if d not in away])
+            self.probes.wait(LOST_PROBES_S)
+        change = self.steering.lost(self._view(run, step, without=device), device)
+        self._present = frozenset(run.crew.present)
+        return change
+
+    def pause(self, run: Run, change: Change) -> None:
+        if change.pause_s and run.settings.paced:
+            time.sleep(change.pause_s)  # what the emulated fleet's profiling would take
+
+    def follow(self, run: Run) -> None:
+        self.watch.follow(run.plan)
+        self._looked_at = False
+        self._set_patience(run)

@@ -1,0 +1,101 @@
+"""From a tensor to the bytes of a message, and back.
+
+    spec, data = encode("x", tensor, "int8")
+    again = decode(spec, tensor_bytes(data))
+
+Only floating-point tensors are coded; labels and tokens travel as they are. Nothing in a received
+spec is trusted: `problem` looks at it before any memory is taken, and `decode` asks again.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from msgspec import Struct
+from torch import Tensor
+
+from weft.codecs.base import MAX_EXTRA_BYTES, Received
+from weft.codecs.registry import CODECS, CodecName, codec_named
+from weft.dtypes import DTYPE_BYTES, torch_dtype
+
+MAX_DIMS = 8
+MAX_ELEMENTS = 1 << 30
+
+
+class TensorSpec(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What the bytes of one tensor mean."""
+
+    name: str
+    dtype: str  # of the decoded tensor
+    shape: tuple[int, ...]
+    codec: CodecName = "none"
+    extra: bytes = b""  # what the codec needs beside the payload: a scale, for instance
+
+    @property
+    def elements(self) -> int:
+        """How many numbers the tensor has."""
+        return math.prod(self.shape)
+
+    @property
+    def payload_bytes(self) -> int:
+        """How much of the message's payload is this tensor's."""
+        return CODECS[self.codec].payload_bytes(self.elements, DTYPE_BYTES[self.dtype])
+
+    def problem(self) -> str | None:
+        """Why this cannot be a tensor, or None. Must be asked before anything is allocated."""
+        if self.dtype not in DTYPE_BYTES:
+            return f"unknown dtype {self.dtype[:20]!r}"
+        if self.codec not in CODECS:
+            return f"unknown codec {self.codec[:20]!r}"
+        # an empty dimension must not hide the others: their strides are computed all the same
+        size = math.prod(max(n, 1) for n in self.shape[: MAX_DIMS + 1])
+        if len(self.shape) > MAX_DIMS or size > MAX_ELEMENTS or any(n < 0 for n in self.shape):
+            return f"shape {self.shape[:9]} is not allowed"
+        codec = CODECS[self.codec]
+        if codec.name != "none" and not self.dtype.startswith(("float", "bfloat")):
+            return f"codec {codec.name} on {self.dtype}"
+        if len(self.extra) > MAX_EXTRA_BYTES:
+            return f"{len(self.extra)} bytes for the codec; at most {MAX_EXTRA_BYTES} are allowed"
+        return codec.problem(self.extra)
+
+
+def encode(name: str, tensor: Tensor, codec: CodecName) -> tuple[TensorSpec, Tensor]:
+    """(what the bytes mean, a contiguous CPU tensor whose bytes they are)."""
+    chosen = codec_named(codec)
+    tensor = tensor.detach()
+    dtype, shape = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
+    if codec != "none" and tensor.is_floating_point() and tensor.numel():
+        encoded = chosen.encode(tensor)
+        if encoded is not None:
+            return TensorSpec(name, dtype, shape, codec, encoded.extra), encoded.data
+    return TensorSpec(name, dtype, shape), tensor.contiguous()
+
+
+def decode(spec: TensorSpec, data: memoryview) -> Tensor:
+    """The tensor; without a codec it shares the message's memory. ValueError if spec and data disagree."""
+    problem = spec.problem()
+    if problem is None and len(data) != spec.payload_bytes:
+        problem = f"{len(data)} bytes where {spec.payload_bytes} are expected"
+    if problem:
+        raise ValueError(f"tensor {spec.name[:40]!r}: {problem}")
+    dtype = torch_dtype(spec.dtype)
+    if spec.elements == 0:
+        return torch.empty(spec.shape, dtype=dtype)
+    values = CODECS[spec.codec].decode(Received(data, spec.extra), spec.elements, dtype)
+    return values.view(spec.shape)
+
+
+def rounded(tensor: Tensor, codec: CodecName) -> Tensor:
+    """The tensor as it arrives."""
+    spec, data = encode("", tensor, codec)
+    return decode(spec, tensor_bytes(data))
+
+
+def tensor_bytes(tensor: Tensor) -> memoryview:
+    """A contiguous CPU tensor's memory, uncopied."""
+    if tensor.numel() == 0:
+        return memoryview(b"")
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.view(torch.int16)
+    return memoryview(tensor.numpy().data).cast("B")

@@ -1,0 +1,76 @@
+"""The user's own data: `file.py:function` in place of a set's name.
+
+    data = named_data("mnist5k")               # the name itself, if there is such a set
+    data = named_data("mine.py:digits")        # what the function gives
+
+The function takes nothing and returns a Dataset or a pair of tensors (samples and targets); or it takes the
+number of a minibatch and returns the pair of that minibatch.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from weft.data import Dataset, load
+from weft.errors import InputError
+from weft.user_files import as_input_error, attribute, file_and_name
+
+Pair = tuple[Tensor, Tensor]
+Data = str | Dataset | Pair | Callable[[int], Pair]
+WHAT = "data file"
+
+
+def named_data(text: str) -> Data:
+    """The data that a user names; InputError where there is none of that name or form."""
+    place = file_and_name(text)
+    if place is None:
+        load(text)  # an unknown name is an error of its own
+        return text
+    path, name = place
+    given = attribute(path, name, WHAT)
+    if not callable(given):
+        return _checked(given, text)
+    if _takes_a_number(given):
+        function: Callable[[int], Pair] = given
+        return function
+    with as_input_error(f"{WHAT} {path}"):
+        made = given()
+    return _checked(made, text)
+
+
+def sample_shape(data: Data) -> tuple[int, ...]:
+    """The shape of one sample."""
+    if isinstance(data, str):
+        return tuple(load(data).train_x.shape[1:])
+    if isinstance(data, Dataset):
+        return tuple(data.train_x.shape[1:])
+    x, _ = data(0) if callable(data) else data
+    return tuple(x.shape[1:])
+
+
+def class_count(data: Data) -> int | None:
+    """How many classes a set has; None where only the user knows."""
+    if isinstance(data, str):
+        return load(data).classes
+    return data.classes if isinstance(data, Dataset) else None
+
+
+def _takes_a_number(function: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(function).parameters.values()
+    return any(p.default is p.empty and p.kind != p.VAR_KEYWORD and p.kind != p.VAR_POSITIONAL
+               for p in parameters)  # fmt: skip
+
+
+def _checked(made: object, text: str) -> Dataset | Pair:
+    if isinstance(made, Dataset):
+        return made
+    if isinstance(made, tuple) and len(made) == 2 and all(isinstance(t, Tensor) for t in made):
+        return made
+    raise InputError(
+        f"--data {text} gave a {type(made).__name__}; it must give a weft.data.Dataset, a pair of "
+        "tensors (samples and targets), or be a function of the minibatch's number that returns such a pair"
+    )

@@ -1,0 +1,17 @@
+"""The operators that a network may use: one record each, the only functions that a node will ever call.
+
+A captured graph names its operators. A node looks the name up in the table and refuses a name that is not
+there. Every other module asks the record: what the operator costs, how its rows and units come from those
+of its inputs, whether it draws random numbers.
+
+Read in this order:
+
+- `record`: the fields of a record.
+- `table`: all records. Adding an operator is one entry here, and a test.
+- `flops` and `rows`: the rules that records name. A new operator often needs no new rule.
+- `calls`: nodes that Weft itself writes when it splits a network.
+
+Nothing here loads PyTorch until the function of a record is asked for, so planners may import it. This
+package imports `weft.graph.network` and nothing else of `weft.graph`. The rest of `weft.graph` and the
+strategies may import it.
+"""

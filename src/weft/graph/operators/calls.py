@@ -1,0 +1,53 @@
+"""Nodes that Weft itself writes when it splits a network: calls of operators of the table."""
+
+from __future__ import annotations
+
+from weft.graph.network import Arg, Atom, Node, Ref
+
+GETITEM = "getitem"
+COUNTER = "buffer.add_"  # counts batches in a buffer; the one in-place operator that stays
+
+
+def alias(name: str, source: Arg) -> Node:
+    """The same values under another name."""
+    return Node(name, "aten.alias.default", [source])
+
+
+def narrow(name: str, source: str, dim: int, first: int, length: int) -> Node:
+    """Places first..first+length-1 of one dimension."""
+    return Node(name, "aten.narrow.default", [Ref(source), dim, first, length])
+
+
+def padded(name: str, source: str, amounts: list[Atom], fill: Arg) -> Node:
+    """A map with more around it; amounts are left, right, above, below."""
+    return Node(name, "aten.pad.default", [Ref(source), amounts, "constant", fill])
+
+
+def flattened(name: str, source: str) -> Node:
+    """A vector of each sample."""
+    return Node(name, "aten.flatten.using_ints", [Ref(source), 1])
+
+
+def added(name: str, first: Ref, second: Ref) -> Node:
+    """The sum of two values."""
+    return Node(name, "aten.add.Tensor", [first, second])
+
+
+def divided(name: str, first: str, second: str) -> Node:
+    """The quotient of two values, place by place."""
+    return Node(name, "aten.div.Tensor", [Ref(first), Ref(second)])
+
+
+def ones_like(name: str, source: str) -> Node:
+    """Ones in the shape of a value."""
+    return Node(name, "aten.ones_like.default", [Ref(source)])
+
+
+def dense(name: str, source: str, weight: str, bias: str) -> Node:
+    """A fully connected layer."""
+    return Node(name, "aten.linear.default", [Ref(source), Ref(weight), Ref(bias)])
+
+
+def relu(name: str, source: str) -> Node:
+    """What is above zero."""
+    return Node(name, "aten.relu.default", [Ref(source)])

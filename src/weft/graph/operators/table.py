@@ -1,0 +1,136 @@
+"""All operators, one record each.
+
+An operator that is not in this table is refused when a network is captured, and again by every node that
+is asked to run it.
+
+Operators of which Weft knows the same things stand together: the names in one call of `_alike` share all
+fields. `conv3d` means PyTorch's `aten.conv3d.default`, `add.Tensor` means `aten.add.Tensor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from weft.errors import InputError
+from weft.graph.operators import flops, rows
+from weft.graph.operators.calls import COUNTER, GETITEM
+from weft.graph.operators.record import Operator
+
+
+def _alike(names: str, **fields: Any) -> Iterator[Operator]:
+    """Records that differ only in their names."""
+    for name in names.split():
+        yield _operator(name, **fields)
+
+
+def _operator(name: str, **fields: Any) -> Operator:
+    return Operator(f"aten.{name}" if "." in name else f"aten.{name}.default", **fields)
+
+
+_ELEMENTWISE: dict[str, Any] = {"rows": rows.ELEMENTWISE, "units": "elementwise"}
+_WEIGHTED_MATRIX: dict[str, Any] = {"weighted": True, "flops": flops.product}
+_POOL: dict[str, Any] = {"units": "per_channel"}
+
+_RECORDS: tuple[Operator, ...] = (
+    # With weights: a layer begins at each of these.
+    _operator("conv1d", direct="torch.conv1d", weighted=True, flops=flops.convolution),
+    _operator("conv2d", direct="torch.conv2d", weighted=True, flops=flops.convolution,
+              rows=rows.CONVOLUTION, units="channels"),
+    _operator("conv3d", weighted=True, flops=flops.convolution),
+    *_alike("conv_transpose1d conv_transpose2d.input", weighted=True,
+            flops=flops.transposed_convolution),
+    _operator("linear", direct="torch.nn.functional.linear", weighted=True, flops=flops.dense,
+              units="dense"),
+    _operator("matmul", direct="torch.matmul", **_WEIGHTED_MATRIX),
+    *_alike("mm bmm", **_WEIGHTED_MATRIX),
+    *_alike("addmm baddbmm", weighted=True, flops=flops.product_added),
+    _operator("embedding", direct="torch.embedding", weighted=True),
+    _operator("scaled_dot_product_attention",
+              direct="torch.nn.functional.scaled_dot_product_attention", flops=flops.attention,
+              random=True, drop_probability=4),
+    _operator("mv"),
+
+    # Normalisation. Instance norm has "use the batch's statistics" where batch norm has "training": it
+    # holds in eval mode too, so it is no training flag.
+    _operator("batch_norm", direct="torch.batch_norm", rows=rows.PER_CHANNEL, units="elementwise",
+              training_flag=5),
+    _operator("layer_norm", direct="torch.layer_norm"),
+    _operator("group_norm", direct="torch.group_norm"),
+    *_alike("instance_norm rms_norm"),
+
+    # Dropout.
+    _operator("dropout", direct="torch.dropout", random=True, training_flag=2, **_ELEMENTWISE),
+    *_alike("feature_dropout alpha_dropout", random=True, training_flag=2, **_ELEMENTWISE),
+    _operator("bernoulli.p"),
+
+    # One place of the result comes from that place of each operand alone.
+    _operator("relu", direct="torch.relu", **_ELEMENTWISE),
+    _operator("add.Tensor", direct="torch.add", **_ELEMENTWISE),
+    _operator("mul.Tensor", direct="torch.mul", **_ELEMENTWISE),
+    _operator("prelu", rows=rows.PER_CHANNEL, units="elementwise"),
+    *_alike("alias contiguous detach", view=True, **_ELEMENTWISE),
+    *_alike("""
+        abs add.Scalar atan ceil celu clamp clamp_min clone cos div.Scalar div.Tensor elu eq.Scalar eq.Tensor
+        erf exp floor full_like ge.Scalar gelu gt.Scalar hardshrink hardsigmoid hardswish hardtanh
+        le.Scalar leaky_relu log log1p log_sigmoid logical_and logical_not logical_or lt.Scalar
+        masked_fill.Scalar maximum minimum mish mul.Scalar ne.Scalar neg ones_like pow.Tensor_Scalar
+        pow.Tensor_Tensor reciprocal relu6 rsqrt rsub.Scalar selu sigmoid silu sin softplus softshrink
+        sqrt square sub.Scalar sub.Tensor tanh threshold to.dtype where.self zeros_like
+    """, **_ELEMENTWISE),
+
+    # Windows, resizing and joining of maps.
+    _operator("max_pool2d", direct="torch.max_pool2d", rows=rows.MAX_POOL, **_POOL),
+    _operator("avg_pool2d", direct="torch._C._nn.avg_pool2d", rows=rows.AVERAGE_POOL, **_POOL),
+    _operator("adaptive_avg_pool2d", rows=rows.SAME_SIZE, **_POOL),
+    *_alike("adaptive_avg_pool1d adaptive_max_pool2d avg_pool1d max_pool1d channel_shuffle "
+            "upsample_bilinear2d.vec"),
+    _operator("cat", direct="torch.cat", rows=rows.JOINED_CHANNELS),
+    _operator("pad", rows=rows.PADDING),
+    _operator("pixel_shuffle", rows=rows.SHUFFLE),
+    _operator("pixel_unshuffle", rows=rows.UNSHUFFLE),
+    _operator("upsample_nearest2d.vec", rows=rows.UPSAMPLE),
+    *_alike("softmax.int _softmax log_softmax.int _log_softmax", rows=rows.SOFTMAX),
+
+    # The same numbers in another shape or order.
+    _operator("flatten.using_ints", direct="torch.flatten", view=True, units="reshape"),
+    _operator("view", direct="torch.Tensor.view", view=True, units="reshape", gives_sizes=True),
+    _operator("reshape", direct="torch.reshape", view=True, units="reshape", gives_sizes=True),
+    _operator("transpose.int", direct="torch.transpose", view=True),
+    _operator("permute", direct="torch.permute", view=True),
+    *_alike("""
+        chunk expand expand_as movedim.int narrow numpy_T select.int slice.Tensor split.Tensor
+        split_with_sizes squeeze squeeze.dim squeeze.dims t unbind.int unflatten.int unsqueeze view_as
+    """, view=True),
+    Operator(GETITEM, direct="operator.getitem", view=True),
+    *_alike("broadcast_tensors gather glu index.Tensor index_select repeat roll stack"),
+
+    # Sums over many places, and what makes no map.
+    *_alike("""
+        amax amin arange arange.start arange.start_step argmax.default bitwise_and.Tensor bitwise_not
+        bitwise_or.Tensor cumsum full lift_fresh_copy linalg_vector_norm logsumexp masked_fill.Tensor
+        max.dim mean mean.dim min.dim one_hot ones sum sum.dim_IntList to.dtype_layout tril triu type_as
+        var.correction var.dim zeros
+    """),
+
+    # Losses.
+    *_alike("""
+        binary_cross_entropy binary_cross_entropy_with_logits cross_entropy_loss huber_loss kl_div
+        l1_loss mse_loss nll_loss nll_loss_nd smooth_l1_loss
+    """),
+
+    # The one in-place operator that stays: counting batches in a buffer.
+    Operator(COUNTER, direct="torch.Tensor.add_", training_only=True),
+)  # fmt: skip
+
+OPERATORS: dict[str, Operator] = {record.name: record for record in _RECORDS}
+
+
+def operator_named(name: str) -> Operator:
+    """The record of that name, or InputError: nothing else may run."""
+    try:
+        return OPERATORS[name]
+    except KeyError:
+        raise InputError(
+            f"operator {name[:80]!r} is not one that Weft knows; nothing was run"
+        ) from None

@@ -1,0 +1,244 @@
+"""A draw really run on emulated devices of this machine, and what must hold of that.
+
+run_and_check(draw)      # an Outcome, as of a draw that is only planned
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import weft
+from weft.codecs.registry import codec_named
+from weft.errors import InputError, WeftError
+from weft.fleet.trace import Trace
+from weft.loom.draw import Draw
+from weft.loom.leftovers import Here, own_folder
+from weft.loom.networks import graph_of, loss_of, minibatch, module_of
+from weft.loom.planned import Outcome, Violation, where
+from weft.loom.reference import (
+    answers_alone,
+    differs,
+    mathematics,
+    rule_of,
+    train_alone,
+)
+from weft.loom.settings import fitting
+from weft.plans import registry
+from weft.plans.plan import Plan
+from weft.program.instructions import Send
+from weft.program.lower.lower import lower
+from weft.program.timeline import Timeline
+from weft.runtime.emulate.local import LocalFleet
+
+DEADLINE_S = 20.0
+SET = "digits"  # that every device can open: peers need one
+
+
+@dataclass
+class Ran:
+    """What came out of a real run."""
+
+    plan: Plan
+    state: dict[str, Tensor] = field(default_factory=dict)
+    answers: list[Tensor] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    timeline: Timeline | None = None
+    starts: tuple[int, ...] = (0,)
+
+
+def run_and_check(draw: Draw) -> Outcome:
+    """Runs a draw and compares it with one process, with its plan, and with this machine before."""
+    with own_folder():
+        return _checked(draw)
+
+
+def _checked(draw: Draw) -> Outcome:
+    before = Here.now()
+    try:
+        ran = _infer(draw) if draw.mode == "infer" else _train(draw)
+    except WeftError as error:
+        return _refused_or_failed(draw, error, before)
+    except Exception as error:
+        return Outcome(violations=(Violation("exception", where(error)),))
+    violations = [
+        Violation(name, says)
+        for name, check in (("result", _result), ("bytes", _bytes))
+        for says in check(draw, ran)
+    ]
+    violations += [Violation("left behind", says) for says in before.left_behind()]
+    return Outcome(plan=ran.plan, ran=True, violations=tuple(violations))
+
+
+def _refused_or_failed(draw: Draw, error: WeftError, before: Here) -> Outcome:
+    """A refusal comes before anything starts; a run that has started ends, unless a device died."""
+    frames = {frame.name for frame in traceback.extract_tb(error.__traceback__)}
+    started = "prepare" in frames or "steps" in frames or "conduct" in frames
+    found = [Violation("left behind", says) for says in before.left_behind()]
+    if draw.kill:
+        return Outcome(refused=f"a device died: {error}", violations=tuple(found), ran=True)
+    if started or not isinstance(error, InputError):
+        found.append(Violation("run failed", where(error)))
+    return Outcome(refused=str(error), violations=tuple(found))
+
+
+# --- running ------------------------------------------------------------------------------------
+
+
+def _train(draw: Draw) -> Ran:
+    peers = fitting(registry.get(draw.strategy)) == "peers"
+
+    def data(step: int) -> tuple[Tensor, Tensor]:
+        return minibatch(draw.net, draw.loss, draw.batch, draw.seed, step)
+
+    given: dict[str, Any] = {
+        "fleet": draw.fleet, "strategy": draw.strategy, "options": draw.options,
+        "batch": draw.batch, "optimizer": rule_of(draw), "seed": draw.seed, "local": True,
+        "deadline": DEADLINE_S, "adapt": draw.feature == "adapt",
+    }  # fmt: skip
+    if draw.feature == "adapt":
+        given["look_every"] = 2
+    if draw.trace:
+        given["trace"] = Trace(draw.trace)
+    if draw.kill:
+        given["on_progress"] = _killer(draw.kill)
+    samples: Any = SET if peers else data
+
+    def train(**more: Any) -> Any:
+        model = module_of(draw.net)
+        return weft.train(
+            model, samples, loss_of(draw.loss), **{**given, "steps": draw.steps, **more}
+        )
+
+    starts: tuple[int, ...] = (0,)
+    if draw.feature == "plan file":
+        result = train(plan=_plan_file(draw))
+    elif draw.feature == "resume" and draw.steps > 1:
+        middle = draw.steps // 2
+        with tempfile.TemporaryDirectory(prefix="loom-") as folder:
+            train(steps=middle, out=folder)
+            result = train(out=folder, resume=True)
+        starts = (0, middle)
+    else:
+        result = train()
+    state = {n: t.detach().clone() for n, t in result.model.state_dict().items()}
+    return Ran(result.plan, state, [], result.losses, result.timeline, starts)
+
+
+def _plan_file(draw: Draw) -> Plan:
+    """The plan, through a file."""
+    example = minibatch(draw.net, draw.loss, 2, draw.seed, 0)[0]
+    plan = weft.plan(
+        module_of(draw.net), example, draw.fleet, strategy=draw.strategy, batch=draw.batch,
+        mode=draw.mode, options=draw.options, optimizer=draw.optimizer,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="loom-") as folder:
+        path = Path(folder) / "plan.json"
+        plan.save(path)
+        return Plan.load(path)
+
+
+def _infer(draw: Draw) -> Ran:
+    module = module_of(draw.net).eval()
+    batches = [
+        minibatch(draw.net, draw.loss, draw.batch, draw.seed, n)[0] for n in range(draw.steps)
+    ]
+    plan = _plan_file(draw) if draw.feature == "plan file" else None
+    with weft.serve(
+        module, torch.zeros(2, *draw.net.shape), draw.fleet, strategy=draw.strategy, plan=plan,
+        batch=draw.batch, options=draw.options, local=True, deadline=DEADLINE_S,
+    ) as net:  # fmt: skip
+        answers = [net(batches[0])]
+        if draw.kill:
+            _killer(draw.kill)(None)
+        answers += net.stream(batches[1:]) if len(batches) > 1 else []
+        return Ran(net.plan, answers=answers, timeline=net.timeline()[0])
+
+
+def _killer(device: str) -> Callable[[Any], None]:
+    """Kills a device when the first minibatch is done."""
+    done: list[bool] = []
+
+    def progress(step: Any) -> None:
+        if not done and getattr(step, "what", "training") == "training":
+            done.append(True)
+            fleet = fleet_of_this_run()
+            if device in fleet.names:  # else it has no part in the run
+                fleet.kill(device)
+
+    return progress
+
+
+def fleet_of_this_run() -> LocalFleet:
+    """The fleet that a run has opened inside itself."""
+    return next(thing for thing in gc.get_objects() if isinstance(thing, LocalFleet))
+
+
+# --- checking -----------------------------------------------------------------------------------
+
+
+def _result(draw: Draw, ran: Ran) -> Iterator[str]:
+    """Weights, or answers, are those of one process."""
+    if draw.mode == "infer":
+        yield from _answers(draw, ran)
+        return
+    if not all(math.isfinite(loss) for loss in ran.losses):
+        yield f"losses are {ran.losses}"
+    if draw.kill or (draw.feature == "adapt" and (ran.plan.stale or ran.plan.version)):
+        return  # how many minibatches old the weights were is not in the last plan
+    how = mathematics(ran.plan, module_of(draw.net))
+    if how != "ends" and len(ran.losses) != draw.steps - ran.starts[-1]:
+        yield f"{len(ran.losses)} losses came home of {draw.steps - ran.starts[-1]} minibatches"
+    if ran.plan.peers is not None:
+        return
+    rule = rule_of(draw)
+    wanted = train_alone(draw, ran.plan, graph_of(draw.net), draw.steps, ran.starts)
+    text = differs(ran.state, wanted, how, rule.lr, rule.name.startswith("adam"))
+    if text:
+        yield text
+
+
+def _answers(draw: Draw, ran: Ran) -> Iterator[str]:
+    how = mathematics(ran.plan, module_of(draw.net))
+    for n, (found, wanted) in enumerate(
+        zip(ran.answers, answers_alone(draw, draw.steps), strict=True)
+    ):
+        if found.shape != wanted.shape:
+            yield f"answer {n} has shape {tuple(found.shape)}, not {tuple(wanted.shape)}"
+            return
+        text = differs({"answer": found}, {"answer": wanted}, how, 0.0, adam=False)
+        if text:
+            yield f"{n}: {text}"
+            return
+
+
+def _bytes(draw: Draw, ran: Ran) -> Iterator[str]:
+    """What crossed the channels is what was planned, minibatch by minibatch."""
+    plan = ran.plan
+    if plan.swarm or plan.peers or plan.version or draw.kill or ran.timeline is None:
+        return
+    planned: Counter[str] = Counter()
+    for device, code in lower(plan).code.items():
+        for i in code:
+            if isinstance(i, Send):
+                header = codec_named(i.codec).wire_bytes(0)  # travels beside the payload
+                for hop in plan.fleet.route(device, i.dest):
+                    planned[hop.channel] += i.bytes - header
+    crossed: Counter[str] = Counter()
+    for span in ran.timeline.spans:
+        if span.what == "transfer":
+            crossed[span.where] += span.bytes
+    steps = len({span.step for span in ran.timeline.spans})
+    wanted = Counter({channel: size * steps for channel, size in planned.items() if size})
+    if +crossed != wanted:
+        yield f"{dict(+crossed)} bytes crossed, {dict(wanted)} were planned for {steps} minibatches"

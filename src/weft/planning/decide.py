@@ -1,0 +1,54 @@
+"""One strategy's plan, checked and priced; a plan file, checked and played through.
+
+plan = decide("chain", task)
+plan, timeline = simulate_plan("plan.json")
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from weft.errors import InputError
+from weft.fleet.parse import dump_fleet, parse_fleet
+from weft.plans import registry
+from weft.plans.derive import check_profile
+from weft.plans.plan import Plan
+from weft.plans.task import Task
+from weft.program.lower.lower import lower
+from weft.program.timeline import Timeline
+from weft.program.validate import check_flow, validate
+from weft.simulate.price import price_of
+from weft.simulate.simulate import simulate
+
+
+def decide(strategy: str, task: Task) -> Plan:
+    """The strategy's plan with its price. Its program is validated here, once: while a strategy compares
+    candidates they are only priced. WeftError where the fleet lacks the memory for the plan."""
+    plan = registry.make_plan(strategy, task)
+    program = lower(plan)
+    validate(program)
+    return msgspec.structs.replace(plan, predicted=price_of(program))
+
+
+def simulate_plan(path: str | Path, steps: int = 6) -> tuple[Plan, Timeline]:
+    """A plan file and its predicted timeline. A file may be written by hand, so it is checked."""
+    if steps < 1:
+        raise InputError(f"steps {steps} is not allowed; it must be at least 1")
+    plan = load_plan(path)
+    program = lower(plan)
+    check_flow(program)
+    return plan, simulate(program, steps)
+
+
+def load_plan(path: str | Path) -> Plan:
+    """A plan file whose fleet, profile and devices belong together; InputError where they do not."""
+    plan = Plan.load(path)
+    where = f"plan file {path}"
+    check_profile(plan.profile, plan.fleet, where)
+    # A fleet inside a plan is held to what a fleet file is held to.
+    parse_fleet(dump_fleet(plan.fleet), f"{where}, fleet")
+    for device in plan.devices:
+        plan.fleet.device(device)
+    return plan

@@ -1,0 +1,90 @@
+"""What a strategy is asked: the task.
+
+    task = ask("lenet5", fleet, batch=64)          # a network by name
+    task = make_task(profile, fleet, batch=64)     # from a profile
+
+Nothing here imports torch before a network is touched: planning from a profile needs none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from weft.errors import InputError
+from weft.fleet.fleet import Fleet
+from weft.graph.cache import graph_key, load_graph, store_graph
+from weft.graph.network import Graph
+from weft.plans.derive import derive_profile
+from weft.plans.plan import Mode
+from weft.plans.profile import Profile
+from weft.plans.task import Task
+from weft.simulate.price import candidate_seconds
+
+BATCH: dict[Mode, int] = {"train": 32, "infer": 1}  # where the user gives none
+
+
+def ask(
+    text: str,
+    fleet: Fleet,
+    *,
+    batch: int | None = None,
+    mode: Mode = "train",
+    profile: Profile | None = None,
+    options: Mapping[str, object] | None = None,
+    input_shape: Sequence[int] | None = None,
+    classes: int | None = None,
+) -> Task:
+    """The task for a network by name. With a profile the name is only a label."""
+    if profile is not None:
+        named = msgspec.structs.replace(profile, model=text)
+        return make_task(named, fleet, batch=batch, mode=mode, options=options)
+    graph = named_graph(text, input_shape, classes)
+    derived = derive_profile(graph, fleet)
+    return make_task(derived, fleet, batch=batch, mode=mode, options=options, graph=graph)
+
+
+def named_graph(
+    text: str, input_shape: Sequence[int] | None = None, classes: int | None = None
+) -> Graph:
+    """A network's graph by its name. That of a zoo network is kept for the next command."""
+    key = graph_key(text, input_shape, classes)
+    graph = load_graph(key) if key is not None else None
+    if graph is None:
+        from weft.graph.capture import capture
+        from weft.zoo.loading import load, short_name
+
+        module, example = load(text, input_shape, classes, weights=False)
+        graph = capture(module, example, name=short_name(text))
+        if key is not None:
+            store_graph(key, graph)
+    return graph
+
+
+def make_task(
+    profile: Profile,
+    fleet: Fleet,
+    *,
+    batch: int | None = None,
+    mode: Mode = "train",
+    options: Mapping[str, object] | None = None,
+    graph: Graph | None = None,
+    source: str | None = None,
+    optimizer: str = "sgd",
+) -> Task:
+    """The task from a profile. To the strategy, a plan that does not fit costs infinitely much."""
+    batch = BATCH[mode] if batch is None else batch
+    if batch < 1:
+        raise InputError(f"batch {batch} is not allowed; it must be at least 1")
+    return Task(
+        profile=profile,
+        fleet=fleet,
+        batch=batch,
+        mode=mode,
+        source=fleet.data_device() if source is None else source,
+        price=candidate_seconds,
+        options={key: str(value) for key, value in (options or {}).items()},
+        graph=graph,
+        optimizer=optimizer,
+    )

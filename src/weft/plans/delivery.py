@@ -1,0 +1,70 @@
+"""How likely a swarm's messages are to arrive: its plan's messages as matrices of numbers.
+
+    believed(plan)              # slots x n x n, row sends; by what the plan knows of the links
+    chance(routes, delivery)    # the same for any routes
+
+Devices have the numbers that they have in the fleet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.fleet.radio import Matrix, fleet_delivery
+from weft.plans.plan import Plan
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Routes:
+    """How often each message is sent each way. Row sends, column receives; one matrix per slot."""
+
+    direct: Counts  # slots x n x n: packets straight to the receiver
+    relayed: Counts  # slots x n x n: packets by way of `via`, two crossings each
+    via: NDArray[np.int64]  # n x n: the relay between two devices
+
+    @property
+    def attempts(self) -> int:
+        """The most often that anything is sent."""
+        return int(max(self.direct.max(), self.relayed.max(), 1))
+
+
+def routes_of(plan: Plan) -> Routes:
+    """The plan's messages as matrices."""
+    swarm = plan.swarm
+    assert swarm is not None
+    number = {name: n for n, name in enumerate(plan.fleet.names)}
+    shape = (swarm.slots, len(number), len(number))
+    direct, relayed = (np.zeros(shape, dtype=np.int64) for _ in range(2))
+    via = np.full(shape[1:], number[swarm.coordinator])
+    for m in swarm.messages:
+        place = m.slot, number[m.source], number[m.dest]
+        direct[place], relayed[place] = m.direct, m.relayed
+        if m.relayed:
+            via[place[1:]] = number[m.via]
+    return Routes(direct, relayed, via)
+
+
+def known_links(plan: Plan) -> Matrix:
+    """What the plan was made by: the measured packet reception ratios, else the fleet's own."""
+    measured = plan.swarm.prr if plan.swarm else ()
+    return np.array(measured) if measured else fleet_delivery(plan.fleet)
+
+
+def chance(routes: Routes, delivery: Matrix) -> Matrix:
+    """The probability that each message arrives (slots x n x n); 1 to oneself, 0 where none is sent."""
+    n = len(delivery)
+    rows, columns = np.arange(n)[:, None], np.arange(n)[None]
+    relay = delivery[rows, routes.via] * delivery[routes.via, columns]
+    arrives: Matrix = 1 - (1 - delivery) ** routes.direct * (1 - relay) ** routes.relayed
+    arrives[:, np.arange(n), np.arange(n)] = 1.0
+    return arrives
+
+
+def believed(plan: Plan) -> Matrix:
+    """How likely each message is to arrive, by what is known of the links: slots x n x n, row sends."""
+    return chance(routes_of(plan), known_links(plan))

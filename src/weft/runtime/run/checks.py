@@ -1,0 +1,40 @@
+"""What is refused before a run starts, in words: combinations that would train something else."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.nn import functional
+
+from weft.errors import InputError
+from weft.graph.network import Graph
+from weft.plans.plan import Plan
+from weft.program.instructions import Loss
+from weft.program.lower.lower import lower
+
+
+def check_loss(graph: Graph, plan: Plan) -> None:
+    """InputError where the plan cuts minibatches and the loss needs them whole."""
+    loss = graph.loss
+    if loss is None or loss.over == "samples" or plan.mode != "train" or plan.peers is not None:
+        return
+    pieces = {i.samples for code in lower(plan).code.values() for i in code if isinstance(i, Loss)}
+    if all(samples == plan.batch for samples in pieces):
+        return
+    raise InputError(
+        f"the loss {loss.name} is no mean or sum over samples (class weights, ignored targets, masks, "
+        "roots and maxima are not): the loss of a minibatch does not follow from those of its pieces. "
+        f"The plan of {plan.strategy} cuts minibatches of {plan.batch} into pieces of "
+        f"{', '.join(str(n) for n in sorted(pieces))} samples. Choose --set micro_batches=1 and a "
+        "strategy that gives no device a share of the samples (such as chain), or a loss that is a mean "
+        "or a sum over samples"
+    )
+
+
+def is_cross_entropy(loss: object) -> bool:
+    """Whether a loss is cross-entropy as it is by default: the mean over samples, all classes alike."""
+    if loss is functional.cross_entropy:
+        return True
+    if type(loss) is not nn.CrossEntropyLoss:
+        return False
+    given = (loss.weight, loss.reduction, loss.ignore_index, loss.label_smoothing)
+    return given == (None, "mean", -100, 0.0)

@@ -1,0 +1,76 @@
+"""Go back: the result is that of an undisturbed run.
+
+Every device keeps copies of what it knows by minibatch number, and this machine keeps a whole one. When a
+device is lost, the others stop and go back to the newest minibatch that all have reported. They get a plan
+without the lost one, and repeat what lies between. Where a device stands by for the lost one, nobody goes
+back: only what was in flight is repeated.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from weft.errors import LostDevice
+from weft.program.instructions import Update
+from weft.runtime.run.migrate import ANSWER_S, Move, NobodyHolds, go_back, migrate
+from weft.runtime.run.recovery.protocol import Fault, Recovery
+
+if TYPE_CHECKING:
+    from weft.runtime.run.advice import Change
+    from weft.runtime.run.run import Run
+
+
+@dataclass(frozen=True)
+class Standstill:
+    """Where the survivors stand."""
+
+    resume: int  # the first minibatch that not all of them have done
+    begun: int  # the first that nobody had begun
+
+
+class GoBack(Recovery):
+    goes_back = True
+
+    def recover(self, run: Run, fault: Fault, last: int) -> dict[str, int]:
+        begin = time.monotonic()
+        device = run.adviser.blame(run, fault)
+        dead = isinstance(fault, LostDevice)
+        if dead:
+            run.absent.add(device)
+        still = stop_all(run, device, str(fault), run.copies.newest.step)
+        run.note(still.resume, "device_lost", str(fault), device=device)
+        run.gather(without=frozenset({device} if dead else ()))
+        change = run.adviser.lost(run, still.resume, device)
+        run.adviser.pause(run, change)
+        move = self._move(run, change, {device} if dead else set())
+        step = still.resume if move.back_to is None else move.back_to
+        run.outcome.repeat_from(step)
+        run.outcome.done = dict.fromkeys(run.devices, step - 1)
+        run.follow_plan(step)
+        run.note(step, "recovered", change.why, **change.what, moved_bytes=move.bytes,
+                 repeated=max(0, still.begun - step), seconds=round(time.monotonic() - begin, 3))  # fmt: skip
+        return dict.fromkeys(run.working, step)
+
+    def _move(self, run: Run, change: Change, gone: set[str]) -> Move:
+        if run.plan.standby or not gone:  # nothing is lost with it
+            try:
+                return migrate(run, change.plan, gone=gone)
+            except NobodyHolds:
+                pass
+        return go_back(run, change.plan, run.copies.newest, gone)
+
+
+def stop_all(run: Run, gone: str, why: str, first: int) -> Standstill:
+    """Stops everybody who is left; `first` is where all of them have been for certain."""
+    run.cancel(why)
+    there = [d for d in run.working if d != gone and d in run.crew.present]
+    places = run.where(there, ANSWER_S)  # who does not answer: the next try will find out
+    begun = [first, *(at.begun + 1 for at in places.values())]
+    resume = [
+        at.step + 1
+        for device, at in places.items()
+        if any(isinstance(i, Update) for i in run.program.code[device])
+    ]
+    return Standstill(max(first, min(resume, default=first)), max(begun))

@@ -1,0 +1,32 @@
+"""The protocol of recoveries, and a base that does nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from weft.errors import LostDevice
+from weft.runtime.run.outcome import Stalled
+
+if TYPE_CHECKING:
+    from weft.runtime.run.run import Run
+
+Fault = LostDevice | Stalled
+
+
+class Recovery:
+    """What a run does about a lost device."""
+
+    goes_back = False  # whether devices' copies are put together, to go back to
+
+    def recover(self, run: Run, fault: Fault, last: int) -> dict[str, int]:
+        """Makes the run ready to go on; returns the next minibatch of each device that works.
+
+        Raises the fault where there is no way on. LostDevice for another device: that one went meanwhile.
+        """
+        raise fault
+
+    def hear(self, run: Run, event: object, waiting: set[str]) -> None:
+        """Every report, before the run takes it."""
+
+    def look_around(self, run: Run) -> None:
+        """Several times a second, while the run listens. May raise a Fault."""

@@ -1,0 +1,319 @@
+"""One run of a plan, whatever it trains or answers: prepare, start, watch, collect.
+
+    with Crew(endpoints) as crew, Run(crew, plan, graph, state, settings, feed) as run:
+        run.prepare()
+        run.steps(0, 100, on_progress)
+        weights, memory = run.collect()
+
+Minibatches are asked for in series. A series is extended before it ends, so that the pipeline does not
+run empty; only a change of plan ends one. Who may change the plan is the run's `adviser`; what happens when
+a device is lost is its `recovery`. Both have a simple default.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from weft.errors import InputError, LostDevice, WeftError
+from weft.graph.network import Graph
+from weft.plans.plan import Plan
+from weft.program.timeline import Span, Timeline
+from weft.runtime.run.advice import Adviser, Change, Nobody
+from weft.runtime.run.copies import Copies, Copy
+from weft.runtime.run.crew import Crew
+from weft.runtime.run.dispatch import Dispatch
+from weft.runtime.run.feeder import Feed
+from weft.runtime.run.jobs import Settings
+from weft.runtime.run.measured import added, done_everywhere, timeline_of
+from weft.runtime.run.migrate import migrate
+from weft.runtime.run.outcome import Outcome, Stalled
+from weft.runtime.run.recovery.protocol import Recovery
+from weft.runtime.run.recovery.stop import Stop
+from weft.runtime.run.workload.protocol import Workload
+from weft.runtime.wire import messages as msg
+from weft.runtime.wire.frames import Header
+
+Progress = Callable[[Outcome], None]
+MOST_FAULTS = 5  # in a row, without a minibatch between them
+LISTEN_S = 0.2
+LEAD_S = 0.3  # from the word to begin until the first slot: every device must have heard it
+
+
+class Run(Dispatch):
+    """The one loop behind training and answering."""
+
+    def __init__(
+        self,
+        crew: Crew,
+        plan: Plan,
+        graph: Graph,
+        state: Mapping[str, Tensor],
+        settings: Settings,
+        feed: Feed | None = None,
+        *,
+        workload: Workload | None = None,
+        recovery: Recovery | None = None,
+        adviser: Adviser | None = None,
+    ) -> None:
+        self.workload = workload or Workload()
+        self.recovery: Recovery = recovery or Stop()
+        self.adviser: Adviser = adviser or Nobody()
+        also = self.adviser.also(plan)
+        super().__init__(crew, plan, graph, state, settings, feed, also, self.workload.own)
+        self.fleet = self.plan.fleet  # the whole fleet, whoever is there
+        self.events: list[dict[str, Any]] = []  # what happened on the way
+        self.begun_s = time.monotonic()  # events are counted from here
+        self.heard: Callable[[msg.ServerProbed | msg.Notice], None] | None = None
+        self.on_copy: Callable[[Copy], None] | None = None
+        # Seconds without any report until the run may have stalled, and who can tell whether it has.
+        self.patience: float | None = None
+        self.stalled: Callable[[], bool] = lambda: True
+        self.copies = Copies(Copy(0, self.initial, {}))
+        self.outcome = Outcome()
+        self._last = 0  # where the series ends that is under way
+        self._change: Change | None = None
+        self._began = False
+        self._past: list[Span] = []  # of plans that have ended
+        self.counts: dict[str, msg.Spans] = {}  # of devices under plans that have ended
+
+    def prepare(self, optimizer_state: Mapping[str, Tensor] | None = None) -> None:
+        super().prepare(optimizer_state)
+        self.copies.newest = Copy(
+            self.copies.newest.step, self.initial, dict(optimizer_state or {})
+        )
+
+    # --- minibatches ----------------------------------------------------------------------------
+
+    def steps(self, first: int, last: int, on_progress: Progress | None = None) -> Outcome:
+        """Minibatches first..last-1, whatever happens on the way, if the recovery knows a way."""
+        self.outcome = Outcome(self.workload.losses, done=dict.fromkeys(self.devices, first - 1))
+        if not self._began:
+            self.copies.newest = Copy(first, self.copies.newest.state, self.copies.newest.memory)
+        begins = dict.fromkeys(self.working, first)
+        faults, fault = 0, None
+        while True:
+            try:
+                if fault is not None:
+                    begins = self.recovery.recover(self, fault, last)
+                    fault = None
+                elif not self._began:
+                    self._begin(first)
+                if min(begins.values(), default=last) < last:
+                    begins = self._series(begins, last, on_progress)
+                    faults = 0
+                if min(begins.values(), default=last) >= last:
+                    return self.outcome
+            except (LostDevice, Stalled) as error:
+                fault, faults = error, faults + 1
+                if faults > MOST_FAULTS:
+                    raise
+
+    def _begin(self, step: int) -> None:
+        """Before the first minibatch: the adviser may want another plan to begin with."""
+        self._began = True
+        change = self.advice(step, lambda: self.adviser.begin(self, step))
+        if change is not None:
+            self.change_to(change, step)
+
+    def advice(self, step: int, ask: Callable[[], Change | None]) -> Change | None:
+        """What the adviser says. Its error is an event: it never ends a run that goes well."""
+        try:
+            return ask()
+        except (LostDevice, Stalled):
+            raise
+        except WeftError as error:
+            self.note(step, "advice_failed", str(error))
+            return None
+
+    def _series(
+        self, begins: Mapping[str, int], last: int, on_progress: Progress | None
+    ) -> dict[str, int]:
+        """One series, to a change of plan or to the end. Returns where each device goes on."""
+        first = min(begins.values())
+        self._change = None
+        self._last = min(first + (self.adviser.every or last), last)
+        fed = self.feed_ahead(begins.get(self.plan.source, first), first, self._last)
+        self.ask_to_run(begins, self._last)
+        waiting = set(begins)
+        heard = time.monotonic()
+        while waiting or self._unanswered(first):
+            self.recovery.look_around(self)
+            try:
+                event = self.crew.events.get(timeout=LISTEN_S)
+            except queue.Empty:
+                heard = self._check_silence(heard, waiting)
+                continue
+            heard = time.monotonic()
+            self._take(event, waiting)
+            if self.workload.is_enough(self, waiting):
+                self.cancel("enough has been done")
+                return dict.fromkeys(self.working, last)
+            if on_progress:
+                on_progress(self.outcome)
+            if self._look(last):
+                waiting = set(self.working)
+            fed = self.feed_ahead(self.outcome.done[self.plan.source] + 1, fed, self._last)
+        if self._change is not None and self._last < last:
+            self.change_to(self._change, self._last)
+        return dict.fromkeys(self.working, self._last)
+
+    def _look(self, last: int) -> bool:
+        """Asks the adviser shortly before the series ends; True where the series was extended."""
+        if self._change is not None or self._last >= last or not self.working:
+            return False
+        done = min(self.outcome.done[d] for d in self.working) + 1
+        if done < self._last - self.adviser.margin(self):
+            return False
+        self._change = self.advice(done, lambda: self.adviser.look(self, done))
+        if self._change is not None:
+            return False
+        before, self._last = self._last, min(self._last + self.adviser.every, last)
+        self.ask_to_run(dict.fromkeys(self.working, before), self._last)
+        return True
+
+    def ask_to_run(self, begins: Mapping[str, int], last: int) -> None:
+        starts = self._starts(begins)
+        commands = {d: msg.Run(self.run_id, n, last, starts[d]) for d, n in begins.items()}
+        self.crew.ask_all(commands, self.settings.deadline_s)
+
+    def _starts(self, devices: Iterable[str]) -> dict[str, float]:
+        """Where a swarm's slots follow the clock: when they begin, by each device's own clock."""
+        if self.plan.swarm is None or self.plan.swarm.slot_ms <= 0:
+            return dict.fromkeys(devices, 0.0)
+        same = self.settings.same_clock
+        apart = {d: 0.0 if same else self.crew.clock_offset(d) for d in devices}
+        start = time.monotonic() + LEAD_S
+        return {d: start - offset for d, offset in apart.items()}
+
+    def _unanswered(self, first: int) -> bool:
+        if self.plan.mode != "infer":
+            return False
+        return len(self.outcome.answers) < (self._last - first) * self.plan.micro_batches
+
+    # --- what devices report --------------------------------------------------------------------
+
+    def _take(self, event: object, waiting: set[str]) -> None:
+        self.recovery.hear(self, event, waiting)
+        match event:
+            case msg.Progress():
+                self.outcome.add(event)
+            case msg.Finished():
+                self.outcome.done[event.device] = event.last - 1
+                if event.last == self._last:
+                    waiting.discard(event.device)
+            case msg.Kept():
+                self._take_copy(event)
+            case msg.Failed():
+                kind = InputError if event.bad_input else WeftError
+                raise kind(f"{event.device}: {event.error}")
+            case msg.ServerProbed() | msg.Notice():
+                if self.heard is not None:
+                    self.heard(event)
+            case LostDevice():
+                if event.device in self.devices and event.device not in self.absent:
+                    done = min(self.outcome.done.values())
+                    raise LostDevice(
+                        event.device, f"{event} (after minibatch {done} of run {self.run_id})"
+                    )
+            case (Header() as header, bytes() as payload):
+                if header.run == self.run_id and header.kind == "answer":
+                    self.outcome.answer(header, payload)
+
+    def _take_copy(self, kept: msg.Kept) -> None:
+        if kept.version != self.plan.version or not self.recovery.goes_back:
+            return
+        holders = [d for d in self.working if any(s.state for s in self.segments(d))]
+        copy = self.copies.take(kept, holders, self.place)
+        if copy is not None and self.on_copy is not None:
+            self.on_copy(copy)
+
+    def _check_silence(self, heard: float, waiting: set[str]) -> float:
+        """Nodes wait `deadline_s` for each other and then say so; past that, the silent one is lost.
+        Returns since when to count."""
+        silent = time.monotonic() - heard
+        if self.patience is not None and silent > self.patience and waiting:
+            if self.stalled():
+                raise Stalled(f"no minibatch has been done for {silent:.1f} s")
+            return time.monotonic()
+        limit = self.settings.deadline_s * 1.5 + 5
+        if silent > limit and not waiting:
+            raise WeftError(
+                f"all devices are done, but after {silent:.0f} s only {len(self.outcome.answers)} "
+                "answers have come; is the link to this machine broken?"
+            )
+        if silent > limit:
+            slowest = min(waiting, key=lambda d: self.outcome.done[d])
+            raise LostDevice(
+                slowest,
+                f"no device has reported for {silent:.0f} s; {slowest} is furthest behind "
+                f"(minibatch {self.outcome.done[slowest]}). Is it hanging? --deadline sets the limit",
+            )
+        return heard
+
+    # --- changes --------------------------------------------------------------------------------
+
+    def change_to(self, change: Change, step: int) -> None:
+        """Another plan, between two minibatches: only what changes hands moves."""
+        before = self.plan
+        self.gather()
+        self.adviser.pause(self, change)
+        move = migrate(self, change.plan)
+        self.follow_plan(step)
+        self.note(step, kind_of(before, change.plan), change.why, **change.what,
+                  moved_bytes=move.bytes, seconds=round(move.seconds, 4))  # fmt: skip
+
+    def follow_plan(self, step: int) -> None:
+        """All who watch the run know that another plan runs from minibatch `step` on."""
+        self.copies.begin_anew()
+        for device in self.devices:
+            self.outcome.done.setdefault(device, step - 1)
+        self.adviser.follow(self)
+
+    def note(self, step: int, kind: str, why: str = "", /, **what: Any) -> None:
+        """An event of the run, for people and for `--json`."""
+        told = {"why": why} if why else {}
+        at = round(time.monotonic() - self.begun_s, 3)
+        self.events.append({"step": step, "kind": kind, **told, "at_s": at, **what})
+
+    # --- what happened --------------------------------------------------------------------------
+
+    def gather(self, without: frozenset[str] = frozenset()) -> None:
+        """Takes the spans of the devices before a new plan makes them begin anew."""
+        self._past, self.counts = self._all_spans(without)
+
+    def _all_spans(self, without: frozenset[str]) -> tuple[list[Span], dict[str, msg.Spans]]:
+        """Of plans that have ended, and of the one that runs. Who does not answer is missing."""
+        spans, counts = list(self._past), dict(self.counts)
+        asked = [d for d in self.everyone if d not in without and d in self.crew.present]
+        try:
+            new_spans, new_counts = self.spans(asked)
+        except WeftError as error:  # what has gone took its part of the timeline with it
+            self.note(max(self.outcome.done.values(), default=0), "timeline_incomplete", str(error))
+            return spans, counts
+        for device, reported in new_counts.items():
+            known = counts.get(device)
+            counts[device] = reported if known is None else added(known, reported)
+        return spans + new_spans, counts
+
+    def look_back(self, since: int) -> Timeline:
+        """What happened from minibatch `since` on, while the run goes on."""
+        spans, _ = self.spans(self.devices, since)
+        # the newest minibatches are still under way
+        return timeline_of(spans, self.program.beat, done_everywhere(spans))
+
+    def timeline(self) -> tuple[Timeline, dict[str, msg.Spans]]:
+        """What happened in the whole run, under all of its plans, on this machine's clock."""
+        spans, counts = self._all_spans(frozenset(self.absent))
+        return self.workload.timeline(self, spans), counts
+
+
+def kind_of(before: Plan, after: Plan) -> str:
+    """`worker_changed` where other devices compute than before, else `replanned`."""
+    if {s.device for s in before.shards} != {s.device for s in after.shards}:
+        return "worker_changed"
+    return "replanned"

@@ -1,0 +1,118 @@
+"""The adviser of a run that nobody steers: it plans without lost devices, and takes back who returns.
+
+    adviser = Survivors("hiertrain+", plan, options, graph)
+
+The strategy is asked again for those who are left. Where it has no plan for them (HierTrain needs a device,
+an edge server and a cloud), another strategy that fits is taken. At the very least the device with the
+data goes on alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from weft.errors import WeftError
+from weft.graph.network import Graph
+from weft.planning.decide import decide
+from weft.planning.task import make_task
+from weft.plans import registry
+from weft.plans.plan import Plan
+from weft.plans.profile import Profile
+from weft.plans.task import Task
+from weft.runtime.run.advice import Adviser, Change
+from weft.runtime.run.checks import check_loss
+
+if TYPE_CHECKING:
+    from weft.runtime.run.run import Run
+
+LOOK_S = 1.0  # between two looks for devices that are back
+LEAST_EVERY = 16  # minibatches
+
+
+class Survivors(Adviser):
+    def __init__(
+        self, strategy: str, plan: Plan, options: Mapping[str, object], graph: Graph | None
+    ) -> None:
+        self.strategy, self.options, self.graph = strategy, dict(options), graph
+        self._fleet, self._profile = plan.fleet, plan.profile  # as they were meant to be
+        step_s = plan.predicted.seconds if plan.predicted else LOOK_S
+        self.every = max(LEAST_EVERY, math.ceil(LOOK_S / max(step_s, 1e-6)))
+
+    def also(self, plan: Plan) -> tuple[str, ...]:
+        return plan.fleet.names
+
+    def margin(self, run: Run) -> int:
+        return self.every // 2
+
+    def look(self, run: Run, done: int) -> Change | None:
+        """A device that was lost and is there again gets a part, where the strategy has one for it."""
+        back = sorted(run.absent & set(run.crew.present))
+        if not back:
+            return None
+        for device in back:
+            run.absent.discard(device)
+            run.enlist(device)
+            run.note(done, "device_joined", f"{device} is there again", device=device)
+        plan, _ = self._plan(run, self._present(run))
+        return Change(plan, f"{', '.join(back)} can be used", shards_of(run.plan, plan))
+
+    def lost(self, run: Run, step: int, device: str) -> Change:
+        plan, why = self._plan(run, self._present(run) - {device})
+        return Change(plan, f"{device} is gone{why}", shards_of(run.plan, plan))
+
+    def _present(self, run: Run) -> frozenset[str]:
+        there = set(run.crew.present) - run.absent
+        return frozenset(d for d in self._fleet.names if d in there)
+
+    def _plan(self, run: Run, present: frozenset[str]) -> tuple[Plan, str]:
+        task = make_task(
+            within(self._profile, present), self._fleet.within(present), batch=run.plan.batch,
+            mode=run.plan.mode, options=self.options, graph=self.graph, source=run.plan.source,
+            optimizer=run.plan.optimizer,
+        )  # fmt: skip
+        return plan_that_fits(self.strategy, task, partial(check_loss, run.graph))
+
+
+def plan_that_fits(strategy: str, task: Task, check: Callable[[Plan], None]) -> tuple[Plan, str]:
+    """The strategy's plan; else one of a strategy that can plan for this fleet, and a word on why.
+
+    `check` raises a WeftError where the run's loss forbids a plan that cuts minibatches.
+    """
+    # The user's options may name a device that is gone. A plan of whole minibatches trains what any other
+    # plan trains.
+    whole = {"micro_batches": "1"}
+    tries: list[tuple[str, Mapping[str, str]]] = [
+        (strategy, task.options), (strategy, {}), (registry.DEFAULT, whole),
+        (registry.DEFAULT, {**whole, "devices": task.source}),
+    ]  # fmt: skip
+    reasons = []
+    for name, options in tries:
+        try:
+            plan = decide(name, dataclasses.replace(task, options=options))
+            check(plan)
+        except WeftError as error:
+            reasons.append(f"{name}: {error}")
+            continue
+        return plan, "" if name == strategy else f"; {strategy} cannot plan without it, {name} can"
+    raise WeftError(f"no plan for {', '.join(sorted(task.fleet.names))}: {'; '.join(reasons)}")
+
+
+def within(profile: Profile, present: frozenset[str]) -> Profile:
+    """The profile of those who are there."""
+    devices = {name: times for name, times in profile.devices.items() if name in present}
+    return msgspec.structs.replace(profile, devices=devices)
+
+
+def shards_of(before: Plan, after: Plan) -> dict[str, object]:
+    """Who computed what before and after, for the run's events."""
+
+    def spelled(plan: Plan) -> list[str]:
+        return [f"{s.device} {s.layers[0]}-{s.layers[1]}" for s in plan.shards]
+
+    return {"shards": [spelled(before), spelled(after)]}

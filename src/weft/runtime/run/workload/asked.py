@@ -1,0 +1,40 @@
+"""What the user asked for, as `weft.train` has read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from weft.fleet.fleet import Fleet
+from weft.graph.optimizer import Optimizer
+from weft.plans.plan import Plan
+from weft.plans.profile import Profile
+from weft.runtime.run.feeds import Data
+from weft.runtime.run.launch import Place
+from weft.runtime.run.results import Step
+
+Loss = nn.Module | Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """`plan` where one was given; else `strategy` decides it."""
+
+    model: nn.Module
+    data: Data
+    loss: Loss
+    fleet: Fleet
+    strategy: str
+    plan: Plan | None
+    steps: int
+    batch: int
+    rule: Optimizer
+    place: Place
+    options: Mapping[str, object] = field(default_factory=dict)
+    seed: int = 0
+    deadline: float = 30.0
+    profile: Profile | None = None
+    name: str = ""
+    on_progress: Callable[[Step], None] | None = None

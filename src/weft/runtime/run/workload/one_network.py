@@ -1,0 +1,148 @@
+"""One network that all devices share: captured with its loss, measured where it is emulated, planned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from weft.errors import InputError
+from weft.fleet.fleet import Fleet
+from weft.graph.capture import capture, capture_loss, state_of
+from weft.graph.network import Graph
+from weft.graph.optimizer import Optimizer
+from weft.planning.decide import decide
+from weft.planning.task import make_task
+from weft.plans.derive import derive_profile
+from weft.plans.plan import Plan
+from weft.plans.profile import Profile
+from weft.runtime.emulate.forked import warm
+from weft.runtime.emulate.pace import Emulation, emulation
+from weft.runtime.run.checks import check_loss
+from weft.runtime.run.feeds import Source, accuracy, source_of
+from weft.runtime.run.jobs import Settings
+from weft.runtime.run.run import Run
+from weft.runtime.run.workload.asked import Asked, Loss
+from weft.runtime.run.workload.protocol import Trained, Workload
+from weft.simulate.price import priced
+
+
+@dataclass(frozen=True)
+class Trainee:
+    """A network ready to be planned: captured with its loss, and measured where it is emulated."""
+
+    graph: Graph
+    state: dict[str, Tensor]
+    emulation: Emulation | None
+
+    @property
+    def paced(self) -> frozenset[str]:
+        return self.emulation.paced if self.emulation else frozenset()
+
+    @property
+    def too_fast(self) -> tuple[str, ...]:
+        return self.emulation.too_fast if self.emulation else ()
+
+
+def prepare(
+    model: nn.Module,
+    source: Source,
+    loss: Loss,
+    fleet: Fleet,
+    *,
+    batch: int,
+    rule: Optimizer,
+    emulated: bool,
+    profile: Profile | None = None,
+    name: str = "",
+) -> Trainee:
+    """Captures the network and its loss; measures it where the fleet is emulated here."""
+    graph = capture(model, source.example, name=name)
+    graph = capture_loss(graph, loss, source.target)
+    state = state_of(model, loss if isinstance(loss, nn.Module) else None)
+    measured = None
+    if emulated:
+        measured = emulation(
+            graph, state, fleet, batch=batch, training=True, optimizer=rule, given=profile
+        )
+    return Trainee(graph, state, measured)
+
+
+def profile_for(trainee: Trainee, fleet: Fleet, given: Profile | None) -> Profile:
+    """What a plan of this run is made for: the emulated times, else the given or derived ones."""
+    if trainee.emulation is not None:
+        return trainee.emulation.profile
+    return given if given is not None else derive_profile(trainee.graph, fleet)
+
+
+class OneNetwork(Workload):
+    """The network is handed out in shards; its samples come from one device, or from here."""
+
+    def __init__(self, asked: Asked) -> None:
+        if asked.place.emulated:
+            warm()  # the emulated devices' process imports torch while this one captures
+        self.asked = asked
+        self.source = source_of(asked.data, asked.batch, asked.seed)
+        self.trainee = prepare(
+            asked.model, self.source, asked.loss, asked.fleet, batch=asked.batch, rule=asked.rule,
+            emulated=asked.place.emulated, profile=asked.profile, name=asked.name,
+        )  # fmt: skip
+        self.graph, self.state = self.trainee.graph, self.trainee.state
+        self.feed = self.source.feed(self.graph.inputs[0])
+        self.too_fast = self.trainee.too_fast
+        self.plan = self._decide()
+        check_loss(self.graph, self.plan)
+
+    def _decide(self) -> Plan:
+        asked = self.asked
+        costs = profile_for(self.trainee, asked.fleet, asked.profile)
+        if asked.plan is None:
+            task = make_task(costs, asked.fleet, batch=asked.batch, mode="train",
+                                 options=asked.options, graph=self.graph,
+                                 optimizer=asked.rule.name)  # fmt: skip
+            return decide(asked.strategy, task)
+        if len(asked.plan.profile.layers) != len(self.graph.layers):
+            raise InputError(
+                f"the plan is for {len(asked.plan.profile.layers)} layers; "
+                f"this network has {len(self.graph.layers)}"
+            )
+        return priced(msgspec.structs.replace(asked.plan, profile=costs))
+
+    def settings(self) -> Settings:
+        asked = self.asked
+        return Settings(optimizer=asked.rule, seed=asked.seed, deadline_s=asked.deadline,
+                        paced=self.trainee.paced, data=self.source.name)  # fmt: skip
+
+    def resume_with(self, weights: Mapping[str, Tensor]) -> None:
+        """The weights of an earlier run, in place of the network's own."""
+        mine, theirs = set(self.graph.state), set(weights)
+        if mine != theirs:
+            odd = sorted(mine ^ theirs)[:3]
+            raise InputError(f"the folder holds another network: {', '.join(odd)} differ")
+        self.state.update(weights)
+
+    def complete(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """All of the network's state; what no layer reads stays as it was."""
+        return {n: weights.get(n, self.state[n]) for n in self.graph.state}
+
+    def result(self, run: Run) -> Trained:
+        weights, memory = run.collect()
+        state = self.complete(weights)
+        model = _with_state(self.asked.model, state)
+        score = None
+        if self.source.test is not None and self.source.classes is not None:
+            score = accuracy(model, self.source.test)
+        return Trained(model, state, memory, score)
+
+
+def _with_state(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
+    """The user's own module with the trained weights in place."""
+    own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    with torch.no_grad():
+        for name, tensor in state.items():
+            if name in own:
+                own[name].copy_(tensor)
+    return model

@@ -1,0 +1,44 @@
+"""What a run trains. The defaults are those of one network that all devices share.
+
+work = OneNetwork(asked)            # captured, measured, planned
+work.plan, work.graph, work.state   # what is handed out
+work.result(run)                    # what comes home, put together
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from torch import Tensor, nn
+
+from weft.program.timeline import Span, Timeline
+from weft.runtime.run.measured import timeline_of
+from weft.runtime.run.workload.networks import Own
+
+if TYPE_CHECKING:
+    from weft.runtime.run.run import Run
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What came out of a run."""
+
+    model: nn.Module
+    state: Mapping[str, Tensor]
+    memory: Mapping[str, Tensor]  # the optimizer's
+    test_accuracy: float | None = None
+
+
+class Workload:
+    # Shares of one loss add up; of losses of several networks the mean counts.
+    losses: Literal["sum", "mean"] = "sum"
+    own: Mapping[str, Own] = {}  # devices with networks of their own
+
+    def is_enough(self, run: Run, waiting: set[str]) -> bool:
+        """Whether the run may end though some devices have not done all of their minibatches."""
+        return False
+
+    def timeline(self, run: Run, spans: list[Span]) -> Timeline:
+        return timeline_of(spans, run.program.beat)

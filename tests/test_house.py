@@ -1,0 +1,57 @@
+"""Rules that hold in the whole source tree, read from its syntax trees."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import weft
+from weft.plans import registry
+
+SOURCE = Path(weft.__file__).parent
+# Who may name a strategy: the strategies, the papers' experiments, and the one place of the default.
+MAY_NAME = ("strategies/", "papers/")
+DEFAULT_NAME = ("plans/registry.py", registry.DEFAULT)
+# Who may read what a plan tells people: tables, documents and papers; and Plan itself, to add to it.
+MAY_READ_DECISIONS = ("report/", "papers/", "plans/plan.py")
+
+
+def test_nobody_compares_a_strategys_name() -> None:
+    """What a strategy can do stands in its record: no code outside its folder knows it by name."""
+    names = set(registry.names())
+    found = {
+        f"{file}:{node.lineno}: {node.value!r}"
+        for file, tree in _trees(*MAY_NAME)
+        for node in _literals(tree)
+        if node.value in names and (file, node.value) != DEFAULT_NAME
+    }
+    assert not found
+
+
+def test_nobody_reads_decisions_but_reports_and_papers() -> None:
+    found = {
+        f"{file}:{node.lineno}"
+        for file, tree in _trees(*MAY_READ_DECISIONS)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr == "decisions"
+    }
+    assert not found
+
+
+def _trees(*left_out: str) -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(SOURCE.rglob("*.py")):
+        file = path.relative_to(SOURCE).as_posix()
+        if not file.startswith(left_out):
+            yield file, _tree(path)
+
+
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def _literals(tree: ast.Module) -> Iterator[ast.Constant]:
+    """Every string of the code. Docstrings are no code; no help text is as short as a name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node
