@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from weft.runtime.run.crew import Crew
 
 import weft
 from proofs.case import Broken, check
@@ -37,7 +38,6 @@ from weft.planning.decide import load_plan
 from weft.plans import registry
 from weft.plans.protocols import CLONE, PEERS, Feature
 from weft.runtime.emulate.local import LocalFleet
-from weft.runtime.run.crew import Crew
 from weft.runtime.run.results import TrainResult
 
 SAME, REPLANNED, CODED = 1e-5, 1e-4, 0.05

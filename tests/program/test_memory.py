@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from weft.errors import InputError, WeftError
 from weft.graph.optimizer import SLOTS
-from weft.plans.plan import Plan
+from weft.plans.plan import Part, Plan, Shard
 from weft.program.lower.lower import lower
 from weft.program.memory import COPIES, check_memory, fits, memory_bytes
 from weft.program.validate import validate
@@ -16,12 +19,20 @@ from weft.program.validate import validate
 MakePlan = Callable[..., Plan]
 
 
-@pytest.mark.parametrize(("optimizer", "copies"), [("sgd", 2), ("momentum", 3), ("adamw", 4)])
-def test_training_keeps_weights_gradients_and_the_optimizers_state(
+@pytest.mark.parametrize(("optimizer", "copies"), [("sgd", 2), ("momentum", 3)])
+def test_training_keeps_weights_gradients_the_optimizers_state_and_activations(
     make_plan: MakePlan, optimizer: str, copies: int
 ) -> None:
+    """In the backward pass there are, per sample, the input (60), what both layers keep (200), the
+    gradient of the output (20), and what the pass itself works on (100)."""
     plan = make_plan("d", "d", optimizer=optimizer)
-    assert memory_bytes(plan) == {"d": copies * 3000 + 4 * 2 * 100}
+    assert memory_bytes(plan) == {"d": copies * 3000 + 4 * (60 + 200 + 20 + 100)}
+
+
+def test_adam_needs_room_for_two_tensors_of_the_largest_layer(make_plan: MakePlan) -> None:
+    assert memory_bytes(make_plan("d", "d", optimizer="adamw")) == {
+        "d": 4 * 3000 + 4 * 60 + 2 * 2000
+    }
 
 
 def test_the_copies_of_a_weight_agree_with_the_optimizers() -> None:
@@ -29,21 +40,49 @@ def test_the_copies_of_a_weight_agree_with_the_optimizers() -> None:
 
 
 def test_a_pipeline_keeps_what_is_in_flight(make_plan: MakePlan) -> None:
-    plan = make_plan("a", "b", batch=8, micro_batches=4, in_flight=3)
-    # a: 3 micro-batches of 2 samples under way; b: one. Between them 3 messages of 2 * 10 bytes.
-    assert memory_bytes(plan) == {"a": 2000 + 6 * 100 + 60, "b": 4000 + 2 * 100 + 60}
-    one = make_plan("a", "b", batch=8, micro_batches=4, in_flight=1)
-    assert memory_bytes(one) == {"a": 2000 + 2 * 100 + 20, "b": 4000 + 2 * 100 + 20}
+    """One more piece of 2 samples: at a its activations (200), its message with labels (20 + 16) and a
+    gradient that may wait (20); at b a message that may wait."""
+    one, two, three = (
+        memory_bytes(make_plan("a", "b", batch=8, micro_batches=4, in_flight=k)) for k in (1, 2, 3)
+    )
+    assert two["a"] - one["a"] == three["a"] - two["a"] == 200 + 36 + 20
+    assert two["b"] - one["b"] == three["b"] - two["b"] == 36
 
 
-def test_a_source_without_layers_may_fill_the_first_stages_buffers(make_plan: MakePlan) -> None:
-    plan = make_plan("a", source="home", batch=8, micro_batches=4)
-    assert memory_bytes(plan) == {"home": 8 * 60, "a": 2000 + 2 * 100 + 8 * 60}
+def test_a_source_without_layers_may_fill_the_first_devices_mailbox(make_plan: MakePlan) -> None:
+    """Each minibatch that the source is ahead: 8 samples of 60 bytes and their labels of 8."""
+    plans = [make_plan("a", source="home", batch=8, micro_batches=4, ahead=k) for k in (1, 3)]
+    one, three = (memory_bytes(plan) for plan in plans)
+    assert three["a"] - one["a"] == 2 * 8 * 68
+    assert three["home"] == one["home"] >= 8 * 60 + 8 * 68
 
 
-def test_inference_keeps_one_copy_and_one_layers_ends(make_plan: MakePlan) -> None:
+def test_inference_keeps_one_copy_and_what_one_layer_works_on(make_plan: MakePlan) -> None:
+    """Per sample: the input until the next is loaded (60), what a layer works on (100), the output (20)."""
     plan = make_plan("d", "d", mode="infer", optimizer="adam")
-    assert memory_bytes(plan) == {"d": 3000 + 4 * (60 + 10)}
+    assert memory_bytes(plan) == {"d": 3000 + 4 * (60 + 100 + 20)}
+
+
+@given(data=st.data())
+def test_a_chain_has_one_memory_whether_written_as_stages_or_as_a_share_of_all_samples(
+    make_plan: MakePlan, data: st.DataObject
+) -> None:
+    owners = data.draw(st.lists(st.sampled_from("abc"), min_size=1, max_size=5))
+    source, batch = data.draw(st.sampled_from("abcd")), data.draw(st.integers(1, 6))
+    optimizer = data.draw(st.sampled_from(["sgd", "adam"]))
+    plan = make_plan(*owners, source=source, batch=batch, optimizer=optimizer)
+    lane = tuple(Shard(s.device, s.layers, Part(batch, 0)) for s in plan.shards)
+    shares = msgspec.structs.replace(plan, shards=lane)
+    assert memory_bytes(plan) == memory_bytes(shares)
+
+
+def test_shares_of_samples_add_the_messages_of_the_gradients(make_lanes: MakePlan) -> None:
+    """c adds up what a and itself found for layer 0: a's gradient and the packed sum are beside it."""
+    plan = make_lanes((2, "ac"), (2, "cc"))
+    weights = [layer.param_bytes for layer in plan.profile.layers]
+    need = memory_bytes(plan)
+    assert need["a"] >= 3 * weights[0]  # weights, gradient, the message with the gradient
+    assert need["c"] >= 2 * sum(weights) + 2 * weights[0]
 
 
 def test_a_plan_that_does_not_fit_says_who_lacks_how_much_and_what_to_try(

@@ -24,7 +24,11 @@ def test_the_price_of_a_training_step(phone_and_edge: MakePlan) -> None:
     assert predicted.seconds == predicted.step_s
     assert predicted.compute_s == {"phone": 6.25, "edge": 3.25}
     assert predicted.transfer_bytes == {"phone>edge": 4 * MB, "edge>phone": 4 * MB}
-    assert predicted.memory_bytes == {"phone": 200 + 4 * MB, "edge": 200 + 4 * MB}
+    # Two samples. The phone has two minibatches of 10 MB each while it loads; then one of them, the
+    # gradient that came (2), and in the backward pass a layer's ends (10 + 2).
+    assert predicted.memory_bytes["phone"] == 200 + 2 * (10 + 2 + 12) * MB
+    # The edge has its input, its output's gradient, its input's, and a layer's ends (2 + 2).
+    assert predicted.memory_bytes["edge"] == 200 + 2 * 10 * MB
 
 
 def test_the_price_of_an_answer(phone_and_edge: MakePlan) -> None:

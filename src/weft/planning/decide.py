@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
 from weft.errors import InputError
 from weft.fleet.parse import dump_fleet, parse_fleet
 from weft.plans import registry
@@ -15,10 +17,9 @@ from weft.plans.derive import check_profile
 from weft.plans.plan import Plan
 from weft.plans.task import Task
 from weft.program.lower.lower import lower
-from weft.program.memory import check_memory
 from weft.program.timeline import Timeline
-from weft.program.validate import check_flow
-from weft.simulate.price import priced
+from weft.program.validate import check_flow, validate
+from weft.simulate.price import price_of
 from weft.simulate.simulate import simulate
 
 
@@ -26,9 +27,9 @@ def decide(strategy: str, task: Task) -> Plan:
     """The strategy's plan with its price. Its program is validated here, once: while a strategy compares
     candidates they are only priced. WeftError where the fleet lacks the memory for the plan."""
     plan = registry.make_plan(strategy, task)
-    check_memory(plan)
-    check_flow(lower(plan))
-    return priced(plan)
+    program = lower(plan)
+    validate(program)
+    return msgspec.structs.replace(plan, predicted=price_of(program))
 
 
 def simulate_plan(path: str | Path, steps: int = 6) -> tuple[Plan, Timeline]:

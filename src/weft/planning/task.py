@@ -8,7 +8,6 @@ Nothing here imports torch before a network is touched: planning from a profile 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -18,11 +17,10 @@ from weft.fleet.fleet import Fleet
 from weft.graph.cache import graph_key, load_graph, store_graph
 from weft.graph.network import Graph
 from weft.plans.derive import derive_profile
-from weft.plans.plan import Mode, Plan
+from weft.plans.plan import Mode
 from weft.plans.profile import Profile
 from weft.plans.task import Task
-from weft.program.memory import fits
-from weft.simulate.price import price
+from weft.simulate.price import candidate_seconds
 
 BATCH: dict[Mode, int] = {"train": 32, "infer": 1}  # where the user gives none
 
@@ -85,13 +83,8 @@ def make_task(
         batch=batch,
         mode=mode,
         source=fleet.data_device() if source is None else source,
-        price=seconds,
+        price=candidate_seconds,
         options={key: str(value) for key, value in (options or {}).items()},
         graph=graph,
         optimizer=optimizer,
     )
-
-
-def seconds(candidate: Plan) -> float:
-    """Per step or answer, by the simulator; infinite where a device lacks the memory."""
-    return price(candidate).seconds if fits(candidate) else math.inf

@@ -33,7 +33,7 @@ from weft.program.instructions import (
     Update,
     due,
 )
-from weft.program.memory import check_memory
+from weft.program.memory import check_need, memory_of
 from weft.program.program import Program
 
 Message = tuple[str, str, Tensor]  # from, to, what
@@ -42,7 +42,7 @@ Message = tuple[str, str, Tensor]  # from, to, what
 def validate(program: Program) -> None:
     """WeftError where a program cannot run to its end or does not fit into the devices' memory."""
     check_flow(program)
-    check_memory(program.plan)
+    check_need(program.plan, memory_of(program))
 
 
 def check_flow(program: Program) -> None:

@@ -2,21 +2,26 @@
 
     price(plan).step_s        # seconds per minibatch in the steady state
     priced(plan).predicted    # the same, kept in the plan
+    candidate_seconds(plan)   # only the seconds, infinite where the plan does not fit: for planners
+
+A planner compares hundreds of candidates: their programs are not validated (`weft.program.validate`), the
+winner's is.
 
 A plan that does not fit into memory has a price too; `weft.program.memory.fits` tells them apart.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 
 import msgspec
 
 from weft.plans.plan import Plan, Predicted
 from weft.program.lower.lower import lower
-from weft.program.memory import memory_bytes
-from weft.program.validate import check_flow
-from weft.simulate.compiled import compile_program
+from weft.program.memory import lacking, memory_of
+from weft.program.program import Program
+from weft.simulate.compiled import Compiled, compile_program
 from weft.simulate.simulate import run
 
 STEPS = 8  # the first ones fill the pipeline; the later half tells the period
@@ -25,28 +30,47 @@ ROUNDS = 4  # of minibatches that end in an exchange
 
 def price(plan: Plan) -> Predicted:
     """Seconds per minibatch (training) or until the answer (inference), and what it takes where."""
+    return price_of(lower(plan))
+
+
+def candidate_seconds(plan: Plan) -> float:
+    """Seconds of a plan that a planner thinks about; infinite where a device lacks the memory for it."""
     program = lower(plan)
-    check_flow(program)
+    if any(device.memory_mb is not None for device in plan.fleet.devices) and lacking(
+        plan, memory_of(program)
+    ):
+        return math.inf
+    return _seconds(program, compile_program(program))
+
+
+def price_of(program: Program) -> Predicted:
+    """The price of a plan that is lowered already."""
     compiled = compile_program(program)
-    training = plan.mode == "train"
-    steps = STEPS + program.max_lag if training else 1
-    if training and plan.stale:  # the pattern of minibatches in flight takes a few rounds to settle
-        steps = 16 * (plan.stale + 1)
-    elif training and program.beat > 1:
-        steps = max(steps, ROUNDS * program.beat)
-    timeline = run(compiled, plan.route == "min", steps, spans=False)
-    timeline = msgspec.structs.replace(timeline, beat=max(2, program.beat))
-    step_s = timeline.step_s
-    if plan.peers is not None and plan.peers.late == "newest":
-        # Nobody waits: half of the devices are at least as fast as this.
-        step_s = statistics.median_low(list(compiled.seconds.values()))
+    seconds, training = _seconds(program, compiled), program.plan.mode == "train"
     return Predicted(
         compute_s=compiled.seconds,
         transfer_bytes=compiled.bytes,
-        memory_bytes=memory_bytes(plan),
-        step_s=step_s if training else None,
-        latency_s=None if training else timeline.step_ends[0],
+        memory_bytes=memory_of(program),
+        step_s=seconds if training else None,
+        latency_s=None if training else seconds,
     )
+
+
+def _seconds(program: Program, compiled: Compiled) -> float:
+    """Seconds per minibatch in the steady state, or until the answer."""
+    plan = program.plan
+    if plan.peers is not None and plan.peers.late == "newest":
+        # Nobody waits: half of the devices are at least as fast as this.
+        return statistics.median_low(list(compiled.seconds.values()))
+    if plan.mode == "infer":
+        return run(compiled, plan.route == "min", 1, spans=False).step_ends[0]
+    steps = STEPS + program.max_lag
+    if plan.stale:  # the pattern of minibatches in flight takes a few rounds to settle
+        steps = 16 * (plan.stale + 1)
+    elif program.beat > 1:
+        steps = max(steps, ROUNDS * program.beat)
+    timeline = run(compiled, plan.route == "min", steps, spans=False)
+    return msgspec.structs.replace(timeline, beat=max(2, program.beat)).step_s
 
 
 def priced(plan: Plan) -> Plan:

@@ -61,9 +61,12 @@ def _there_and_back(layout: Layout) -> bool:
     """One piece from the source to another device and home again."""
     first, *others = layout.pieces
     home = layout.plan.source
-    return not others and len(first.devices) == 3 and _path(layout, first) == [
-        home, first.devices[1], home
-    ]  # fmt: skip
+    return (
+        not others
+        and len(first.devices) == 3
+        and first.devices[1] != home
+        and first.devices[0] == first.devices[2] == home
+    )
 
 
 def _path(layout: Layout, piece: Piece) -> list[str]:
