@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from weft.runtime.run.crew import Crew
 
 import weft
 from proofs.case import Broken, check
@@ -39,6 +38,7 @@ from weft.plans import registry
 from weft.plans.protocols import CLONE, PEERS, Feature
 from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.run.results import TrainResult
+from weft.runtime.wire.crew import Crew
 
 SAME, REPLANNED, CODED = 1e-5, 1e-4, 0.05
 SLOWER = 3.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from math import prod
 
-from weft.graph.network import DTYPE_BYTES, Blank
+from weft.dtypes import DTYPE_BYTES, Blank
 from weft.program.instructions import (
     Backward,
     Extract,
