@@ -10,6 +10,7 @@ from pathlib import Path
 
 from weft.errors import InputError
 from weft.fleet.parse import dump_fleet, parse_fleet
+from weft.planning.norms import check_asked, check_norms
 from weft.plans import registry
 from weft.plans.derive import check_profile
 from weft.plans.plan import Plan
@@ -25,8 +26,10 @@ from weft.simulate.simulate import simulate
 def decide(strategy: str, task: Task) -> Plan:
     """The strategy's plan with its price. Its program is validated here, once: while a strategy compares
     candidates they are only priced. WeftError where the fleet lacks the memory for the plan."""
+    check_asked(task)
     plan = registry.make_plan(strategy, task)
     check_memory(plan)
+    check_norms(plan, task.graph)
     check_flow(lower(plan))
     return priced(plan)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -17,6 +18,7 @@ from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.graph.cache import graph_key, load_graph, store_graph
 from weft.graph.network import Graph
+from weft.planning.norms import enough_for_norms
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Mode, Plan
 from weft.plans.profile import Profile
@@ -85,13 +87,15 @@ def make_task(
         batch=batch,
         mode=mode,
         source=fleet.data_device() if source is None else source,
-        price=seconds,
+        price=partial(seconds, graph=graph),
         options={key: str(value) for key, value in (options or {}).items()},
         graph=graph,
         optimizer=optimizer,
     )
 
 
-def seconds(candidate: Plan) -> float:
-    """Per step or answer, by the simulator; infinite where a device lacks the memory."""
-    return price(candidate).seconds if fits(candidate) else math.inf
+def seconds(candidate: Plan, graph: Graph | None = None) -> float:
+    """Per step or answer, by the simulator; infinite where the plan cannot be run: a device lacks the
+    memory, or a norm has too few values."""
+    possible = fits(candidate) and enough_for_norms(candidate, graph)
+    return price(candidate).seconds if possible else math.inf
