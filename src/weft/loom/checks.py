@@ -88,6 +88,12 @@ def survives_json(it: Planned) -> Iterator[str]:
             yield f"its file simulates to {again.step_ends}, the plan to {it.timeline.step_ends}"
 
 
+def mistakes_are_refused(it: Planned) -> Iterator[str]:
+    """A value that an option does not have is not passed over in silence."""
+    if it.draw.wrong in it.draw.options:
+        yield f"--set {it.draw.wrong}={it.draw.options[it.draw.wrong]} is accepted"
+
+
 def prints(it: Planned) -> Iterator[str]:
     """The plan can be shown."""
     if it.plan.strategy not in str(it.plan):
@@ -221,6 +227,7 @@ def price_of(plan: Plan, task: Task, coded: Plan) -> float:
 
 
 CHECKS: dict[str, Callable[[Planned], Iterator[str]]] = {
+    "mistake": mistakes_are_refused,
     "program": flows,
     "price": priced_right,
     "bytes": bytes_as_planned,

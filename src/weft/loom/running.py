@@ -239,6 +239,8 @@ def _bytes(draw: Draw, ran: Ran) -> Iterator[str]:
     plan = ran.plan
     if plan.swarm or plan.peers or plan.version or draw.kill or ran.timeline is None:
         return
+    if draw.feature == "adapt":  # probes cross the links as well
+        return
     planned: Counter[str] = Counter()
     for device, code in lower(plan).code.items():
         for i in code:
