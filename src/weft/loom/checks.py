@@ -7,6 +7,7 @@ Each check is a function of a Planned that yields sentences about what is wrong;
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import tempfile
 from collections import defaultdict
@@ -22,6 +23,7 @@ from weft.loom.planned import Outcome, Planned, Violation, task_of, where
 from weft.planning.decide import decide, simulate_plan
 from weft.plans import registry
 from weft.plans.plan import Plan
+from weft.plans.task import Task
 from weft.program.instructions import Send
 from weft.program.lower.lower import lower
 from weft.program.memory import memory_bytes
@@ -84,6 +86,12 @@ def survives_json(it: Planned) -> Iterator[str]:
             return
         if again.step_ends != it.timeline.step_ends:
             yield f"its file simulates to {again.step_ends}, the plan to {it.timeline.step_ends}"
+
+
+def mistakes_are_refused(it: Planned) -> Iterator[str]:
+    """A value that an option does not have is not passed over in silence."""
+    if it.draw.wrong in it.draw.options:
+        yield f"--set {it.draw.wrong}={it.draw.options[it.draw.wrong]} is accepted"
 
 
 def prints(it: Planned) -> Iterator[str]:
@@ -201,17 +209,25 @@ def plus_not_slower(it: Planned) -> Iterator[str]:
         other = registry.make_plan(faithful, task)
     except WeftError:
         return
-    own = it.seconds
-    seconds = task.price(msgspec.structs.replace(other, gradient_codec=plan.gradient_codec))
-    if (
-        "serial_s" in plan.decisions and "serial_s" in other.decisions
-    ):  # both are exact for this model, and only for it
-        own, seconds = plan.decisions["serial_s"], other.decisions["serial_s"]
+    own, seconds = it.seconds, price_of(other, task, plan)
+    if "micro_batches" in it.draw.options:
+        # Who does not choose the pieces has decided for a whole minibatch.
+        whole = {"micro_batches": "1", "in_flight": "1", "ahead": "1"}
+        same = dataclasses.replace(it.task, options={**it.task.options, **whole})
+        own = price_of(registry.make_plan(it.draw.strategy, same), task, plan)
+        other = registry.make_plan(faithful, dataclasses.replace(task, options=options | whole))
+        seconds = price_of(other, task, plan)
     if own > seconds * NOT_SLOWER:
         yield f"{plan.strategy} takes {own:.6g} s, {faithful} {seconds:.6g} s"
 
 
+def price_of(plan: Plan, task: Task, coded: Plan) -> float:
+    """Seconds with the codec for gradients of weights that the other plan has."""
+    return task.price(msgspec.structs.replace(plan, gradient_codec=coded.gradient_codec))
+
+
 CHECKS: dict[str, Callable[[Planned], Iterator[str]]] = {
+    "mistake": mistakes_are_refused,
     "program": flows,
     "price": priced_right,
     "bytes": bytes_as_planned,

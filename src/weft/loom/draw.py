@@ -25,6 +25,8 @@ from weft.plans import registry
 from weft.plans.plan import Mode
 
 Feature = Literal["", "adapt", "resume", "plan file", "trace"]
+MISTAKES = 0.05  # how often an option has a wrong value
+WRONG = ("", "-1", "0", "1.5", "nobody", "none,", "1/0", "999999999999")
 FEATURES: tuple[Feature, ...] = ("adapt", "resume", "plan file", "trace")
 
 
@@ -37,6 +39,7 @@ class Draw(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown
     mode: Mode = "train"
     batch: int = 1
     options: dict[str, str] = {}
+    wrong: str = ""  # an option whose value is none that it documents: it must be refused
     optimizer: str = "sgd"
     loss: str = LOSSES[0]
     steps: int = 0  # minibatches, or answers, of a real run; 0: it is only planned and simulated
@@ -59,13 +62,18 @@ def draw(seed: int, index: int, only: tuple[str, ...] = ()) -> Draw:
     batch = rng.choice((1, 2, 3, 5, 8) if small else (1, 2, 3, 5, 8, 16, 32, 33, 64))
     optimizer = rng.choice(OPTIMIZERS)
     fleet = draw_limits(rng, fleet, rough_bytes(net, batch))
+    options = draw_options(rng, strategy, net, fleet, batch)
+    wrong = rng.choice(tuple(strategy.options)) if rng.random() < MISTAKES else ""
+    if wrong:
+        options[wrong] = rng.choice(WRONG)
     return Draw(
         net=net,
         fleet=fleet,
         strategy=name,
         mode=mode,
         batch=batch,
-        options=draw_options(rng, strategy, net, fleet, batch),
+        options=options,
+        wrong=wrong,
         optimizer=optimizer,
         loss=rng.choice(LOSSES),
         seed=seed,

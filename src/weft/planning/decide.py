@@ -12,6 +12,7 @@ import msgspec
 
 from weft.errors import InputError
 from weft.fleet.parse import dump_fleet, parse_fleet
+from weft.planning.norms import check_asked, check_norms
 from weft.plans import registry
 from weft.plans.derive import check_profile
 from weft.plans.plan import Plan
@@ -26,7 +27,9 @@ from weft.simulate.simulate import simulate
 def decide(strategy: str, task: Task) -> Plan:
     """The strategy's plan with its price. Its program is validated here, once: while a strategy compares
     candidates they are only priced. WeftError where the fleet lacks the memory for the plan."""
+    check_asked(task)
     plan = registry.make_plan(strategy, task)
+    check_norms(plan, task.graph)
     program = lower(plan)
     validate(program)
     return msgspec.structs.replace(plan, predicted=price_of(program))

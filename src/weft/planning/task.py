@@ -8,7 +8,9 @@ Nothing here imports torch before a network is touched: planning from a profile 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -16,8 +18,9 @@ from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.graph.cache import graph_key, load_graph, store_graph
 from weft.graph.network import Graph
+from weft.planning.norms import enough_for_norms
 from weft.plans.derive import derive_profile
-from weft.plans.plan import Mode
+from weft.plans.plan import Mode, Plan
 from weft.plans.profile import Profile
 from weft.plans.task import Task
 from weft.simulate.price import candidate_seconds
@@ -83,8 +86,14 @@ def make_task(
         batch=batch,
         mode=mode,
         source=fleet.data_device() if source is None else source,
-        price=candidate_seconds,
+        price=partial(seconds, graph=graph),
         options={key: str(value) for key, value in (options or {}).items()},
         graph=graph,
         optimizer=optimizer,
     )
+
+
+def seconds(candidate: Plan, graph: Graph | None = None) -> float:
+    """Per step or answer, by the simulator; infinite where the plan cannot be run: a device lacks the
+    memory, or a norm has too few values."""
+    return candidate_seconds(candidate) if enough_for_norms(candidate, graph) else math.inf

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from math import prod
 
-from weft.dtypes import DTYPE_BYTES, Blank
+from weft.dtypes import DTYPE_BYTES
+from weft.graph.network import Blank
 from weft.program.instructions import (
     Backward,
     Extract,

@@ -211,6 +211,8 @@ def test_a_stream_has_frames_in_flight_and_more_of_them_come_through() -> None:
 def test_a_stream_of_one_frame_is_refused() -> None:
     with pytest.raises(InputError, match="objective=throughput with batch = 1"):
         make_plan("coopai+", task("vgg-small", behind_gateway(0.5, 0.5), objective="throughput"))
+    with pytest.raises(InputError, match="in_flight=3 is only for a stream"):
+        make_plan("coopai+", task("vgg-small", behind_gateway(0.5, 0.5), batch=8, in_flight=3))
 
 
 def test_a_plan_is_json_both_ways_and_the_same_again() -> None:

@@ -100,6 +100,11 @@ class _Planner:
                 f"--set objective=throughput with batch = {task.batch}: a stream has several frames; "
                 "say how many with --batch, such as --batch 8"
             )
+        if "in_flight" in task.options and not self.streams:
+            raise InputError(
+                f"--set in_flight={task.options['in_flight']} is only for a stream of frames; "
+                "add --set objective=throughput, or leave it out"
+            )
         self.in_flight = options.integer(task, "in_flight", 8) if self.streams else 1
         self.fixed = options.integer(task, "devices", 0, high=len(self.cell.devices))
         self.samples = samples = 1 if self.streams else task.batch  # that are computed at once

@@ -1,0 +1,65 @@
+"""Batch norms in training: every piece of a minibatch must give each channel at least two values.
+
+    enough_for_norms(plan, graph)     # whether its smallest piece does
+    check_norms(plan, graph)          # InputError that names the layer, where it does not
+    check_asked(task)                 # the same, before a strategy is asked
+
+Of one value there is no variance: PyTorch refuses to train so. Pieces (micro-batches, shares of samples) are
+normalised one by one, so a plan can ask for it where the whole minibatch would be fine.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from weft.errors import InputError
+from weft.graph.network import Graph
+from weft.plans.plan import Plan
+from weft.plans.task import Task
+from weft.program.lower.layout import layout_of
+
+NORM = "aten.batch_norm.default"
+
+
+def enough_for_norms(plan: Plan, graph: Graph | None) -> bool:
+    return graph is None or smallest_piece(plan) > 1 or _narrow_layer(graph) is None
+
+
+def check_norms(plan: Plan, graph: Graph | None) -> None:
+    if graph is not None and not enough_for_norms(plan, graph):
+        raise _too_few(graph, f"batch {plan.batch}, micro_batches = {plan.micro_batches}")
+
+
+def check_asked(task: Task) -> None:
+    """InputError where no plan can do it: the batch, or the pieces that the user asks for."""
+    pieces = task.options.get("micro_batches", "1")
+    if task.graph is None or task.mode == "infer" or not pieces.isdigit() or int(pieces) < 1:
+        return  # what is no number is refused by the strategy
+    if task.batch // int(pieces) < 2 and _narrow_layer(task.graph) is not None:
+        raise _too_few(task.graph, f"batch {task.batch}, micro_batches = {pieces}")
+
+
+def _too_few(graph: Graph, asked: str) -> InputError:
+    return InputError(
+        f"batch norm in layer {_narrow_layer(graph)} of {graph.name} has one value per channel in each "
+        f"sample, and some pieces would be single samples ({asked}): one value has no variance. "
+        "Take a larger batch, or fewer micro-batches"
+    )
+
+
+def smallest_piece(plan: Plan) -> int:
+    """Samples that a device computes at once, at least."""
+    if plan.mode == "infer" or plan.swarm is not None:
+        return plan.batch + 1  # running statistics are used, or no norm is allowed
+    if plan.peers is not None:
+        return plan.batch
+    return min(piece.samples for piece in layout_of(plan).pieces)
+
+
+def _narrow_layer(graph: Graph) -> str | None:
+    """The first layer with a batch norm of one value per channel and sample."""
+    for layer in graph.layers:
+        for node in layer.nodes:
+            if node.op == NORM and prod(graph.values[node.name].shape[2:]) == 1:
+                return layer.name
+    return None
