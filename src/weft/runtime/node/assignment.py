@@ -1,11 +1,11 @@
-"""A node's duty in one run: its job, the weights it holds, and the thread that does the work.
+"""A node's part in one run: its job, the weights it holds, and the thread that does the work.
 
-duty = Duty("pi", fabric, prober, report, emit)
-duty.assign(job)                 # again for the same run: a new plan, and what is needed is kept
-duty.take_weights(command)
-duty.prepare(job.run)
-duty.start(command)              # returns at once; how it went is reported
-duty.end("the run is over")      # nothing of it is kept
+assignment = Assignment("pi", fabric, prober, report, emit)
+assignment.assign(job)                 # again for the same run: a new plan, and what is needed is kept
+assignment.take_weights(command)
+assignment.prepare(job.run)
+assignment.start(command)              # returns at once; how it went is reported
+assignment.end("the run is over")      # nothing of it is kept
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
+from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
 from weft.errors import InputError, WeftError
@@ -38,7 +39,7 @@ log = logging.getLogger("weft.node")
 MOST_IN_FLIGHT = 64  # minibatches that a later span may be behind an earlier one
 
 
-class Duty:
+class Assignment:
     """The part of one run that a device has: its job, its weights, its worker."""
 
     def __init__(
@@ -113,7 +114,7 @@ class Duty:
         if self._worker is None:
             raise WeftError(f"{self.device} is not prepared for run {job.run}")
         if self._thread is not None and self._thread.is_alive():
-            if self._worker.leg.extend(command.first, command.last):
+            if self._worker.series.extend(command.first, command.last):
                 return
             self._thread.join(timeout=5.0)  # it has done its last minibatch and is about to end
             if self._thread.is_alive():
@@ -152,10 +153,11 @@ class Duty:
             state, memory = chosen(state, memory, set(command.names))
         yield from state_pieces(state, optimizer=False)
         yield from state_pieces(memory, optimizer=True)
+        yield msg.StatePiece(save_safetensors({}), last=True)
 
     def where(self, run: str) -> msg.At:
         worker = self.idle_worker(run)
-        return msg.At(worker.done, worker.leg.begun)
+        return msg.At(worker.done, worker.series.begun)
 
     def timeline(self, command: msg.GetTimeline, counts: dict[str, int]) -> msg.Spans:
         """What was done when; `since` a minibatch also while the work goes on."""

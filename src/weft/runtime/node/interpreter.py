@@ -22,7 +22,7 @@ from weft.runtime.node.samples import Samples
 from weft.runtime.node.slots import Slots
 from weft.runtime.node.stash import stashes
 from weft.runtime.node.stitching import stitched
-from weft.runtime.node.tensors import Holding, Values
+from weft.runtime.node.tensors import HeldTensors, Values
 from weft.runtime.wire.fabric import Fabric
 from weft.runtime.wire.frames import BadMessage, Header, pack_tensors, unpack_tensors
 from weft.runtime.wire.mailbox import Name, nothing_missing
@@ -66,7 +66,7 @@ class Interpreter:
                 fabric.mailbox.keep_newest(self._name(i.tensor))
         self.spans: list[Span] = []
         self.compute_cpu_s = 0.0
-        self.holding = Holding(job)
+        self.held = HeldTensors(job)
         self.void: set[int] = set()  # minibatches that somebody has lost a part of
         self.losses: dict[int, float] = {}
         self.saved: dict[tuple[int, tuple[int, int], int], tuple[Values, Values]] = {}
@@ -85,9 +85,9 @@ class Interpreter:
         start, cpu = time.monotonic(), time.thread_time()
         inputs, target = self.samples.minibatch(step)
         a, b = i.samples
-        self.holding.hold(step, "act", 0, i.micro, {n: x[a:b] for n, x in inputs.items()})
+        self.held.hold(step, "act", 0, i.micro, {n: x[a:b] for n, x in inputs.items()})
         if target is not None:
-            self.holding.hold(step, "target", 0, i.micro, {"target": target[a:b]})
+            self.held.hold(step, "target", 0, i.micro, {"target": target[a:b]})
         self.compute_cpu_s += time.thread_time() - cpu
         self.span("load", start, step, i.micro, f"{a}-{b}")
 
@@ -117,31 +117,31 @@ class Interpreter:
             labels = tensors.pop(RIDING, None)
             if labels is None:
                 raise WeftError(f"{t} of minibatch {step} from {i.source} came without {i.also}")
-            self.holding.hold(step, i.also.kind, i.also.at, i.also.micro, {i.also.kind: labels})
+            self.held.hold(step, i.also.kind, i.also.at, i.also.micro, {i.also.kind: labels})
         if t.kind == "whole" and not tensors[t.kind].item():
             self.void.add(step)
-        self.holding.hold(step, t.kind, t.at, t.micro, tensors, t.part)
+        self.held.hold(step, t.kind, t.at, t.micro, tensors, t.part)
         self.span("wait", start, step, t.micro, str(t))
 
     def _recv_or_not(self, i: ins.Recv, step: int, start: float) -> None:
         """A message that may be lost: the slot's end, or the word that it is lost, ends the wait."""
         t, own = i.tensor, i.own
-        mine = self.holding.use(step, own.kind, own.at, own.micro, own.part) if own else None
+        mine = self.held.use(step, own.kind, own.at, own.micro, own.part) if own else None
         key = (self.job.version, step, t.kind, t.at, t.micro, t.part)
         letter = self.slots.take(key, i, step)
         if letter is None and i.late == "skip":
             self.void.add(step)
         values = self.slots.values(letter, i, mine, step)
-        self.holding.hold(step, t.kind, t.at, t.micro, values, t.part)
+        self.held.hold(step, t.kind, t.at, t.micro, values, t.part)
         self.span("wait", start, step, t.micro, str(t))
 
     def _miss(self, i: ins.Miss, step: int) -> None:
         t, own = i.tensor, i.own
-        mine = self.holding.use(step, own.kind, own.at, own.micro, own.part) if own else None
+        mine = self.held.use(step, own.kind, own.at, own.micro, own.part) if own else None
         if i.late == "skip":
             self.void.add(step)
         values = self.slots.values(None, i, mine, step)
-        self.holding.hold(step, t.kind, t.at, t.micro, values, t.part)
+        self.held.hold(step, t.kind, t.at, t.micro, values, t.part)
 
     def _send(self, i: ins.Send, step: int) -> None:
         t = i.tensor
@@ -154,10 +154,10 @@ class Interpreter:
         elif t.kind == "follow":
             specs, payload = pack_tensors(self._followed((t.at, t.last)), i.codec)
         else:
-            tensors = self.holding.use(step, t.kind, t.at, t.micro, t.part)
+            tensors = self.held.use(step, t.kind, t.at, t.micro, t.part)
             specs, payload = pack_tensors(tensors, i.codec)
             if i.also is not None:  # labels are exact, whatever codec the activations have
-                (labels,) = self.holding.use(step, i.also.kind, i.also.at, i.also.micro).values()
+                (labels,) = self.held.use(step, i.also.kind, i.also.at, i.also.micro).values()
                 label_specs, label_payload = pack_tensors({RIDING: labels})
                 specs, payload = specs + label_specs, payload + label_payload
         header = self._header(t, i.dest, step, specs, len(payload))
@@ -178,7 +178,7 @@ class Interpreter:
     def _forward(self, i: ins.Forward, step: int) -> None:
         runner = self.turns[i.layers, i.part] if i.part else self.runners[i.layers]
         kind = "in" if i.part else "act"
-        held = self.holding.use(step, kind, i.layers[0], i.micro, i.part)
+        held = self.held.use(step, kind, i.layers[0], i.micro, i.part)
         problem = nothing_missing(
             dict(held),
             {n: _shape(v.shape, v.batch_dim, i.samples) for n, v in runner.segment.inputs.items()},
@@ -197,22 +197,22 @@ class Interpreter:
             outputs = runner.forward(inputs, training=self.training, seed=seed)
         if self.training:
             self.saved[step, i.layers, i.micro] = (inputs, outputs)
-        self.holding.hold(step, "act", i.layers[1] + 1, i.micro, outputs, i.part)
+        self.held.hold(step, "act", i.layers[1] + 1, i.micro, outputs, i.part)
 
     def _stitch(self, i: ins.Stitch, step: int) -> None:
         def use(t: ins.Tensor) -> Values:
-            return self.holding.use(step, t.kind, t.at, t.micro, t.part)
+            return self.held.use(step, t.kind, t.at, t.micro, t.part)
 
         made = stitched(i, step, use, lambda t: self.slots.heard(step, t))
-        self.holding.hold(step, i.into.kind, i.into.at, i.into.micro, made, i.into.part)
+        self.held.hold(step, i.into.kind, i.into.at, i.into.micro, made, i.into.part)
 
     def _loss(self, i: ins.Loss, step: int) -> None:
         runner = next(r for r in self.trained.values() if r.segment.loss is not None)
         record = runner.segment.loss
         assert record is not None
-        held = self.holding.use(step, "act", self.job.layers, i.micro, i.part)
+        held = self.held.use(step, "act", self.job.layers, i.micro, i.part)
         output = held[record.inputs[0]]
-        target = self.holding.use(step, "target", 0, i.micro)["target"]
+        target = self.held.use(step, "target", 0, i.micro)["target"]
         leaf = output.detach().requires_grad_()
         share = i.samples / self.job.batch if record.reduction == "mean" else 1.0
         with torch.enable_grad():
@@ -220,17 +220,17 @@ class Interpreter:
         (gradient,) = torch.autograd.grad(loss, leaf)
         self.losses[step] = self.losses.get(step, 0.0) + loss.item()
         found = {record.inputs[0]: gradient}
-        self.holding.hold(step, "grad", self.job.layers, i.micro, found, i.part)
+        self.held.hold(step, "grad", self.job.layers, i.micro, found, i.part)
 
     def _backward(self, i: ins.Backward, step: int) -> None:
         inputs, outputs = self.saved.pop((step, i.layers, i.micro))
-        gradients = self.holding.use(step, "grad", i.layers[1] + 1, i.micro, i.part)
+        gradients = self.held.use(step, "grad", i.layers[1] + 1, i.micro, i.part)
         known = [n for n in gradients if n in outputs and outputs[n].requires_grad]
         torch.autograd.backward([outputs[n] for n in known], [gradients[n] for n in known])
         if i.layers in self._stashes:
             self._stashes[i.layers].settle(step)
         if i.layers[0] > 0:
-            self.holding.hold(step, "back" if i.part else "grad", i.layers[0], i.micro, {
+            self.held.hold(step, "back" if i.part else "grad", i.layers[0], i.micro, {
                 n: t.grad if t.grad is not None else torch.zeros_like(t)
                 for n, t in inputs.items() if t.requires_grad
             }, i.part)  # fmt: skip
@@ -239,7 +239,7 @@ class Interpreter:
         follows = i.replace and any(part.kind == "follow" for part in i.parts)
         own = self._followed(i.layers) if follows else self._gradients(i.layers)
         for part in i.parts:
-            theirs = self.holding.use(step, part.kind, part.at, part.micro)
+            theirs = self.held.use(step, part.kind, part.at, part.micro)
             if theirs.keys() != own.keys():
                 odd = sorted(theirs.keys() ^ own.keys())[:3]
                 raise WeftError(f"{part} of minibatch {step}: {', '.join(odd)} do not match")
@@ -292,7 +292,7 @@ class Interpreter:
         self._sums.pop(i.layers, None)
         if i.layers in self._stashes:
             self._stashes[i.layers].end(step)
-        self.holding.hold(step, "done", 0, 0, {})
+        self.held.hold(step, "done", 0, 0, {})
 
     def _share(self, i: ins.Share, step: int) -> None:
         t = i.into
@@ -300,12 +300,12 @@ class Interpreter:
             values = self.groups.share_row(i.group, i.scale)
         else:
             values = self.groups.share(i.group, i.codec)
-        self.holding.hold(step, t.kind, t.at, t.micro, values, t.part)
+        self.held.hold(step, t.kind, t.at, t.micro, values, t.part)
 
     def _blend(self, i: ins.Blend, step: int) -> None:
         own, came = i.own, []
         for t, weight in zip(i.parts, i.weights, strict=True):
-            values = self.holding.maybe(step, t.kind, t.at, t.micro, t.part)
+            values = self.held.maybe(step, t.kind, t.at, t.micro, t.part)
             if values is not None:
                 came.append((weight, values))
             elif i.total:
@@ -314,13 +314,13 @@ class Interpreter:
 
     def _keep(self, i: ins.Keep, step: int) -> None:
         t = i.part
-        values = self.holding.maybe(step, t.kind, t.at, t.micro, t.part)
+        values = self.held.maybe(step, t.kind, t.at, t.micro, t.part)
         if values is not None:
             self.groups.keep(i.group, values)
 
     def _emit(self, i: ins.Emit, step: int) -> None:
         start = time.monotonic()
-        self.emit(step, i.micro, self.holding.use(step, "act", i.at, i.micro))
+        self.emit(step, i.micro, self.held.use(step, "act", i.at, i.micro))
         self.span("emit", start, step, i.micro, "")
 
     def span(self, what: str, start: float, step: int, micro: int, label: str) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 import zenoh
 
 from weft.errors import WeftError
-from weft.runtime.node.assignment import Duty, failed
+from weft.runtime.node.assignment import Assignment, failed
 from weft.runtime.node.probe import probe_compute, probe_link
 from weft.runtime.node.prober import Prober
 from weft.runtime.node.tensors import Values
@@ -50,7 +50,7 @@ class Node(Closing):
         self.fabric = Fabric(self.session, group, name, scratch)
         self.prober = Prober(self.fabric, self._report, self._notice)
         self.bad_commands = 0
-        self.duty = Duty(name, self.fabric, self.prober, self._report, self._emit)
+        self.assignment = Assignment(name, self.fabric, self.prober, self._report, self._emit)
         self._queries: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._control = self.session.declare_queryable(
             keys.control(group, name), self._queries.put, complete=True
@@ -58,7 +58,7 @@ class Node(Closing):
         self._alive = self.session.liveliness().declare_token(keys.alive(group, name))
 
     def close(self) -> None:
-        self.duty.end("the node is closing")
+        self.assignment.end("the node is closing")
         self.prober.close()
         self.fabric.close()
         self.session.close()
@@ -101,13 +101,13 @@ class Node(Closing):
                 yield self._welcome()
                 return
             case msg.GetState():
-                yield from self.duty.state(command)
+                yield from self.assignment.state(command)
                 return
             case msg.GetTimeline():
-                yield self.duty.timeline(command, {"bad_commands": self.bad_commands})
+                yield self.assignment.timeline(command, {"bad_commands": self.bad_commands})
                 return
             case msg.Where():
-                yield self.duty.where(command.run)
+                yield self.assignment.where(command.run)
                 return
             case msg.ProbeCompute():
                 yield msg.Probed(gflops=probe_compute())
@@ -116,29 +116,29 @@ class Node(Closing):
                 yield probe_link(self.session, self.group, command)
                 return
             case msg.Assign(job=job):
-                self.duty.assign(job)
+                self.assignment.assign(job)
             case msg.Weights():
-                self.duty.take_weights(command)
+                self.assignment.take_weights(command)
             case msg.Prepare():
-                self.duty.prepare(command.run)
+                self.assignment.prepare(command.run)
             case msg.Run():
-                self.duty.start(command)
+                self.assignment.start(command)
             case msg.GoBack():
-                self.duty.go_back(command)
+                self.assignment.go_back(command)
             case msg.TestNetwork():
-                self.duty.own_job(command.run)
+                self.assignment.own_job(command.run)
                 self.prober.learn(command)
             case msg.ProbeServers():
-                self.duty.own_job(command.run)
+                self.assignment.own_job(command.run)
                 self.prober.ask(command)
             case msg.Echo():
                 pass
             case msg.Cancel():
-                if self.duty.has(command.run):
-                    self.duty.cancel(command.why)
+                if self.assignment.has(command.run):
+                    self.assignment.cancel(command.why)
             case msg.End():
-                if self.duty.has(command.run):
-                    self.duty.end("the run is over")
+                if self.assignment.has(command.run):
+                    self.assignment.end("the run is over")
         yield msg.Done()
 
     def _welcome(self) -> msg.Welcome:
@@ -149,11 +149,11 @@ class Node(Closing):
             cores=os.cpu_count() or 1,
             memory_mb=pages / 2**20,
             clock=time.monotonic(),
-            busy=self.duty.job.run if self.duty.job else "",
+            busy=self.assignment.job.run if self.assignment.job else "",
         )
 
     def _report(self, report: msg.Report) -> None:
-        job = self.duty.job
+        job = self.assignment.job
         if job is not None:
             self.session.put(
                 keys.report(self.group, job.run),
@@ -165,7 +165,7 @@ class Node(Closing):
         self.session.put(keys.notice(self.group, self.name), msg.pack(notice))
 
     def _emit(self, step: int, micro: int, values: Values) -> None:
-        job = self.duty.job
+        job = self.assignment.job
         if job is not None:
             specs, payload = pack_tensors(values)
             header = Header(job.run, job.version, step, "answer", job.layers, micro,

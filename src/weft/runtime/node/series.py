@@ -1,12 +1,12 @@
 """Which minibatches a device is to do: a series that may grow while it is at work.
 
-    leg = Leg(lag=3)
-    leg.begin(0, 50)
-    while (tick := leg.tick()) is not None: ...     # 0 .. 52: the last three ticks run the pipeline empty
-    leg.extend(50, 100)                             # from another thread: then there is no end at 50
+    series = Series(lag=3)
+    series.begin(0, 50)
+    while (tick := series.tick()) is not None: ...     # 0 .. 52: the last three ticks run the pipeline empty
+    series.extend(50, 100)                             # from another thread: then there is no end at 50
 
-What a device does at a tick depends on which minibatches the leg has. A leg that has begun to run
-empty therefore ends as it is, and the next minibatches are a leg of their own; other devices need not
+What a device does at a tick depends on which minibatches the series has. A series that has begun to run
+empty therefore ends as it is, and the next minibatches are a series of their own; other devices need not
 have ended theirs at the same place.
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 
 
-class Leg:
+class Series:
     """A series of minibatches first..last-1, and the ticks it takes."""
 
     def __init__(self, lag: int) -> None:

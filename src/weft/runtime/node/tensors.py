@@ -14,7 +14,7 @@ Values = Mapping[str, Tensor]
 Key = tuple[int, str, int, int, int]  # minibatch, kind, cut, micro-batch, part
 
 
-class Holding:
+class HeldTensors:
     """Tensors by minibatch and name. How often each is read follows from the program, so it is let
     go with its last read; what nobody reads is not kept at all.
     """

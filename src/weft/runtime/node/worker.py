@@ -22,7 +22,7 @@ from weft.program import instructions as ins
 from weft.runtime.node.groups import MEAN
 from weft.runtime.node.interpreter import Interpreter
 from weft.runtime.node.samples import Samples
-from weft.runtime.node.series import Leg
+from weft.runtime.node.series import Series
 from weft.runtime.node.snapshots import Snapshots
 from weft.runtime.node.tensors import Values
 from weft.runtime.wire.fabric import Fabric
@@ -48,7 +48,7 @@ class Worker(Interpreter):
     ) -> None:
         super().__init__(job, state, fabric, samples, emit)
         self.report = report
-        self.leg = Leg(max((i.lag for i in job.code), default=0))
+        self.series = Series(max((i.lag for i in job.code), default=0))
         self.done = -1  # the newest minibatch that is all done here
         self.cancelled: str | None = None  # why to stop, set from another thread
         self.overruns = 0  # instructions that took longer here than on the emulated device
@@ -66,9 +66,9 @@ class Worker(Interpreter):
             (i, self.do[type(i)], i.lag, isinstance(i, COMPUTE), pace)
             for i, pace in zip(self.job.code, paces, strict=True)
         ]
-        self.leg.begin(first, last)
-        while (tick := self.leg.tick()) is not None:
-            first, last = self.leg.first, self.leg.last
+        self.series.begin(first, last)
+        while (tick := self.series.tick()) is not None:
+            first, last = self.series.first, self.series.last
             for index, (instruction, do, lag, compute, pace) in enumerate(code):
                 step = tick - lag
                 if not first <= step < last:
@@ -121,7 +121,7 @@ class Worker(Interpreter):
         """A minibatch whose time was over: as if it had never been."""
         self.fabric.counts["left_out"] += 1
         self.losses.pop(step, None)
-        self.holding.forget(step)
+        self.held.forget(step)
         self.saved = {key: kept for key, kept in self.saved.items() if key[0] != step}
         for optimizer in self.optimizers.values():
             optimizer.zero_grad(set_to_none=True)

@@ -51,8 +51,11 @@ class Copies:
         self._parts: dict[int, dict[str, tuple[State, State]]] = {}  # minibatch -> device
         self._whole: dict[int, set[str]] = {}  # minibatch -> devices that have reported all of it
 
-    def take(self, kept: msg.Kept, wanted: Collection[str], place: Place) -> Copy | None:
-        """A piece of a report; the copy, where it was the last that was missing."""
+    def take(
+        self, kept: msg.Kept, wanted: Collection[str], place: Place, base: State
+    ) -> Copy | None:
+        """A piece of a report; the copy, where it was the last that was missing. What no device has is as
+        in `base`."""
         parts = self._parts.setdefault(kept.step, {})
         state = parts.setdefault(kept.device, ({}, {}))
         try:
@@ -64,7 +67,7 @@ class Copies:
             complete.add(kept.device)
         if not complete >= set(wanted):
             return None
-        whole: tuple[State, State] = {}, {}
+        whole: tuple[State, State] = base, {}
         place(parts, *whole)
         self.newest = Copy(kept.step + 1, *whole)
         self._forget_through(kept.step)

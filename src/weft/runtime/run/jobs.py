@@ -57,7 +57,7 @@ def job_of(
     spans = {(i.layers, 0) for i in code if isinstance(i, Update)}
     layers = sorted(spans | {(i.layers, i.part) for i in code if isinstance(i, Forward)})
     rounds = {r.layers: r for r in plan.rounds}
-    kept = (plan.swarm.every,) if plan.swarm else settings.keep_every
+    kept = ((plan.swarm.every,) if plan.swarm else ()) + settings.keep_every
     segments = tuple(
         swarm_segment(graph, plan, device, span[0])
         if plan.swarm

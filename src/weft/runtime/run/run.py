@@ -226,10 +226,13 @@ class Run(Dispatch):
                     self.outcome.answer(header, payload)
 
     def _take_copy(self, kept: msg.Kept) -> None:
-        if kept.version != self.plan.version or not self.recovery.goes_back:
+        wanted = self.recovery.goes_back or self.on_copy is not None
+        if kept.version != self.plan.version or not wanted:
             return
         holders = [d for d in self.working if any(s.state for s in self.segments(d))]
-        copy = self.copies.take(kept, holders, self.place)
+        # A swarm's units that nobody has stay as they were.
+        base = dict(self.initial) if self.plan.swarm else {}
+        copy = self.copies.take(kept, holders, self.place, base)
         if copy is not None and self.on_copy is not None:
             self.on_copy(copy)
 

@@ -86,7 +86,8 @@ class _Training:
             run.prepare(memory)
             if settings.trace is not None:
                 run.start_trace()
-            run.on_copy = lambda copy: self._save_copy(run, copy)
+            if self.folder and self.options.save_every:
+                run.on_copy = lambda copy: self._save_copy(run, copy)
             trained = self._train(run)
             timeline, nodes = run.timeline()
         result = TrainResult(
@@ -158,7 +159,8 @@ class _Training:
 
     def _save_copy(self, run: Run, copy: Copy) -> None:
         """A copy of the run's weights becomes a save, where one is due."""
-        if self.folder and self.options.save_every and copy.step % self.options.save_every == 0:
+        assert self.options.save_every is not None
+        if copy.step % self.options.save_every == 0:
             self._save(run, copy.step, self.work.complete(copy.state), copy.memory)
 
     def _save(

@@ -169,7 +169,7 @@ class Crew(Closing):
                 found.append(msg.unpack_reply(reply.ok.payload.to_bytes()))
             except BadMessage as error:
                 raise WeftError(f"{device} answered what cannot be read: {error}") from None
-        if not found and not isinstance(command, msg.GetState):
+        if not found or _is_cut_short(command, found[-1]):
             raise silent
         return found
 
@@ -183,6 +183,11 @@ class Crew(Closing):
             assert isinstance(welcome, msg.Welcome)
             best = min(best, (after - before, (before + after) / 2 - welcome.clock))
         return best[1]
+
+
+def _is_cut_short(command: msg.Command, last: msg.Reply) -> bool:
+    """A device that dies while it hands its state over has sent only the first pieces."""
+    return isinstance(command, msg.GetState) and not getattr(last, "last", True)
 
 
 def _next(answers: Answers, seconds: float, silent: LostDevice) -> Any:

@@ -227,6 +227,7 @@ class StatePiece(Struct, frozen=True, tag="piece"):
 
     data: bytes  # safetensors
     optimizer: bool = False
+    last: bool = False  # the last piece of an answer: without it the answer is not whole
 
 
 class At(Struct, frozen=True, tag="at"):
