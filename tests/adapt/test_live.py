@@ -57,6 +57,15 @@ def test_training_is_plain_training_while_cuts_move_and_workers_change(
     assert event["step"] == 10
 
 
+def test_a_worker_that_is_chosen_before_the_first_minibatch_is_asked_to_run(
+    go: Callable[..., Any], shared: LocalFleet, script: Any, subject: Subject
+) -> None:
+    """The run was prepared for e1 and begins with e2; e2 once got no word to begin."""
+    ran = go(shared, script(start=Setting("e2", 2)), 20, start=("e1", 2), deadline_s=5.0)
+    assert ran.kinds == ["worker_changed"]
+    same(ran.state, alone(subject, 20, MOMENTUM))
+
+
 def test_an_error_of_who_only_advises_is_an_event_and_training_goes_on(
     go: Callable[..., Any], shared: LocalFleet, subject: Subject, script: type[Any]
 ) -> None:

@@ -103,6 +103,7 @@ class Run(Dispatch):
                     fault = None
                 elif not self._began:
                     self._begin(first)
+                    begins = dict.fromkeys(self.working, first)  # perhaps of another plan
                 if min(begins.values(), default=last) < last:
                     begins = self._series(begins, last, on_progress)
                     faults = 0
