@@ -165,7 +165,7 @@ def _answers(name: str, path: Path) -> str:
 
 def dies(name: str) -> str:
     """Killed by force on the way: the run ends with all of its minibatches."""
-    with Faults().kill(18) as faults:
+    with Faults().kill(12) as faults:
         result = _faulty(name, faults, steps=60)
     return f"{faults.device} killed; {_recovered(result, name, faults)}"
 
@@ -173,7 +173,7 @@ def dies(name: str) -> str:
 def silent(name: str) -> str:
     """The device stays connected and says nothing. Who only waits for slots of time goes on without it."""
     slots = {"slot_ms": "20"} if registry.get(name).recovery == CLONE else {}
-    with Faults().silence(18) as faults:
+    with Faults().silence(12) as faults:
         result = _faulty(name, faults, steps=100 if slots else 60, options=slots)
         seen = kinds(result)
     if slots:
@@ -184,7 +184,7 @@ def silent(name: str) -> str:
 
 def comes_back(name: str) -> str:
     """Killed, and started again: it gets a part again, where the strategy has one for it."""
-    with Faults().kill(18).restart(40) as faults:
+    with Faults().kill(12).restart(25) as faults:
         result = _faulty(name, faults, steps=170)
     seen = kinds(result)
     if faults.had_part:

@@ -26,7 +26,6 @@ class Faults:
         self._enter, self._steps = LocalFleet.__enter__, Run.steps
         self.device = ""  # who had the fault
         self.had_part = False
-        self._by_progress = False
         self.fleet: LocalFleet
         self.run: Run
 
@@ -47,21 +46,20 @@ class Faults:
         return not self._script
 
     def feed(self, pairs: Any) -> Any:
-        """Samples of minibatch n; a fault of minibatch n comes before them. A set's name stays as it is."""
-        self._by_progress = isinstance(pairs, str)
-        if self._by_progress:
+        """The same samples; who feeds them looks whether a fault is due. A set's name stays as it is."""
+        if isinstance(pairs, str):
             return pairs
 
         def fed(step: int) -> Any:
-            self._reached(step)
+            self._look()
             return pairs(step)
 
         return fed
 
     def progress(self, step: Any) -> None:
-        """For runs whose devices open their samples themselves; wakes who has been silent long enough."""
-        if self._by_progress and step.what == "training":
-            self._reached(step.done)
+        """Looks whether a fault is due; wakes who has been silent long enough."""
+        if step.what == "training":
+            self._look()
         if any(event["kind"] == "device_silent" for event in self._events):
             self._wake()
 
@@ -69,14 +67,16 @@ class Faults:
     def _events(self) -> list[dict[str, Any]]:
         return self.run.events if hasattr(self, "run") else []
 
-    def _reached(self, step: int) -> None:
-        while self._script and self._script[0][0] <= step and self._may(self._script[0][1]):
+    def _look(self) -> None:
+        """A fault of minibatch n comes when a device has done n: samples alone are fed far ahead."""
+        done = max(self.run.outcome.done.values(), default=-1) if hasattr(self, "run") else -1
+        while self._script and self._script[0][0] <= done and self._may(self._script[0][1]):
             self._script.pop(0)[1]()
 
     def _may(self, act: Callable[[], None]) -> bool:
-        """A device comes back when its loss is known: samples are asked for some minibatches ahead."""
+        """A device comes back when its loss is known."""
         if act != self._restart or not self.had_part:
-            return hasattr(self, "run")
+            return True
         return any(event["kind"] == "device_lost" for event in self._events)
 
     def _choose(self) -> str:

@@ -103,6 +103,8 @@ def subject_of(strategy: Strategy) -> Subject:
         return Subject(CELL)
     if strategy.options.get("codec", "").endswith("always"):
         del exact["codec"]
+    if "devices" in strategy.options:  # else the whole network may well go to one server
+        exact["devices"] = "pi,nuc,cloud"
     return Subject(ROAMING if strategy.online is not None else TIERS, options=exact)
 
 
