@@ -135,3 +135,12 @@ def test_a_strategy_without_a_policy_says_so(make_task: Callable[..., Task]) -> 
 def test_what_cannot_be_imported_is_named() -> None:
     with pytest.raises(InputError, match=r"'weft\.nothing:x' cannot be imported"):
         resolve("weft.nothing:x")
+
+
+@pytest.mark.parametrize("key", ["route", "codec", "input_codec"])
+@pytest.mark.parametrize("name", ["all-device", "fedavg"])
+def test_a_wrong_codec_or_route_is_refused_also_where_nothing_is_sent(
+    key: str, name: str, make_task: Callable[..., Task]
+) -> None:
+    with pytest.raises(InputError, match=f"--set {key}=nobody is not allowed"):
+        make_plan(name, make_task(**{key: "nobody"}))

@@ -66,6 +66,12 @@ def _mathematics(it: Planned, module: nn.Module) -> Mathematics:
         return how
     if any(isinstance(i, Miss) for code in it.program.code.values() for i in code):
         return how
+    there = {(m.slot, m.source, m.dest) for m in swarm.messages if 0 < m.slot <= swarm.depth}
+    back = {
+        (m.slot - swarm.depth, m.dest, m.source) for m in swarm.messages if m.slot > swarm.depth
+    }
+    if it.draw.mode == "train" and there != back:
+        return how  # a gradient that is not worth its packets is not sent
     return "exact" if {it.plan.codec, it.plan.input_codec} == {"none"} else "near"
 
 

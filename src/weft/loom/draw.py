@@ -26,7 +26,7 @@ from weft.plans.plan import Mode
 
 Feature = Literal["", "adapt", "resume", "plan file", "trace"]
 MISTAKES = 0.05  # how often an option has a wrong value
-WRONG = ("", "-1", "0", "1.5", "nobody", "none,", "1/0", "999999999999")
+WRONG = ("", "-1", "0", "1.5", "nobody", "none,", "999999999999")
 FEATURES: tuple[Feature, ...] = ("adapt", "resume", "plan file", "trace")
 
 

@@ -16,6 +16,7 @@ import time
 import msgspec
 
 from weft.errors import InputError
+from weft.plans import options
 from weft.plans.derive import check_profile
 from weft.plans.plan import Plan
 from weft.plans.plugins import from_file, load_plugins, named_before
@@ -111,6 +112,8 @@ def _check(chosen: Strategy, task: Task) -> None:
                 f"--set {key}={value}: strategy {chosen.name} has no option {key!r};{hint} "
                 f"it has: {', '.join(chosen.options)}"
             )
+    for read in (options.route, options.codec, options.input_codec):
+        read(task)  # also where a strategy sends nothing that it would act on
     if task.batch < 1:
         raise InputError(f"batch = {task.batch} is not allowed; it must be 1 or more")
     task.fleet.device(task.source)

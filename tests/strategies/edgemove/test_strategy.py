@@ -153,3 +153,14 @@ def test_what_cannot_be_cut_or_reached_is_an_error_that_says_so(make_task: MakeT
         make_plan("edgemove+", make_task(fleet=STREET, speeds=SPEEDS, codecs="some"))
     with pytest.raises(InputError, match="not for infer"):
         make_plan("edgemove", make_task(fleet=STREET, speeds=SPEEDS, mode="infer"))
+
+
+@pytest.mark.parametrize("strategy", ["edgemove", "edgemove+", "device-cloud", "pipedream-e"])
+@pytest.mark.parametrize("option", ["labels", "standby"])
+def test_a_wrong_value_does_not_wait_for_the_run(
+    strategy: str, option: str, make_task: MakeTask
+) -> None:
+    """Also where edgemove+ stays at home and neither of them acts."""
+    task = make_task(fleet=STREET, speeds=SPEEDS, **{option: "nobody"})
+    with pytest.raises(InputError, match=f"--set {option}=nobody is not allowed"):
+        make_plan(strategy, task)

@@ -33,6 +33,7 @@ IN_FLIGHT = {
     "standby": "auto | none | NAME: a server that keeps a copy of the worker's layers, in a live run",
 }
 SEED = {"seed": "which random server: a whole number from 1 up"}
+LABELS = ("worker", "home")
 TWO = 2  # PipeDream's count for two stages
 LIVE = "weft.strategies.edgemove.online.live"
 # Gradients are some updates old. A live run hears of a silent worker, because its look does not come.
@@ -101,6 +102,9 @@ def cuttable(task: Task, name: str) -> Costs:
             f"strategy {name} cuts the network once; {task.profile.model} has only one layer: "
             "use all-device"
         )
+    # Both are read again where they act; a wrong one must not wait for that.
+    options.choice(task, "labels", LABELS, LABELS[0])
+    options.choice(task, "standby", ("auto", "none", *task.fleet.names), "auto")
     return Costs(task)
 
 
@@ -152,7 +156,7 @@ def split_plan(task: Task, name: str, costs: Costs, worker: str, cut: int, in_fl
     seconds = float(period(fleet_stages(task, costs, worker), in_flight)[cut - 1])
     last = costs.layers - 1
     owners = [task.source] * cut + [worker] * (costs.layers - cut)
-    if options.choice(task, "labels", ("worker", "home"), "worker") == "home" and cut < last:
+    if options.choice(task, "labels", LABELS, LABELS[0]) == "home" and cut < last:
         owners[last] = task.source
     return msgspec.structs.replace(
         layer_plan(task, name, owners),
