@@ -21,11 +21,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from weft.runtime.run.coordinator import Coordinator
 
-from weft import api, zoo
+from weft import zoo
 from weft.fleet.fleet import Device, Fleet, Link, Medium
 from weft.graph.capture import capture, capture_loss, state_of
+from weft.planning.decide import decide
+from weft.planning.task import make_task
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Part, Plan, Shard
 from weft.program.liveness import resting
@@ -33,6 +34,7 @@ from weft.program.lower.lower import lower
 from weft.program.memory import memory_of
 from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.run.jobs import Settings
+from weft.runtime.run.run import Run
 
 MB = 1e6
 STEPS = 5
@@ -103,9 +105,9 @@ CASES = {
 def plan_of(case: Case, graph: Any) -> Plan:
     profile = derive_profile(graph, FLEET)
     if case.what == "coopai+":
-        task = api.make_task(derive_profile(graph, STAR), STAR, batch=case.batch, mode="infer",
+        task = make_task(derive_profile(graph, STAR), STAR, batch=case.batch, mode="infer",
                              graph=graph)  # fmt: skip
-        return api.decide("coopai", task)
+        return decide("coopai", task)
     last = len(graph.layers) - 1
     fields = {"mode": "train", **case.fields}
     return Plan(
@@ -141,7 +143,7 @@ def measure(case: Case) -> list[tuple[str, float, float]]:
     with LocalFleet(NAMES) as local:
         local.crew.wait_for(local.names, 120.0)
         settings = Settings(scratch=local.scratch, same_clock=True, deadline_s=120.0)
-        with Coordinator(local.crew, plan, graph, state_of(module), settings, feed) as run:
+        with Run(local.crew, plan, graph, state_of(module), settings, feed) as run:
             run.prepare()
             pids = {name: local.processes[name].pid for name in plan.devices}
             before = {name: resident(pid, "VmRSS") for name, pid in pids.items()}

@@ -163,7 +163,7 @@ def test_compare_json_has_the_documented_shape_best_first(folder: Path) -> None:
 
 
 def test_compare_names_what_is_impossible_and_why_below_the_table(folder: Path) -> None:
-    small = FLEET.replace("memory_mb = 1024", "memory_mb = 2")
+    small = FLEET.replace("memory_mb = 1024", "memory_mb = 4")
     (folder / "fleet.toml").write_text(small)
     line = "compare three -f fleet.toml -p profile.json --strategies all-device,all-cloud"
     *_, last = document(f"{line} --json")["rows"]

@@ -14,11 +14,10 @@ from math import prod
 
 from weft.errors import InputError
 from weft.graph.network import Graph
+from weft.graph.operators.table import operator_named
 from weft.plans.plan import Plan
 from weft.plans.task import Task
 from weft.program.lower.layout import layout_of
-
-NORM = "aten.batch_norm.default"
 
 
 def enough_for_norms(plan: Plan, graph: Graph | None) -> bool:
@@ -60,6 +59,9 @@ def _narrow_layer(graph: Graph) -> str | None:
     """The first layer with a batch norm of one value per channel and sample."""
     for layer in graph.layers:
         for node in layer.nodes:
-            if node.op == NORM and prod(graph.values[node.name].shape[2:]) == 1:
+            if (
+                operator_named(node.op).normalises_batch
+                and prod(graph.values[node.name].shape[2:]) == 1
+            ):
                 return layer.name
     return None

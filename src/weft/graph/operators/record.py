@@ -49,6 +49,11 @@ class Operator:
     training_only: bool = False  # left out when the network only infers
 
     @property
+    def normalises_batch(self) -> bool:
+        """Whether it normalises by the statistics of the samples at hand, in training."""
+        return self.training_flag is not None and not self.random
+
+    @property
     def elementwise(self) -> bool:
         """Whether one place of the result comes from that place of each operand alone."""
         return self.units == "elementwise"
