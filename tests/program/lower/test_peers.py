@@ -8,7 +8,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weft.runtime.run.workload.peer_timeline import round_seconds
 
 from weft.errors import InputError
 from weft.fleet.fleet import Device, Fleet, Medium
@@ -21,6 +20,7 @@ from weft.program.lower.peers import chunks
 from weft.program.memory import memory_bytes
 from weft.program.program import Program
 from weft.program.validate import check_flow, show
+from weft.runtime.run.workload.peer_timeline import round_seconds
 from weft.simulate.price import price
 from weft.simulate.simulate import simulate
 
