@@ -6,7 +6,9 @@ Every case runs emulated nodes, one process per device, unpaced, for a few minib
 `weft.program.memory`'s need less the weights that a prepared node holds already; `measured` is the peak
 resident memory (VmHWM) of the node's process above its resident memory when it was prepared. Nodes return
 freed memory to the system (MALLOC_ARENA_MAX=1, a small MALLOC_TRIM_THRESHOLD_) unless --default-malloc is
-given: glibc keeps what was freed, and a peak then holds memory of no use.
+given: glibc keeps what was freed, and a peak then holds memory of no use. The samples come from this
+process, a few minibatches ahead (`fed`, at the source); they are no part of the plan and are added to
+its need.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from torch import Tensor, nn
 from weft import zoo
 from weft.fleet.fleet import Device, Fleet, Link, Medium
 from weft.graph.capture import capture, capture_loss, state_of
+from weft.graph.optimizer import Optimizer
 from weft.planning.decide import decide
 from weft.planning.task import make_task
 from weft.plans.derive import derive_profile
@@ -33,6 +36,7 @@ from weft.program.liveness import resting
 from weft.program.lower.lower import lower
 from weft.program.memory import memory_of
 from weft.runtime.emulate.local import LocalFleet
+from weft.runtime.run.feeder import FEED_BYTES, LEAST
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.run import Run
 
@@ -140,9 +144,17 @@ def measure(case: Case) -> list[tuple[str, float, float]]:
     def feed(step: int) -> tuple[dict[str, Tensor], Tensor | None]:
         return {graph.inputs[0]: x}, y if plan.mode == "train" else None
 
+    minibatch = case.batch * plan.profile.input_bytes
+    ahead = max(LEAST + program.max_lag, FEED_BYTES // minibatch)
+    fed = {plan.source: min(STEPS, ahead) * minibatch - minibatch}
     with LocalFleet(NAMES) as local:
         local.crew.wait_for(local.names, 120.0)
-        settings = Settings(scratch=local.scratch, same_clock=True, deadline_s=120.0)
+        settings = Settings(
+            Optimizer(plan.optimizer, lr=1e-4),
+            scratch=local.scratch,
+            same_clock=True,
+            deadline_s=120.0,
+        )
         with Run(local.crew, plan, graph, state_of(module), settings, feed) as run:
             run.prepare()
             pids = {name: local.processes[name].pid for name in plan.devices}
@@ -151,7 +163,10 @@ def measure(case: Case) -> list[tuple[str, float, float]]:
                 Path(f"/proc/{pid}/clear_refs").write_text("5")
             run.steps(0, STEPS)
             peaks = {name: resident(pid, "VmHWM") for name, pid in pids.items()}
-    return [(name, (need[name] - rests[name]) / MB, peaks[name] - before[name]) for name in pids]
+    return [
+        (name, (need[name] - rests[name] + fed.get(name, 0)) / MB, peaks[name] - before[name])
+        for name in pids
+    ]
 
 
 def main() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
-from weft.graph.network import Node, Ref, State, Value
+from weft.dtypes import DTYPE_BYTES
+from weft.graph.network import Node, Ref, State, Value, refs
 from weft.graph.operators.table import operator_named
 
 
@@ -24,7 +25,43 @@ def forward_flops(node: Node, values: Mapping[str, Value], state: Mapping[str, S
     return rule(values[node.name].shape, shape) if rule is not None else 0.0
 
 
-def saved_bytes(node: Node, values: Mapping[str, Value]) -> int:
-    """Bytes per sample that a node's result occupies until the backward pass; views are free."""
-    value = values.get(node.name)
-    return value.bytes if value is not None and not operator_named(node.op).view else 0
+def kept_values(nodes: Sequence[Node]) -> frozenset[str]:
+    """The values that stay in memory until the backward pass; a view keeps what it is a view of."""
+    kept: set[str] = set()
+    for node in reversed(nodes):
+        record = operator_named(node.op)
+        shares = record.view and not _copies(node)
+        if record.keeps in ("result", "both") and not record.view:
+            kept.add(node.name)
+        if record.keeps in ("inputs", "both") or (shares and node.name in kept):
+            kept.update(refs(node))
+    return frozenset(kept)
+
+
+def saved_bytes(node: Node, values: Mapping[str, Value], kept: Collection[str]) -> int:
+    """Bytes per sample that a node leaves until the backward pass; views are free."""
+    value, record = values.get(node.name), operator_named(node.op)
+    if value is None or (record.view and not _copies(node)):
+        return 0
+    size = value.bytes if node.name in kept else 0
+    if node.op.startswith(("aten.max_pool", "aten.adaptive_max_pool")):  # an index of 8 bytes each
+        size += 8 * (value.bytes // DTYPE_BYTES[value.dtype])
+    elif node.op.startswith("aten.dropout"):  # what was dropped
+        size += value.bytes
+    elif record.drop_probability is not None:
+        size += _attention_bytes(node, values, record.drop_probability)
+    return size
+
+
+def _copies(node: Node) -> bool:
+    """Whether a view really is a copy: `contiguous` is captured where something was turned."""
+    return node.op.startswith("aten.contiguous")
+
+
+def _attention_bytes(node: Node, values: Mapping[str, Value], drop: int) -> int:
+    """Attention with dropout keeps its matrix: after the softmax, what was dropped, and what is left."""
+    query, key = (values.get(a.name) if isinstance(a, Ref) else None for a in node.args[:2])
+    probability = node.args[drop] if drop < len(node.args) else 0.0
+    if query is None or key is None or not isinstance(probability, float) or not probability:
+        return 0
+    return 3 * (query.bytes // query.shape[-1]) * key.shape[-2]

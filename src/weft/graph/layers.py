@@ -9,9 +9,9 @@ two uses of one parameter, or carry a tensor whose samples cannot be told apart.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from weft.graph.costs import forward_flops, saved_bytes
+from weft.graph.costs import forward_flops, kept_values, saved_bytes
 from weft.graph.network import Arg, Atom, Layer, Node, Ref, State, Value, refs
 from weft.graph.operators.table import operator_named
 
@@ -48,9 +48,11 @@ def group_layers(
     ordered = [groups[d] for d in sorted(groups)]
     ordered = _join(ordered, inputs, output, values, state)
     layers = []
+    kept = kept_values(nodes) | {output}
     for index, group in enumerate(ordered):
         body = _with_constants(group, constants or {}, index, values)
-        layers.append(_layer(body, index, values, state, modules, _owned(ordered, index, state)))
+        owned = _owned(ordered, index, state)
+        layers.append(_layer(body, index, values, state, modules, owned, kept))
     return layers
 
 
@@ -185,6 +187,7 @@ def _layer(
     state: Mapping[str, State],
     modules: Mapping[str, str],
     owned: list[str],
+    kept: Collection[str],
 ) -> Layer:
     named = (n for n in nodes if operator_named(n.op).weighted and modules.get(n.name))
     weighted = next(named, None)
@@ -194,5 +197,5 @@ def _layer(
         nodes=nodes,
         state=list(dict.fromkeys([*owned, *constants_state])),
         forward_flops=sum(forward_flops(node, values, state) for node in nodes),
-        saved_bytes=sum(saved_bytes(node, values) for node in nodes),
+        saved_bytes=sum(saved_bytes(node, values, kept) for node in nodes),
     )

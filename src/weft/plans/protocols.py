@@ -10,18 +10,12 @@ strategy of your own may write "package.module:attribute" instead, which is impo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from enum import Enum
-from typing import TYPE_CHECKING, Literal, Protocol
+from collections.abc import Callable
+from typing import Literal, Protocol
 
 from weft.plans.online import Online, OnlineRequest
 from weft.plans.plan import Plan
 from weft.plans.task import Task
-
-if TYPE_CHECKING:  # imports torch, which planning does without
-    from torch import Tensor, nn
-
-    from weft.graph.network import Graph
 
 # What a run may be asked beside training or answering: the columns of `weft strategies --features`.
 Feature = Literal[
@@ -47,16 +41,6 @@ Decide = Callable[[Task], Plan]
 MakeOnline = Callable[[OnlineRequest], Online]
 
 
-class DeviceEvent(str, Enum):
-    """What may happen to a device while it has a part in a run."""
-
-    DEAD = "dead"  # its connection closed, or its process is gone
-    SILENT = "silent"  # connected, but no heartbeat
-    SLOW = "slow"  # heartbeats, but no progress
-    CUT_OFF = "cut off"  # heard by the run, not by its neighbour
-    BACK = "back"
-
-
 class Strategy(Protocol):
     """What the rest of Weft may ask of a strategy; `registry.Strategy` is the record."""
 
@@ -70,35 +54,3 @@ class Strategy(Protocol):
     def workload(self) -> str: ...
     @property
     def recovery(self) -> str: ...
-
-
-class Workload(Protocol):
-    """What is trained: one network, or one for every device."""
-
-    def graph(self, device: str) -> Graph:
-        """The network that a device has a part of."""
-        ...
-
-    def state(self, device: str) -> Mapping[str, Tensor]:
-        """The weights that a device begins with."""
-        ...
-
-    def data(self, device: str) -> object:
-        """Which samples a device feeds; None where it feeds none."""
-        ...
-
-    def result(self, states: Mapping[str, Mapping[str, Tensor]]) -> nn.Module:
-        """The user's network, put together from what every device has at the end."""
-        ...
-
-
-class Recovery(Protocol):
-    """What is done about a device that is lost."""
-
-    def after(self, plan: Plan, lost: frozenset[str], event: DeviceEvent) -> Plan:
-        """The plan to go on with, one version later; WeftError where nobody can go on."""
-        ...
-
-    def resume(self, plan: Plan) -> int:
-        """The first minibatch that has to be done under that plan, perhaps again."""
-        ...

@@ -91,18 +91,19 @@ class Sizes:
         return self._by_layers(i, self._saved) * i.samples
 
     def working(self, i: Forward | Backward) -> int:
-        """What one layer needs while it is computed: its input, its output, or what lies between."""
-        if i.layers in self._rounds:
-            turn = self._rounds[i.layers][i.part]
-            return sum(strip.size for strip in (*turn.takes, *turn.gives)) * i.samples
+        """What one layer needs while it is computed: its input, its output and what lies between, or their
+        gradients."""
         first, last = i.layers
         cut = self.profile.cut_bytes
         layers = range(first, last + 1)
         shares = i.work or (1.0,) * len(layers)
         most = max(
-            round(share * max(cut(m) + cut(m + 1), self._saved[m]))
+            round(share * (cut(m) + cut(m + 1) + self._saved[m]))
             for m, share in zip(layers, shares, strict=True)
         )
+        if i.layers in self._rounds:  # what stands around the layers, where that is more
+            turn = self._rounds[i.layers][i.part]
+            most = max(most, sum(strip.size for strip in (*turn.takes, *turn.gives)))
         return most * i.samples
 
     def group(self, group: int) -> int:

@@ -21,6 +21,10 @@ Function = Callable[..., Any]
 # reshape: the same numbers in another shape
 Units = Literal["elementwise", "per_channel", "dense", "channels", "reshape"]
 
+# What stays in memory until the backward pass: the values that it reads, its result, both or neither; of a
+# maximum also where it was, of dropout what was dropped, of attention with dropout its matrix three times.
+Keeps = Literal["inputs", "result", "both", "neither"]
+
 
 @dataclass(frozen=True)
 class Operator:
@@ -36,6 +40,7 @@ class Operator:
     flops: Flops | None = None  # floating-point operations; None: counted as nothing
     weighted: bool = False  # a new layer begins where it reads a parameter
     view: bool = False  # its result shares memory with its first argument, and costs none
+    keeps: Keeps = "result"  # what autograd keeps of it for the backward pass
     rows: Rows | None = None  # how rows of its result come from rows of maps; None: from all rows
     units: Units | None = None  # None: units of its result do not stand alone
     gives_sizes: bool = (

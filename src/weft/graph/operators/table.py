@@ -10,12 +10,13 @@ fields. `conv3d` means PyTorch's `aten.conv3d.default`, `add.Tensor` means `aten
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from weft.errors import InputError
 from weft.graph.operators import flops, rows
 from weft.graph.operators.calls import COUNTER, GETITEM
-from weft.graph.operators.record import Operator
+from weft.graph.operators.record import Keeps, Operator
 
 
 def _alike(names: str, **fields: Any) -> Iterator[Operator]:
@@ -123,7 +124,27 @@ _RECORDS: tuple[Operator, ...] = (
     Operator(COUNTER, direct="torch.Tensor.add_", training_only=True),
 )  # fmt: skip
 
-OPERATORS: dict[str, Operator] = {record.name: record for record in _RECORDS}
+# What autograd keeps, by PyTorch's names without overloads; the result where nothing is said here.
+_KEEP_INPUTS = """
+    conv1d conv2d conv3d conv_transpose1d conv_transpose2d linear matmul mm bmm addmm baddbmm embedding
+    batch_norm layer_norm group_norm instance_norm max_pool1d max_pool2d avg_pool1d avg_pool2d
+    adaptive_avg_pool1d adaptive_avg_pool2d gelu silu hardswish hardsigmoid hardtanh relu6 leaky_relu
+    mul div pow square abs sin cos log
+"""
+_KEEP_NEITHER = "add sub neg cat mean sum dropout pad clone"
+_KEEPS: dict[str, Keeps] = {
+    **dict.fromkeys(_KEEP_INPUTS.split(), "inputs"),
+    **dict.fromkeys(_KEEP_NEITHER.split(), "neither"),
+    "scaled_dot_product_attention": "both",
+}
+
+
+def _with_keeps(record: Operator) -> Operator:
+    kind = record.name.split(".")[1] if record.name.startswith("aten.") else record.name
+    return replace(record, keeps=_KEEPS.get(kind, record.keeps))
+
+
+OPERATORS: dict[str, Operator] = {record.name: _with_keeps(record) for record in _RECORDS}
 
 
 def operator_named(name: str) -> Operator:

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 import msgspec
 
 from weft.codecs.registry import coded_bytes
+from weft.dtypes import DTYPE_BYTES
 from weft.graph.network import Blank
 from weft.plans.delivery import believed
 from weft.plans.plan import Plan
@@ -47,7 +48,6 @@ from weft.program.lower.sends import codec_at
 from weft.program.lower.swarm_units import check_swarm, held_of, holders_of, read_by
 from weft.program.program import Program
 
-DTYPE_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 UNIT_DIM = 1
 
 
