@@ -206,11 +206,9 @@ def _recovered(result: TrainResult, name: str, faults: Faults) -> str:
     if faults.had_part:
         check("device_lost" in seen, f"nobody noted the loss of {faults.device}: {seen}")
         check(record.workload == PEERS or "recovered" in seen, f"nobody recovered: {seen}")
-    done = faults.run.outcome.done[result.plan.source]
-    check(done == result.steps - 1, f"{result.plan.source} ended with minibatch {done}")
-    if (
-        record.recovery == CLONE
-    ):  # what was not reported of lost units is lost: no equality is promised
+    done = max(faults.run.outcome.done.values())  # where nobody waits, some end earlier than others
+    check(done == result.steps - 1, f"the run ended with minibatch {done}")
+    if not record.exact:  # what was in flight, or not yet reported, may be lost or done twice
         return f"{seen}"
     return f"{is_whole(result, name, REPLANNED)}; {seen}"
 

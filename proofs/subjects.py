@@ -119,7 +119,7 @@ def alone(steps: int, loss: Loss = nn.functional.cross_entropy) -> dict[str, Ten
     for step in range(steps):
         x, y = pairs(step)
         optimizer.zero_grad()
-        loss(module(x), y).backward()
+        loss(module(x), y).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     return {name: tensor.detach() for name, tensor in module.state_dict().items()}
 

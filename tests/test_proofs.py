@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
-from proofs import docs
+from proofs import docs, matrix
 from proofs.book import Book, Outcome, table
 from proofs.case import Case, tenth
+from proofs.worker import Worker
 
 
 def cases(count: int, digest: str = "now", promised: bool = True) -> list[Case]:
@@ -33,6 +35,20 @@ def test_what_passed_with_other_code_is_tried_again(tmp_path: Path) -> None:
     book.add(Outcome("matrix", "case 0", "before", "passed", 1.0))
     assert len(book.due(cases(1))) == 1
     assert Book(book.path, fresh=True).due(cases(1, "before"))
+
+
+def test_a_case_that_takes_too_long_has_failed_and_the_next_one_gets_a_new_process() -> None:
+    case = next(
+        case for case in matrix.cases() if case.name == "coopai: comes back"
+    )  # it is refused
+    worker = Worker()
+    try:
+        hasty = worker.tried(dataclasses.replace(case, limit_s=0.0))
+        assert hasty.verdict == "failed"
+        assert "no end after" in hasty.says
+        assert worker.tried(case).verdict == "passed"
+    finally:
+        worker.close()
 
 
 def test_a_tenth_is_the_same_for_the_same_seed_and_holds_only_promises() -> None:
