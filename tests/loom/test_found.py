@@ -1,0 +1,33 @@
+"""Draws that failed once, made small: each tells what was wrong, and holds now."""
+
+from __future__ import annotations
+
+import pytest
+
+from weft.loom.checks import examine
+from weft.loom.draw import from_text
+
+FOUND = {
+    # The word that a minibatch is done waited behind samples on the same medium, so that the first eight
+    # minibatches seemed faster than the gateway computes.
+    "a price below the busiest device": (
+        '{"net":{"kind":"profile","layers":6,"seed":900967,"classes":1},"fleet":{"device":'
+        '[{"name":"gw","tier":"edge","gflops":42.995},{"name":"m0","gflops":3.0}],"medium":'
+        '[{"name":"wifi","gateway":"gw","members":["m0"],"mbps":4.7}]},"strategy":"chain",'
+        '"batch":4,"options":{"input_codec":"int8"}}'
+    ),
+    # The period of the pipeline knows nothing of a last layer at home.
+    "edgemove+ slower than edgemove": (
+        '{"net":{"kind":"profile","layers":3,"seed":793268,"classes":1},"fleet":{"device":'
+        '[{"name":"d0","gflops":0.3},{"name":"d1","tier":"edge","gflops":2.0}],"link":'
+        '[{"between":["d1","d0"],"up_mbps":90.0,"down_mbps":0.1}]},"strategy":"edgemove+",'
+        '"options":{"labels":"home"}}'
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FOUND)
+def test_what_failed_once_holds_now(what: str) -> None:
+    outcome = examine(from_text(FOUND[what]))
+    assert outcome.plan is not None, outcome.refused
+    assert not outcome.violations
