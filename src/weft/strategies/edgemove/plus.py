@@ -11,9 +11,11 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from weft.codecs.registry import CODECS, CodecName
+from weft.errors import WeftError
 from weft.plans import options
 from weft.plans.plan import Plan
 from weft.plans.strategy import strategy
@@ -26,6 +28,7 @@ from weft.strategies.edgemove.strategy import (
     LIVE,
     ONLINE,
     cuttable,
+    edgemove,
     fleet_stages,
     split_plan,
     workers,
@@ -56,6 +59,23 @@ class Found(NamedTuple):
     **ONLINE,
 )
 def edgemove_plus(task: Task) -> Plan:
+    """By the period of the pipeline, and never slower than edgemove with the same codec."""
+    plan = by_period(task)
+    if task.options.get("labels") != "home":
+        return plan
+    try:
+        faithful = edgemove(
+            dataclasses.replace(task, options={**task.options, "codec": plan.codec})
+        )
+    except WeftError:
+        return plan  # this fleet has no edge server
+    # The period knows nothing of a last layer that stays at home with its labels.
+    if task.price(faithful) < task.price(plan) * (1 - 1e-9):
+        return msgspec.structs.replace(faithful, strategy="edgemove+")
+    return plan
+
+
+def by_period(task: Task) -> Plan:
     choose = options.choice(task, "codecs", ("none", "all"), "none") == "all"
     codecs: tuple[CodecName, ...] = tuple(CODECS) if choose else (options.codec(task),)
     cuttable(task, "edgemove+")
