@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import weft
+from weft.adapt.train import train as train_on_fleet
+from weft.api import plan as plan_network
 from weft.codecs.registry import codec_named
 from weft.errors import InputError, WeftError
 from weft.fleet.trace import Trace
@@ -43,6 +44,7 @@ from weft.program.lower.lower import lower
 from weft.program.timeline import Timeline
 from weft.runtime.emulate.forked import CannotFork, get_server
 from weft.runtime.emulate.local import LocalFleet
+from weft.runtime.run.serve import serve
 
 DEADLINE_S = 20.0
 SET = "digits"  # that every device can open: peers need one
@@ -121,7 +123,7 @@ def _train(draw: Draw) -> Ran:
 
     def train(**more: Any) -> Any:
         model = module_of(draw.net)
-        return weft.train(
+        return train_on_fleet(
             model, samples, loss_of(draw.loss), **{**given, "steps": draw.steps, **more}
         )
 
@@ -143,7 +145,7 @@ def _train(draw: Draw) -> Ran:
 def _plan_file(draw: Draw) -> Plan:
     """The plan, through a file."""
     example = minibatch(draw.net, draw.loss, 2, draw.seed, 0)[0]
-    plan = weft.plan(
+    plan = plan_network(
         module_of(draw.net), example, draw.fleet, strategy=draw.strategy, batch=draw.batch,
         mode=draw.mode, options=draw.options, optimizer=draw.optimizer,
     )  # fmt: skip
@@ -159,7 +161,7 @@ def _infer(draw: Draw) -> Ran:
         minibatch(draw.net, draw.loss, draw.batch, draw.seed, n)[0] for n in range(draw.steps)
     ]
     plan = _plan_file(draw) if draw.feature == "plan file" else None
-    with weft.serve(
+    with serve(
         module, torch.zeros(2, *draw.net.shape), draw.fleet, strategy=draw.strategy, plan=plan,
         batch=draw.batch, options=draw.options, local=True, deadline=DEADLINE_S,
     ) as net:  # fmt: skip
