@@ -57,6 +57,7 @@ def sources_digest(folder: Path) -> str:
 
 
 def package_folder() -> Path:
+    """The folder of Weft's own sources."""
     return Path(__file__).parents[1]
 
 

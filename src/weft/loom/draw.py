@@ -126,10 +126,12 @@ def draw_trace(rng: random.Random, fleet: Fleet) -> tuple[Moment, ...]:
 
 
 def as_text(drawn: Draw) -> str:
+    """A draw as one line of JSON, for a command."""
     return msgspec.json.encode(drawn).decode()
 
 
 def from_text(text: str) -> Draw:
+    """The draw that a line of JSON describes."""
     try:
         return msgspec.json.decode(text, type=Draw)
     except msgspec.MsgspecError as error:

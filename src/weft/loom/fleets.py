@@ -21,6 +21,7 @@ FAST_MBPS = (1000.0, 4000.0)
 
 
 def draw_fleet(rng: random.Random, kind: str, small: bool = False) -> Fleet:
+    """A random fleet: devices, links, media, tiers and memory."""
     if rng.random() < ANOTHER:
         kind = rng.choice(KINDS)
     count = rng.choice((1, 2, 3, 3) if small else (1, 2, 3, 3, 4, 5, 6, 8, 12))

@@ -37,6 +37,8 @@ def own_folder() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Here:
+    """The processes, folders and threads that there are at a moment."""
+
     processes: frozenset[int]
     folders: frozenset[str]
     threads: int
@@ -87,6 +89,7 @@ def descendants() -> frozenset[int]:
 
 
 def command_of(pid: int) -> str:
+    """The command line of a process, as far as it can be read."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
     except OSError:

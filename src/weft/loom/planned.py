@@ -18,6 +18,8 @@ from weft.program.timeline import Timeline
 
 
 class Violation(Struct, frozen=True):
+    """Something that must always hold and did not."""
+
     check: str
     says: str
 

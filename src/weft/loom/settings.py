@@ -33,6 +33,7 @@ def fitting(strategy: Strategy) -> str:
 
 
 def searches_long(strategy: Strategy) -> bool:
+    """Whether a strategy needs small instances to stay quick."""
     return LONG_SEARCH in strategy.options
 
 

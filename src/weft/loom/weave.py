@@ -37,6 +37,8 @@ class Failure:
 
 @dataclass
 class Report:
+    """What a series of draws gave."""
+
     counts: Counter[str] = field(default_factory=Counter)
     refusals: Counter[str] = field(default_factory=Counter)
     violations: Counter[str] = field(default_factory=Counter)
@@ -148,4 +150,5 @@ def reason_class(message: str) -> str:
 
 
 def to_stderr(text: str) -> None:
+    """Shows progress to people."""
     print(text, file=sys.stderr, flush=True)

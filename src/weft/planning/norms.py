@@ -21,10 +21,12 @@ from weft.program.lower.layout import layout_of
 
 
 def enough_for_norms(plan: Plan, graph: Graph | None) -> bool:
+    """Whether every piece of the plan gives each channel of a batch norm two values or more."""
     return graph is None or smallest_piece(plan) > 1 or _narrow_layer(graph) is None
 
 
 def check_norms(plan: Plan, graph: Graph | None) -> None:
+    """InputError that names the layer, where a piece has too few values for a batch norm."""
     if graph is not None and not enough_for_norms(plan, graph):
         raise _too_few(graph, f"batch {plan.batch}, micro_batches = {plan.micro_batches}")
 

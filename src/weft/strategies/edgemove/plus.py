@@ -76,6 +76,7 @@ def edgemove_plus(task: Task) -> Plan:
 
 
 def by_period(task: Task) -> Plan:
+    """The plan whose server, cut, count in flight and codec have the shortest period."""
     choose = options.choice(task, "codecs", ("none", "all"), "none") == "all"
     codecs: tuple[CodecName, ...] = tuple(CODECS) if choose else (options.codec(task),)
     cuttable(task, "edgemove+")
