@@ -15,7 +15,7 @@ from weft.plans.registry import STRATEGIES, get, make_plan, names
 from weft.plans.task import Task
 
 PLAIN = '''
-from neighbour import FIRST
+from strategy_neighbour import FIRST
 from weft.plans.plan import Plan, Shard
 
 def mine(task):
@@ -49,7 +49,7 @@ number = 5
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    (tmp_path / "neighbour.py").write_text("FIRST = 0\n")
+    (tmp_path / "strategy_neighbour.py").write_text("FIRST = 0\n")
     (tmp_path / "own.py").write_text(DECORATED)
     return tmp_path / "own.py"
 
@@ -109,7 +109,7 @@ def test_a_file_that_is_not_there_or_takes_a_known_name_is_refused(tmp_path: Pat
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A package with two strategies, one of which cannot be imported, installed for one test."""
-    (tmp_path / "neighbour.py").write_text("FIRST = 0\n")
+    (tmp_path / "strategy_neighbour.py").write_text("FIRST = 0\n")
     (tmp_path / "weft_more.py").write_text(PLAIN)
     folder = tmp_path / "weft_more-1.0.dist-info"
     folder.mkdir()
@@ -124,7 +124,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     plugins.load_plugins.cache_clear()
     STRATEGIES.clear()
     STRATEGIES.update(known)
-    for module in ("weft_more", "neighbour"):
+    for module in ("weft_more", "strategy_neighbour"):
         sys.modules.pop(module, None)
 
 

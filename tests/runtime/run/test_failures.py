@@ -107,7 +107,7 @@ def test_a_busy_node_refuses_a_second_run_and_finishes_its_first(
     with coordinator(small, three(small), nodes) as first:
         first.prepare()
         with (
-            pytest.raises(WeftError, match=f"is busy with run {first.run}"),
+            pytest.raises(WeftError, match=f"is busy with run {first.run_id}"),
             coordinator(small, three(small), nodes) as second,
         ):
             second.prepare()

@@ -293,7 +293,8 @@ class Run(Dispatch):
     def _all_spans(self, without: frozenset[str]) -> tuple[list[Span], dict[str, msg.Spans]]:
         """Of plans that have ended, and of the one that runs. Who does not answer is missing."""
         spans, counts = list(self._past), dict(self.counts)
-        asked = [d for d in self.everyone if d not in without and d in self.crew.present]
+        there = set(self.crew.present) - without
+        asked = [d for d in self._segments if d in there]  # who has a job
         try:
             new_spans, new_counts = self.spans(asked)
         except WeftError as error:  # what has gone took its part of the timeline with it
