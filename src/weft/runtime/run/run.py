@@ -194,7 +194,9 @@ class Run(Dispatch):
     def _unanswered(self, first: int) -> bool:
         if self.plan.mode != "infer":
             return False
-        return len(self.outcome.answers) < (self._last - first) * self.plan.micro_batches
+        # Answers from before a recovery lie there too.
+        answered = sum(first <= step < self._last for step, _ in self.outcome.answers)
+        return answered < (self._last - first) * self.plan.micro_batches
 
     # --- what devices report --------------------------------------------------------------------
 
