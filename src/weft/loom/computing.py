@@ -49,7 +49,7 @@ def computes_the_same(it: Planned) -> Iterator[str]:
         return
     rule = rule_of(draw)
     try:
-        wanted = train_alone(draw, it.plan, graph, steps=STEPS)
+        wanted = train_alone(draw, {0: it.plan}, graph, steps=STEPS)
     except ValueError as error:  # PyTorch's own check of its arguments
         yield f"one process refuses what is planned: {error}"
         return

@@ -1,11 +1,12 @@
 """What one process computes: plain training, or training with weights as old as the plan says.
 
-trained = train_alone(draw, plan, graph, starts=(0,))
+trained = train_alone(draw, {0: plan}, graph, steps=3)
 how = mathematics(plan, module)       # "plain", "stale", "pieces": what the plan must equal
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -53,45 +54,47 @@ def rule_of(draw: Draw) -> Optimizer:
 
 
 def train_alone(
-    draw: Draw, plan: Plan, graph: Graph, steps: int, starts: tuple[int, ...] = (0,)
+    draw: Draw, plans: Mapping[int, Plan], graph: Graph, steps: int
 ) -> dict[str, Tensor]:
-    """The weights and buffers after plain training. `starts` are the minibatches at which the
-    pipeline began anew: nothing is older than the last of them."""
+    """The weights and buffers after plain training. `plans` has the plan that runs from each minibatch on:
+    with a new plan the pipeline begins anew, so that no weights are older than that."""
     module = module_of(draw.net).train()
     live, buffers = dict(module.named_parameters()), dict(module.named_buffers())
-    rule = rule_of(draw)
-    parts = [
-        (names, lag, rule.build([live[n] for n in names]))
-        for names, lag in _stages(plan, graph, live)
-    ]
+    optimizer = rule_of(draw).build(list(live.values()))
     history = [{n: p.detach().clone() for n, p in live.items()}]
-    pieces = [draw.batch]
-    if not (plan.swarm or splits_samples(plan)):
-        pieces = [piece.samples for piece in layout_of(plan).pieces]
+    ages: dict[str, int] = {}
     for step in range(steps):
-        oldest = max(start for start in starts if start <= step)
-        met: dict[str, Tensor] = {}
-        for names, lag, _ in parts:
-            old = history[max(oldest, step - lag)]
-            met |= {n: old[n].clone().requires_grad_() for n in names}
+        if step in plans:
+            begin, ages = step, _ages(plans[step], graph, live)
+            pieces = _pieces(plans[step], draw.batch)
+        met = {
+            n: history[max(begin, step - age)][n].clone().requires_grad_()
+            for n, age in ages.items()
+        }
         _backward(draw, module, {**met, **buffers}, step, pieces)
-        for names, _, optimizer in parts:
-            for name in names:
-                live[name].grad = met[name].grad
-            optimizer.step()
+        for name, weight in live.items():
+            weight.grad = met[name].grad
+        optimizer.step()
         history.append({n: p.detach().clone() for n, p in live.items()})
     return {n: t.detach() for n, t in (*live.items(), *buffers.items())}
 
 
-def _stages(plan: Plan, graph: Graph, live: dict[str, nn.Parameter]) -> list[tuple[list[str], int]]:
-    """Names of weights, and how many updates old they are when a minibatch meets them."""
-    if plan.stale == 0:
-        return [(list(live), 0)]
-    layout = layout_of(plan)
-    return [
-        ([n for n in graph.layer_state(*segment) if n in live], lag.backward - lag.forward)
-        for segment, lag in zip(layout.segments, stale_lags(layout), strict=True)
-    ]
+def _ages(plan: Plan, graph: Graph, live: Mapping[str, nn.Parameter]) -> dict[str, int]:
+    """How many updates old each weight is when a minibatch meets it."""
+    ages = dict.fromkeys(live, 0)
+    if plan.stale:
+        layout = layout_of(plan)
+        for segment, lag in zip(layout.segments, stale_lags(layout), strict=True):
+            names = [n for n in graph.layer_state(*segment) if n in live]
+            ages |= dict.fromkeys(names, lag.backward - lag.forward)
+    return ages
+
+
+def _pieces(plan: Plan, batch: int) -> list[int]:
+    """The samples of each piece that a minibatch is computed in."""
+    if plan.swarm or splits_samples(plan):
+        return [batch]
+    return [piece.samples for piece in layout_of(plan).pieces]
 
 
 def _backward(

@@ -29,6 +29,7 @@ from weft.loom.leftovers import Here, own_folder
 from weft.loom.networks import graph_of, loss_of, minibatch, module_of
 from weft.loom.planned import Outcome, Violation, where
 from weft.loom.reference import (
+    Mathematics,
     answers_alone,
     differs,
     mathematics,
@@ -44,6 +45,7 @@ from weft.program.lower.lower import lower
 from weft.program.timeline import Timeline
 from weft.runtime.emulate.forked import CannotFork, get_server
 from weft.runtime.emulate.local import LocalFleet
+from weft.runtime.run.results import TrainResult
 from weft.runtime.run.serve import serve
 
 DEADLINE_S = 20.0
@@ -59,7 +61,15 @@ class Ran:
     answers: list[Tensor] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     timeline: Timeline | None = None
-    starts: tuple[int, ...] = (0,)
+    # A run that was resumed: the plans of its parts by their first minibatch. Speeds are measured anew, so
+    # they may differ.
+    plans: dict[int, Plan] = field(default_factory=dict)
+    changed: bool = False  # the plan of some part changed after its first minibatch
+
+    @property
+    def first(self) -> int:
+        """The first minibatch of the last part."""
+        return max(self.plans, default=0)
 
 
 def run_and_check(draw: Draw) -> Outcome:
@@ -121,25 +131,33 @@ def _train(draw: Draw) -> Ran:
         given["on_progress"] = _killer(draw.kill)
     samples: Any = SET if peers else data
 
-    def train(**more: Any) -> Any:
+    def train(**more: Any) -> TrainResult:
         model = module_of(draw.net)
         return train_on_fleet(
             model, samples, loss_of(draw.loss), **{**given, "steps": draw.steps, **more}
         )
 
-    starts: tuple[int, ...] = (0,)
+    parts: list[TrainResult] = []
     if draw.feature == "plan file":
         result = train(plan=_plan_file(draw))
     elif draw.feature == "resume" and draw.steps > 1:
         middle = draw.steps // 2
         with tempfile.TemporaryDirectory(prefix="loom-") as folder:
-            train(steps=middle, out=folder)
+            parts.append(train(steps=middle, out=folder))
             result = train(out=folder, resume=True)
-        starts = (0, middle)
     else:
         result = train()
     state = {n: t.detach().clone() for n, t in result.model.state_dict().items()}
-    return Ran(result.plan, state, [], result.losses, result.timeline, starts)
+    parts.append(result)
+    return Ran(
+        result.plan, state, [], result.losses, result.timeline,
+        {part.first: part.plan for part in parts}, any(_changed(part) for part in parts),
+    )  # fmt: skip
+
+
+def _changed(part: TrainResult) -> bool:
+    """Whether the plan changed on the way. A live policy may choose another one before it begins."""
+    return any("moved_bytes" in event and event["step"] > part.first for event in part.events)
 
 
 def _plan_file(draw: Draw) -> Plan:
@@ -204,19 +222,19 @@ def _result(draw: Draw, ran: Ran) -> Iterator[str]:
     strategy = registry.get(draw.strategy)
     if draw.kill and strategy.recovery != GO_BACK:
         return
-    if ran.plan.stale and (draw.kill or draw.feature == "adapt"):
+    plans, module = ran.plans.values(), module_of(draw.net)
+    if any(plan.stale for plan in plans) and (ran.changed or draw.kill):
         return  # how many minibatches old the weights were is not in the last plan
-    how = mathematics(ran.plan, module_of(draw.net))
-    if ran.plan.version and any(
-        isinstance(m, nn.BatchNorm2d) for m in module_of(draw.net).modules()
-    ):
-        how = "ends"  # two plans cut the minibatches in different pieces
-    if how != "ends" and len(ran.losses) != draw.steps - ran.starts[-1]:
-        yield f"{len(ran.losses)} losses came home of {draw.steps - ran.starts[-1]} minibatches"
+    hows = {mathematics(plan, module) for plan in plans}
+    if ran.changed and any(isinstance(m, nn.BatchNorm2d) for m in module.modules()):
+        hows = {"ends"}  # two plans cut the minibatches in different pieces
+    how: Mathematics = next(h for h in ("ends", "near", "exact") if h in hows)
+    if how != "ends" and len(ran.losses) != draw.steps - ran.first:
+        yield f"{len(ran.losses)} losses came home of {draw.steps - ran.first} minibatches"
     if ran.plan.peers is not None:
         return
     rule = rule_of(draw)
-    wanted = train_alone(draw, ran.plan, graph_of(draw.net), draw.steps, ran.starts)
+    wanted = train_alone(draw, ran.plans, graph_of(draw.net), draw.steps)
     text = differs(ran.state, wanted, how, rule.lr, rule.name.startswith("adam"))
     if text:
         yield text
