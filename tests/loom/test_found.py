@@ -16,6 +16,13 @@ FOUND = {
         '[{"name":"wifi","gateway":"gw","members":["m0"],"mbps":4.7}]},"strategy":"chain",'
         '"batch":4,"options":{"input_codec":"int8"}}'
     ),
+    # With six minibatches in flight the queue of the uplink was still filling after sixteen rounds.
+    "a price below the busiest channel": (
+        '{"net":{"kind":"profile","layers":2,"seed":105822,"classes":1,"times":"calls"},"fleet":'
+        '{"device":[{"name":"d0","gflops":0.7,"data":true},{"name":"d2","tier":"cloud",'
+        '"gflops":400.0}],"link":[{"between":["d0","d2"],"up_mbps":0.3,"down_mbps":400.0}]},'
+        '"strategy":"device-cloud","batch":4,"options":{"in_flight":"6"}}'
+    ),
     # The period of the pipeline knows nothing of a last layer at home.
     "edgemove+ slower than edgemove": (
         '{"net":{"kind":"profile","layers":3,"seed":793268,"classes":1},"fleet":{"device":'

@@ -54,6 +54,7 @@ class Compiled:
     lags: list[int]  # the largest, by device
     seconds: dict[str, float]  # computing per minibatch, by device
     bytes: dict[str, int]  # per minibatch, by channel (of a round: its share)
+    occupied_s: dict[str, float]  # the seconds that these take, by channel
     slotted_s: float = 0.0  # of a minibatch whose slots follow the clock
 
 
@@ -73,6 +74,7 @@ def compile_program(program: Program) -> Compiled:
         lags=lags,
         seconds=compiler.seconds,
         bytes={channel: round(size) for channel, size in compiler.bytes.items()},
+        occupied_s=compiler.occupied,
         slotted_s=compiler.swarm.step_s if compiler.swarm else 0.0,
     )
 
@@ -85,6 +87,7 @@ class _Compiler:
         self.numbers: dict[tuple[str, str, Tensor], int] = {}
         self.seconds = dict.fromkeys(program.code, 0.0)
         self.bytes: dict[str, float] = {}
+        self.occupied: dict[str, float] = {}
 
     def device(self, device: str, body: tuple[Instruction, ...], lag: int) -> list[Line]:
         final = max((n for n, i in enumerate(body) if i.lag == lag), default=-1)
@@ -126,10 +129,9 @@ class _Compiler:
             return self.radio_way(device, send, send.radio)
         way = []
         for hop in self.plan.fleet.route(device, send.dest):
-            channel = self.channels.setdefault(hop.channel, len(self.channels))
-            share = send.bytes / send.every
-            self.bytes[hop.channel] = self.bytes.get(hop.channel, 0.0) + share
-            way.append((channel, send.bytes / hop.bytes_per_s, hop.latency_s))
+            seconds = send.bytes / hop.bytes_per_s
+            channel = self.crossed(hop.channel, send.bytes / send.every, seconds / send.every)
+            way.append((channel, seconds, hop.latency_s))
         return tuple(way)
 
     def radio_way(self, device: str, send: Send, radio: Radio) -> Way:
@@ -144,13 +146,18 @@ class _Compiler:
         for (a, b), times in ways.items():
             for hop in self.plan.fleet.route(a, b) if times else ():
                 size = send.bytes * times
-                channel = self.channels.setdefault(hop.channel, len(self.channels))
-                self.bytes[hop.channel] = self.bytes.get(hop.channel, 0) + size
-                rate = hop.bytes_per_s / (1 - hop.loss)
-                found.setdefault((a, b), []).append((channel, size / rate, hop.latency_s))
+                seconds = size / (hop.bytes_per_s / (1 - hop.loss))
+                channel = self.crossed(hop.channel, size, seconds)
+                found.setdefault((a, b), []).append((channel, seconds, hop.latency_s))
         if radio.direct:
             return tuple(found[device, send.dest])
         return (*found[device, radio.via], *found[radio.via, send.dest])
+
+    def crossed(self, name: str, size: float, seconds: float) -> int:
+        """Counts a message that crosses a channel in every minibatch; returns the channel's number."""
+        self.bytes[name] = self.bytes.get(name, 0.0) + size
+        self.occupied[name] = self.occupied.get(name, 0.0) + seconds
+        return self.channels.setdefault(name, len(self.channels))
 
 
 _LAYERED = (Forward, Backward, Update, Reduce)

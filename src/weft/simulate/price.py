@@ -73,9 +73,9 @@ def _seconds(program: Program, compiled: Compiled) -> float:
     step_s = msgspec.structs.replace(timeline, beat=max(2, program.beat)).step_s
     if compiled.slotted_s:
         return step_s
-    # Whoever waits for a word behind messages in the same queue sees that queue's pace at first; in the
-    # long run no minibatch is faster than the busiest device.
-    busiest = max(compiled.seconds.values())
+    # A few minibatches may end sooner one after the other than they can in the long run: a queue fills at
+    # first. In the long run no minibatch is faster than the busiest device or channel.
+    busiest = max([*compiled.seconds.values(), *compiled.occupied_s.values()])
     return busiest if busiest > step_s * (1 + 1e-9) else step_s
 
 
