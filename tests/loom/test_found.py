@@ -23,6 +23,13 @@ FOUND = {
         '"gflops":400.0}],"link":[{"between":["d0","d2"],"up_mbps":0.3,"down_mbps":400.0}]},'
         '"strategy":"device-cloud","batch":4,"options":{"in_flight":"6"}}'
     ),
+    # The bias before a norm has no gradient but rounding, of which adam makes whole steps.
+    "a weight without a gradient": (
+        '{"net":{"kind":"norm","seed":747540,"shape":[1,17,7]},"fleet":{"device":[{"name":"d0",'
+        '"gflops":0.5},{"name":"d1","tier":"edge","gflops":8.0}],"link":[{"between":["d1","d0"],'
+        '"up_mbps":30.0,"down_mbps":30.0}]},"strategy":"all-edge","batch":4,"options":'
+        '{"micro_batches":"3"},"optimizer":"adam"}'
+    ),
     # The period of the pipeline knows nothing of a last layer at home.
     "edgemove+ slower than edgemove": (
         '{"net":{"kind":"profile","layers":3,"seed":793268,"classes":1},"fleet":{"device":'

@@ -22,7 +22,7 @@ from weft.loom.reference import (
     differs,
     mathematics,
     rule_of,
-    train_alone,
+    trained_differs,
 )
 from weft.loom.woven import Executed, execute
 from weft.program.instructions import Miss
@@ -47,13 +47,10 @@ def computes_the_same(it: Planned) -> Iterator[str]:
     if not training:
         yield from _answers(draw, result, graph, how)
         return
-    rule = rule_of(draw)
     try:
-        wanted = train_alone(draw, {0: it.plan}, graph, steps=STEPS)
+        text = trained_differs(draw, result.state, {0: it.plan}, graph, STEPS, how)
     except ValueError as error:  # PyTorch's own check of its arguments
-        yield f"one process refuses what is planned: {error}"
-        return
-    text = differs(result.state, wanted, how, rule.lr, rule.name.startswith("adam"))
+        text = f"one process refuses what is planned: {error}"
     if text:
         yield text
 

@@ -34,7 +34,7 @@ from weft.loom.reference import (
     differs,
     mathematics,
     rule_of,
-    train_alone,
+    trained_differs,
 )
 from weft.loom.settings import fitting
 from weft.plans import registry
@@ -233,9 +233,7 @@ def _result(draw: Draw, ran: Ran) -> Iterator[str]:
         yield f"{len(ran.losses)} losses came home of {draw.steps - ran.first} minibatches"
     if ran.plan.peers is not None:
         return
-    rule = rule_of(draw)
-    wanted = train_alone(draw, ran.plans, graph_of(draw.net), draw.steps)
-    text = differs(ran.state, wanted, how, rule.lr, rule.name.startswith("adam"))
+    text = trained_differs(draw, ran.state, ran.plans, graph_of(draw.net), draw.steps, how)
     if text:
         yield text
 
