@@ -35,7 +35,7 @@ from weft.errors import InputError, WeftError
 from weft.fleet.trace import Moment, Trace
 from weft.planning.decide import load_plan
 from weft.plans import registry
-from weft.plans.protocols import CLONE, PEERS, Feature
+from weft.plans.protocols import CLONE, GO_BACK, PEERS, Feature
 from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.run.results import TrainResult
 from weft.runtime.wire.crew import Crew
@@ -208,7 +208,7 @@ def _recovered(result: TrainResult, name: str, faults: Faults) -> str:
         check(record.workload == PEERS or "recovered" in seen, f"nobody recovered: {seen}")
     done = max(faults.run.outcome.done.values())  # where nobody waits, some end earlier than others
     check(done == result.steps - 1, f"the run ended with minibatch {done}")
-    if not record.exact:  # what was in flight, or not yet reported, may be lost or done twice
+    if record.recovery != GO_BACK:  # what was not yet reported may be lost
         return f"{seen}"
     return f"{is_whole(result, name, REPLANNED)}; {seen}"
 

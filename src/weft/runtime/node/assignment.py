@@ -39,6 +39,10 @@ log = logging.getLogger("weft.node")
 MOST_IN_FLIGHT = 64  # minibatches that a later span may be behind an earlier one
 
 
+class Forgotten(WeftError):
+    """A command for a run that this device does not know: its node has been restarted since."""
+
+
 class Assignment:
     """The part of one run that a device has: its job, its weights, its worker."""
 
@@ -136,7 +140,7 @@ class Assignment:
         except Exception as error:
             if not isinstance(error, WeftError):
                 log.exception("%s failed", self.device)
-            self._report(failed(self.device, error))
+            self._report(failed(self.device, error, worker.job.version))
 
     def go_back(self, command: msg.GoBack) -> None:
         """The weights and the optimizer's memory become those of an earlier minibatch."""
@@ -157,7 +161,7 @@ class Assignment:
 
     def where(self, run: str) -> msg.At:
         worker = self.idle_worker(run)
-        return msg.At(worker.done, worker.series.begun)
+        return msg.At(worker.done, worker.series.begun, worker.updated)
 
     def timeline(self, command: msg.GetTimeline, counts: dict[str, int]) -> msg.Spans:
         """What was done when; `since` a minibatch also while the work goes on."""
@@ -175,7 +179,7 @@ class Assignment:
 
     def own_job(self, run: str) -> msg.Job:
         if self.job is None or self.job.run != run:
-            raise WeftError(f"{self.device} has no part in run {run}")
+            raise Forgotten(f"{self.device} has no part in run {run}")
         return self.job
 
     def _begun(self, run: str) -> Worker:
@@ -208,12 +212,14 @@ class Assignment:
         self._state, self._optimizer_state = {}, {}
 
 
-def failed(name: str, error: Exception) -> msg.Failed:
-    """The report of an error that ends a device's work."""
+def failed(name: str, error: Exception, version: int = 0) -> msg.Failed:
+    """The report of an error that ends a device's work on a plan, or of a command that it refuses."""
     text = str(error) or type(error).__name__
     if not isinstance(error, WeftError):
         text = f"{type(error).__name__}: {text}"
-    return msg.Failed(name, text[:2000], bad_input=isinstance(error, InputError))
+    return msg.Failed(
+        name, text[:2000], isinstance(error, InputError), isinstance(error, Forgotten), version
+    )
 
 
 def warm_up(job: msg.Job) -> None:

@@ -68,6 +68,12 @@ class Interpreter:
         self.compute_cpu_s = 0.0
         self.held = HeldTensors(job)
         self.void: set[int] = set()  # minibatches that somebody has lost a part of
+        self.updated = -1  # the newest minibatch that has changed a weight or a buffer
+        self._buffered = {  # segments that a forward pass may change
+            layers
+            for layers, runner in self.trained.items()
+            if not all(info.trainable for info in runner.segment.state.values())
+        }
         self.losses: dict[int, float] = {}
         self.saved: dict[tuple[int, tuple[int, int], int], tuple[Values, Values]] = {}
         self._stashes = stashes(self.runners, job.code) if self.training else {}
@@ -193,6 +199,8 @@ class Interpreter:
         stash = self._stashes.get(i.layers)
         if stash is not None:
             runner = stash.at(step)
+        if i.layers in self._buffered:
+            self.updated = max(self.updated, step)
         with torch.set_grad_enabled(self.training):
             outputs = runner.forward(inputs, training=self.training, seed=seed)
         if self.training:
@@ -238,6 +246,8 @@ class Interpreter:
     def _reduce(self, i: ins.Reduce, step: int) -> None:
         follows = i.replace and any(part.kind == "follow" for part in i.parts)
         own = self._followed(i.layers) if follows else self._gradients(i.layers)
+        if follows:  # buffers are taken over here, before the update
+            self.updated = max(self.updated, step)
         for part in i.parts:
             theirs = self.held.use(step, part.kind, part.at, part.micro)
             if theirs.keys() != own.keys():
@@ -287,6 +297,7 @@ class Interpreter:
                 for group in optimizer.param_groups:
                     group["lr"] = self.job.optimizer.rate(step)
             if step not in self.void:
+                self.updated = max(self.updated, step)
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         self._sums.pop(i.layers, None)

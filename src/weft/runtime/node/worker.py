@@ -87,7 +87,7 @@ class Worker(Interpreter):
                     do(instruction, step)
                 if index == self._lasting:
                     self._step_done(step, final=step == last - 1)
-        self.report(Finished(self.fabric.name, last))
+        self.report(Finished(self.fabric.name, last, self.job.version))
 
     # --- what is told ---------------------------------------------------------------------------
 
@@ -143,7 +143,8 @@ class Worker(Interpreter):
 
     def tell(self) -> None:
         """How far it is, with the losses that nobody knows yet."""
-        self.report(Progress(self.fabric.name, self.done, tuple(self._unreported)))
+        losses = tuple(self._unreported)
+        self.report(Progress(self.fabric.name, self.done, losses, self.job.version))
         self._reported, self._unreported = time.monotonic(), []
 
     def state(self) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass, field
 from typing import Literal
@@ -23,10 +24,20 @@ class Outcome:
     done: dict[str, int] = field(default_factory=dict)  # device -> newest minibatch
     losses: dict[int, float] = field(default_factory=dict)  # by minibatch
     _reported: dict[int, dict[str, float]] = field(default_factory=dict)  # minibatch -> device
+    _repeated_from: float = math.inf  # these minibatches are done again under the plan that runs
 
     def add(self, progress: msg.Progress) -> None:
         self.done[progress.device] = max(self.done.get(progress.device, -1), progress.step)
+        self._add_losses(progress, math.inf)
+
+    def add_late(self, progress: msg.Progress) -> None:
+        """A report under a plan that has ended: only losses that no later report brings again."""
+        self._add_losses(progress, self._repeated_from)
+
+    def _add_losses(self, progress: msg.Progress, end: float) -> None:
         for step, loss in progress.losses:
+            if step >= end:
+                continue
             shares = self._reported.setdefault(step, {})
             shares[progress.device] = loss
             total = sum(shares.values())
@@ -41,6 +52,7 @@ class Outcome:
 
     def repeat_from(self, step: int) -> None:
         """Minibatches from `step` on will be done again: what was reported of them does not count."""
+        self._repeated_from = step
         for n in [n for n in self._reported if n >= step]:
             del self._reported[n], self.losses[n]
 

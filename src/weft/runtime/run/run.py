@@ -203,6 +203,11 @@ class Run(Dispatch):
     def _take(self, event: object, waiting: set[str]) -> None:
         self.recovery.hear(self, event, waiting)
         match event:
+            case msg.Progress() | msg.Finished() | msg.Failed() if (
+                event.version != self.plan.version
+            ):  # of a plan that has ended
+                if isinstance(event, msg.Progress):
+                    self.outcome.add_late(event)
             case msg.Progress():
                 self.outcome.add(event)
             case msg.Finished():

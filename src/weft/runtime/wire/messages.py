@@ -235,6 +235,7 @@ class At(Struct, frozen=True, tag="at"):
 
     step: int  # the newest minibatch that is all done
     begun: int  # the newest that has been begun
+    updated: int  # the newest that has changed a weight or a buffer
 
 
 class Spans(Struct, frozen=True, tag="spans"):
@@ -263,6 +264,7 @@ class Progress(Struct, frozen=True, tag="progress"):
     device: str
     step: int  # the newest minibatch that is done here
     losses: tuple[tuple[int, float], ...] = ()
+    version: int = 0  # of the plan
 
 
 class Finished(Struct, frozen=True, tag="finished"):
@@ -270,6 +272,7 @@ class Finished(Struct, frozen=True, tag="finished"):
 
     device: str
     last: int
+    version: int = 0  # of the plan
 
 
 class Failed(Struct, frozen=True, tag="failed"):
@@ -278,6 +281,8 @@ class Failed(Struct, frozen=True, tag="failed"):
     device: str
     error: str
     bad_input: bool = False
+    forgotten: bool = False  # it does not know the run: it has been restarted since
+    version: int = 0  # of the plan that it worked on
 
 
 class ServerProbed(Struct, frozen=True, tag="server_probed"):

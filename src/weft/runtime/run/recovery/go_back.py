@@ -2,8 +2,8 @@
 
 Every device keeps copies of what it knows by minibatch number, and this machine keeps a whole one. When a
 device is lost, the others stop and go back to the newest minibatch that all have reported. They get a plan
-without the lost one, and repeat what lies between. Where a device stands by for the lost one, nobody goes
-back: only what was in flight is repeated.
+without the lost one, and repeat what lies between. Where a device stands by for the lost one and all have
+made the same updates, nobody goes back: only what was in flight is repeated.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ class Standstill:
 
     resume: int  # the first minibatch that not all of them have done
     begun: int  # the first that nobody had begun
+    together: (
+        bool  # all have made the updates of the same minibatches, and none is in the middle of one
+    )
 
 
 class GoBack(Recovery):
@@ -46,7 +49,7 @@ class GoBack(Recovery):
         run.gather(without=frozenset({device} if dead else ()))
         change = run.adviser.lost(run, still.resume, device)
         run.adviser.pause(run, change)
-        move = self._move(run, change, {device} if dead else set())
+        move = self._move(run, change, {device} if dead else set(), still)
         step = still.resume if move.back_to is None else move.back_to
         run.outcome.repeat_from(step)
         run.outcome.done = dict.fromkeys(run.devices, step - 1)
@@ -55,8 +58,10 @@ class GoBack(Recovery):
                  repeated=max(0, still.begun - step), seconds=round(time.monotonic() - begin, 3))  # fmt: skip
         return dict.fromkeys(run.working, step)
 
-    def _move(self, run: Run, change: Change, gone: set[str]) -> Move:
-        if run.plan.standby or not gone:  # nothing is lost with it
+    def _move(self, run: Run, change: Change, gone: set[str], still: Standstill) -> Move:
+        held_elsewhere = run.plan.standby or not gone  # nothing is lost with the device
+        # With several minibatches in flight some updates are made twice; going back would lose more.
+        if held_elsewhere and (still.together or run.plan.stale):
             try:
                 return migrate(run, change.plan, gone=gone)
             except NobodyHolds:
@@ -70,9 +75,13 @@ def stop_all(run: Run, gone: str, why: str, first: int) -> Standstill:
     there = [d for d in run.working if d != gone and d in run.crew.present]
     places = run.where(there, ANSWER_S)  # who does not answer: the next try will find out
     begun = [first, *(at.begun + 1 for at in places.values())]
-    resume = [
-        at.step + 1
+    # A device that has just got a plan has done nothing under it: what it has done before counts.
+    done = {
+        device: max(at.step, run.outcome.done.get(device, -1))
         for device, at in places.items()
         if any(isinstance(i, Update) for i in run.program.code[device])
-    ]
-    return Standstill(max(first, min(resume, default=first)), max(begun))
+    }
+    together = len(set(done.values())) == 1 and all(
+        places[device].updated <= step for device, step in done.items()
+    )
+    return Standstill(max(first, min(done.values(), default=first - 1) + 1), max(begun), together)
