@@ -165,7 +165,7 @@ class Adaptive(Adviser):
             self.probes.start([d for d in self.probes.servers if d not in away])
             self.probes.wait(LOST_PROBES_S)
         change = self.steering.lost(self._view(run, step, without=device), device)
-        self._present = frozenset(run.crew.present)
+        self._present = frozenset(run.crew.present) - run.absent
         return change
 
     def pause(self, run: Run, change: Change) -> None:

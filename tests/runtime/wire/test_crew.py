@@ -1,13 +1,18 @@
-"""The coordinator hears of its own run alone."""
+"""The coordinator hears of its own run alone, and knows who is there."""
 
 from __future__ import annotations
 
 import queue
+import threading
 
+import pytest
+
+from weft.errors import LostDevice
+from weft.runtime.node.node import Node
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire import topics as keys
 from weft.runtime.wire.crew import Crew
-from weft.runtime.wire.session import Endpoints, free_endpoint
+from weft.runtime.wire.session import Endpoints, free_endpoint, open_session
 
 
 def test_what_an_earlier_run_said_last_does_not_reach_the_next_one() -> None:
@@ -25,3 +30,46 @@ def test_what_an_earlier_run_said_last_does_not_reach_the_next_one() -> None:
                 raise AssertionError(f"heard {crew.events.get(timeout=0.05)} of {old}")
             except queue.Empty:
                 continue
+
+
+def test_the_late_end_of_an_earlier_life_does_not_hide_a_node_that_was_started_again() -> None:
+    """Seen: the connection of a dead node closed after its successor had come."""
+    where = free_endpoint()
+    with Crew(Endpoints(listen=(where,)), "test-crew") as crew:
+        first, second = (open_session(Endpoints(join=(where,))) for _ in range(2))
+        try:
+            tokens = [
+                session.liveliness().declare_token(keys.alive("test-crew", "pi", life))
+                for life, session in (("a", first), ("b", second))
+            ]
+            with crew._changed:
+                both = crew._changed.wait_for(lambda: len(crew._present.get("pi", ())) == 2, 30.0)
+            assert both
+            assert tokens
+            first.close()
+            heard = crew.events.get(timeout=30.0)
+            assert isinstance(heard, LostDevice)
+            assert heard.device == "pi"
+            assert crew.present == ("pi",)
+        finally:
+            first.close()
+            second.close()
+
+
+def test_a_node_that_does_not_know_the_run_counts_as_lost() -> None:
+    """It was started again: what it held is gone, and the run recovers as from its death."""
+    where = free_endpoint()
+    with (
+        Crew(Endpoints(listen=(where,)), "test-crew") as crew,
+        Node("pi", Endpoints(join=(where,)), "test-crew") as node,
+    ):
+        stop = threading.Event()
+        thread = threading.Thread(target=node.serve, args=(stop,))
+        thread.start()
+        try:
+            crew.wait_for(["pi"], 30.0)
+            with pytest.raises(LostDevice, match="was started again: pi has no part in run r"):
+                crew.ask("pi", msg.Where("r"), 30.0)
+        finally:
+            stop.set()
+            thread.join(30.0)

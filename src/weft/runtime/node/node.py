@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import secrets
 import threading
 import time
 import warnings
@@ -55,7 +56,9 @@ class Node(Closing):
         self._control = self.session.declare_queryable(
             keys.control(group, name), self._queries.put, complete=True
         )
-        self._alive = self.session.liveliness().declare_token(keys.alive(group, name))
+        self._alive = self.session.liveliness().declare_token(
+            keys.alive(group, name, secrets.token_hex(8))
+        )
 
     def close(self) -> None:
         self.assignment.end("the node is closing")

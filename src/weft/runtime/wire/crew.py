@@ -32,16 +32,15 @@ class Crew(Closing):
         self.group = group
         self.session = open_session(endpoints)
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._present: dict[str, int] = {}
+        self._present: dict[str, set[str]] = {}  # node -> its lives: two while it is started again
         self._changed = threading.Condition()
         self._asked: dict[str, set[Answers]] = {}  # who is waited for, and where their answers go
         self._run = ""  # whose reports are wanted
         self._heard = threading.Lock()
         self._run_subscriptions: list[Any] = []
         self._subscription = self.session.liveliness().declare_subscriber(
-            keys.alive(group, "*"), self._liveliness, history=True
+            keys.alive(group, "*", "*"), self._liveliness, history=True
         )
-
         self._notices = self.session.declare_subscriber(keys.notice(group, "*"), self._noticed)
 
     def close(self) -> None:
@@ -49,12 +48,15 @@ class Crew(Closing):
             self.session.close()
 
     def _liveliness(self, sample: Any) -> None:
-        name = str(sample.key_expr).rpartition("/")[2]
+        _, name, life = str(sample.key_expr).rsplit("/", 2)
         with self._changed:
+            lives = self._present.get(name, set())
             if sample.kind == zenoh.SampleKind.PUT:
-                self._present[name] = self._present.get(name, 0) + 1
-            else:
-                self._present.pop(name, None)
+                self._present[name] = lives | {life}
+            elif life in lives:
+                self._present[name] = lives - {life}
+                if not self._present[name]:
+                    del self._present[name]
                 lost = LostDevice(name, f"{name} is gone: its node ended or its link broke")
                 self.events.put(lost)
                 for answers in self._asked.get(name, ()):  # it will not answer any more
@@ -203,5 +205,9 @@ def _error(device: str, payload: bytes) -> WeftError:
     except BadMessage:
         return WeftError(f"{device}: {payload[:300].decode(errors='replace')}")
     assert isinstance(report, msg.Failed)
+    if (
+        report.forgotten
+    ):  # what it knew was lost with its last life, whether we have heard of that or not
+        return LostDevice(device, f"{device} was started again: {report.error}")
     kind = InputError if report.bad_input else WeftError
     return kind(f"{device}: {report.error}")

@@ -6,9 +6,9 @@ def control(group: str, node: str) -> str:
     return f"{group}/control/{node}"
 
 
-def alive(group: str, node: str) -> str:
-    """The liveliness token of a node."""
-    return f"{group}/alive/{node}"
+def alive(group: str, node: str, life: str) -> str:
+    """The liveliness token of a node. A node that is started again has another life."""
+    return f"{group}/alive/{node}/{life}"
 
 
 def notice(group: str, node: str) -> str:
