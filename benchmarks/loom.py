@@ -1,6 +1,7 @@
 """The loom: random draws from the whole product, each checked for what must always hold.
 
     python benchmarks/loom.py --seed 1 --draws 5000 --runs 300
+    python benchmarks/loom.py --seed 1,2,3,4,5 --draws 1000 --runs 60    # each seed, one after the other
     python benchmarks/loom.py --draw '{"net":...}'        # repeats one draw, as a failure prints it
 
 Progress goes to stderr, the table to stdout. Exit code 1 where anything was violated.
@@ -19,7 +20,7 @@ from weft.loom.weave import examine_whole, to_stderr, weave
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", default="1", help="one, or several with commas")
     parser.add_argument("--draws", type=int, default=100, help="planned and simulated")
     runs = parser.add_mutually_exclusive_group()
     runs.add_argument("--runs", type=int, default=0, help="further draws that are really run")
@@ -35,16 +36,20 @@ def main() -> int:
         for violation in outcome.violations:
             print(f"{violation.check}: {violation.says}")
         return 1 if outcome.violations else 0
-    report = weave(
-        given.seed,
-        given.draws,
-        given.runs or round(given.run * given.draws),
-        tuple(name for name in given.only.split(",") if name),
-        show=to_stderr,
-        first=given.first,
-    )
-    print(report.table())
-    return 1 if report.violations else 0
+    violations = 0
+    for seed in given.seed.split(","):
+        report = weave(
+            int(seed),
+            given.draws,
+            given.runs or round(given.run * given.draws),
+            tuple(name for name in given.only.split(",") if name),
+            show=to_stderr,
+            first=given.first,
+        )
+        print(f"seed {seed}\n{report.table()}\n", flush=True)
+        violations += report.violations.total()
+    print(f"violations of all seeds: {violations}")
+    return 1 if violations else 0
 
 
 if __name__ == "__main__":
