@@ -223,8 +223,10 @@ def _result(draw: Draw, ran: Ran) -> Iterator[str]:
     if draw.kill and strategy.recovery != GO_BACK:
         return
     plans, module = ran.plans.values(), module_of(draw.net)
-    if any(plan.stale for plan in plans) and (ran.changed or draw.kill):
-        return  # how many minibatches old the weights were is not in the last plan
+    in_flight = any(plan.stale for plan in plans) or strategy.online is not None
+    watched = ran.changed or draw.feature == "adapt" or bool(draw.kill)
+    if in_flight and watched and draw.options.get("in_flight") != "1":
+        return  # how old the weights were depends on when a plan changed or the pipeline ran empty
     hows = {mathematics(plan, module) for plan in plans}
     if ran.changed and any(isinstance(m, nn.BatchNorm2d) for m in module.modules()):
         hows = {"ends"}  # two plans cut the minibatches in different pieces
