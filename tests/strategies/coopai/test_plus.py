@@ -208,6 +208,15 @@ def test_a_stream_has_frames_in_flight_and_more_of_them_come_through() -> None:
     assert make_plan("coopai+", fixed).in_flight == 3
 
 
+def test_more_frames_may_be_in_flight_than_the_stream_has() -> None:
+    fleet = behind_gateway(0.5, 0.4)
+    stream = make_plan(
+        "coopai+", task("vgg-small", fleet, batch=2, objective="throughput", in_flight=3, polish=2)
+    )
+    assert stream.in_flight == 3
+    assert stream.micro_batches == 2
+
+
 def test_a_stream_of_one_frame_is_refused() -> None:
     with pytest.raises(InputError, match="objective=throughput with batch = 1"):
         make_plan("coopai+", task("vgg-small", behind_gateway(0.5, 0.5), objective="throughput"))

@@ -71,10 +71,10 @@ def coopai_plus(task: Task) -> Plan:
     if planner.streams:  # what is best for one frame may be best for many, perhaps one by one
         other = {k: v for k, v in task.options.items() if k not in ("objective", "in_flight")}
         choices.append(_Planner(dataclasses.replace(task, batch=1, options=other)).best())
-        numbers = [planner.in_flight] if "in_flight" in task.options else IN_FLIGHT
-        choices = [
-            choice._replace(in_flight=n) for choice in choices for n in numbers if n <= task.batch
-        ]
+        numbers = [n for n in IN_FLIGHT if n <= task.batch]
+        if "in_flight" in task.options:  # a limit: the batch may have fewer frames
+            numbers = [planner.in_flight]
+        choices = [choice._replace(in_flight=n) for choice in choices for n in numbers]
     best = planner.fastest(choices)[1]
     tries = options.integer(task, "polish", planner.tries)
     seeds = SEEDS if planner.streams or not planner.overlap else SEEDS[:1]
