@@ -100,7 +100,10 @@ class _Frame:
         writer, first = self.writer, self.plan.rounds[0]
         writer.add(writer.gateway, Load(self.micro, (self.first, self.first + self.samples)))
         frame = Tensor("act", 0, self.micro)
-        for strip in _whole(t for turn in first.numbered.values() for t in turn.takes):
+        every = first.numbered.values()
+        made = {strip.value for turn in every for strip in turn.gives}
+        read = [strip for turn in every for strip in turn.takes if strip.value not in made]
+        for strip in _whole(read):
             self.inventory.add(writer.gateway, frame, strip)
         self.begin(first, [])
 
