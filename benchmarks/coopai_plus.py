@@ -33,17 +33,19 @@ FLEETS = {
     "six unequal devices": cell(gflops=(13.6, 10.0, 10.0, 6.8, 6.8, 6.8)),
 }
 Options = dict[str, str]
+RELAYS = {"gateway": "off"}  # as in the paper: the gateway computes nothing
 ROWS: tuple[tuple[str, str, Options], ...] = (
     ("one device", "coopai", {"devices": "1"}),
     ("sls", "sls", {}),
     ("sls, overlapping", "sls", {"overlap": "on"}),
     ("coopai", "coopai", {}),
     ("coopai, overlapping", "coopai", {"overlap": "on"}),
-    ("coopai+, even, no overlap", "coopai+", {"overlap": "off", "shares": "even"}),
-    ("coopai+, no overlap", "coopai+", {"overlap": "off"}),
-    ("coopai+, even", "coopai+", {"shares": "even"}),
-    ("coopai+, not polished", "coopai+", {"polish": "1"}),
-    ("coopai+", "coopai+", {}),
+    ("coopai+, even, no overlap", "coopai+", {**RELAYS, "overlap": "off", "shares": "even"}),
+    ("coopai+, no overlap", "coopai+", {**RELAYS, "overlap": "off"}),
+    ("coopai+, even", "coopai+", {**RELAYS, "shares": "even"}),
+    ("coopai+, not polished", "coopai+", {**RELAYS, "polish": "1"}),
+    ("coopai+", "coopai+", RELAYS),
+    ("coopai+, the gateway too", "coopai+", {}),
 )
 FRAMES = 8
 

@@ -57,6 +57,8 @@ def make() -> Callable[..., tuple[Plan, nn.Module]]:
         graph = in_sequence(capture(model, torch.zeros(2, 3, 17, 16), name="small"))
         fleet = fleet_of(count)
         devices = [f"r{n}" for n in range(1, count + 1)]
+        if fields.pop("gateway_computes", False):
+            devices.insert(1, "gw")
         overlap = bool(fields.pop("overlap", False))
         rounds = rounds_of(graph, blocks, devices, "gw", overlap=overlap)
         values: dict[str, object] = {"batch": 1, **fields}
@@ -82,6 +84,17 @@ JOINED = [Block((0, 0), "rows"), Block((1, 3), "rows+data"), Block((4, 4), "mode
     [
         (JOINED, 2, {"batch": 3, "micro_batches": 3, "in_flight": 2}),
         (EVERY_MODE, 3, {"overlap": True, "batch": 2, "codec": "fp16"}),
+        (
+            EVERY_MODE,
+            2,
+            {
+                "gateway_computes": True,
+                "overlap": True,
+                "batch": 2,
+                "micro_batches": 2,
+                "in_flight": 2,
+            },
+        ),
     ],
 )
 def test_sliced_inference_answers_like_the_whole_network_with_the_plans_bytes(

@@ -4,6 +4,7 @@
 - Rows are shared out in proportion to speed, with more for devices that have one neighbour or get the
   image first, and for fewer devices where maps are small (cut states).
 - Inner rows are computed while rows from others are on their way.
+- The gateway computes too where that helps: rows, blocks, or everything alone.
 - With objective=throughput many frames are under way at once; what counts is how many come through.
 
 First a dynamic program over layers and cut states on a small event model (`coopai_plus_search`): with one
@@ -17,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,6 +36,7 @@ from weft.strategies.coopai.geometry import VALUE_BYTES, Geometry, check_rows, g
 from weft.strategies.coopai.passthrough import as_printed
 from weft.strategies.coopai.plus_search import Way, best_ways
 from weft.strategies.coopai.polish import ROW_MODES, SEEDS, Change, changes, move, polish
+from weft.strategies.coopai.rows import Floats
 from weft.strategies.coopai.search import Split, best_splits
 from weft.strategies.coopai.sequence import task_in_sequence
 from weft.strategies.coopai.slicing import Block
@@ -58,6 +61,7 @@ MB = 1e6
         "devices": OPTIONS["devices"],
         "overlap": "on | off: inner rows are computed while rows from others are on their way",
         "shares": "free | even: of rows, in proportion to speed and place, or all the same",
+        "gateway": "on | off: whether the gateway may compute too",
         "objective": "latency | throughput: of one answer, or of a batch of frames one by one",
         "in_flight": "with objective=throughput: how many frames may be under way at once",
         "polish": f"how many small changes are tried in the end; {POLISH} where it is not given",
@@ -80,6 +84,31 @@ def coopai_plus(task: Task) -> Plan:
     seeds = SEEDS if planner.streams or not planner.overlap else SEEDS[:1]
     ends = [polish(best, planner.price, tries, planner.changes(), seed) for seed in seeds]
     return planner.plan(min(ends, key=lambda end: end[0])[1])
+
+
+class Crew(NamedTuple):
+    """So many devices, the fastest ones, and perhaps the gateway. It sits in the middle: rows that it
+    shares with a neighbour cross the medium once, those of two other devices twice."""
+
+    devices: int
+    gateway: bool = False
+
+    @property
+    def size(self) -> int:
+        return self.devices + self.gateway
+
+    @property
+    def seat(self) -> int | None:
+        """The gateway's place in the order of rows."""
+        return (self.devices + 1) // 2 if self.gateway else None
+
+    @property
+    def places(self) -> list[int]:
+        """The devices in the order of their rows; -1: the gateway."""
+        found = list(range(self.devices))
+        if self.seat is not None:
+            found.insert(self.seat, -1)
+        return found
 
 
 class _Planner:
@@ -107,19 +136,20 @@ class _Planner:
             )
         self.in_flight = options.integer(task, "in_flight", 8) if self.streams else 1
         self.fixed = options.integer(task, "devices", 0, high=len(self.cell.devices))
+        self.helps = options.choice(task, "gateway", ("on", "off"), "on") == "on"
         self.samples = samples = 1 if self.streams else task.batch  # that are computed at once
         profile = self.task.profile
         layers = range(len(profile.layers))
+        everyone = (*self.cell.devices, self.cell.gateway)
         self.seconds = np.array(
-            [[profile.devices[d].forward(n, n, samples) for d in self.cell.devices] for n in layers]
+            [[profile.devices[d].forward(n, n, samples) for d in everyone] for n in layers]
         )
         hop = task.fleet.route(self.cell.gateway, self.cell.devices[0])[0]
         coded = coded_bytes(LARGE, options.codec(task)) / LARGE
         image = coded_bytes(LARGE, options.input_codec(task)) / LARGE
-        channel = Channel(samples * coded / hop.bytes_per_s, hop.latency_s, image / coded)
-        self.clock = Load(channel) if self.streams else Latency(channel)
+        self.channel = Channel(samples * coded / hop.bytes_per_s, hop.latency_s, image / coded)
         self.clocked = self._clocked()
-        self.clocks: dict[int, RoundClock] = {}
+        self.clocks: dict[Crew, RoundClock] = {}
 
     def best(self) -> Candidate:
         found = list(self.known())
@@ -127,9 +157,10 @@ class _Planner:
         if found:
             seconds, known = self.fastest(found)
             found = [known]
-        for k in self.numbers(seconds):
-            for way in self.ways(k, self._states(k))[:WAYS]:
-                found.append(Candidate(k, way.blocks, way.overlap, self.in_flight))
+        for crew in self.crews(seconds):
+            for way in self.ways(crew, self._states(crew))[:WAYS]:
+                made = Candidate(crew.devices, way.blocks, way.overlap, self.in_flight)
+                found.append(made._replace(gateway=crew.gateway))
         return self.fastest(found)[1]
 
     def fastest(self, candidates: list[Candidate]) -> tuple[float, Candidate]:
@@ -138,7 +169,10 @@ class _Planner:
         return prices[least], candidates[least]
 
     def known(self) -> Iterator[Candidate]:
-        """coopai's and sls's own choice, with and without overlap."""
+        """coopai's and sls's own choice, with and without overlap; the gateway alone."""
+        if self.helps and not self.fixed:
+            whole = Block((0, len(self.geometry.layers) - 1), "whole", (1,))
+            yield Candidate(0, (whole,), (False,), self.in_flight, gateway=True)
         printed = as_printed(self.geometry)
         for single in (False, True):
             splits = best_splits(printed, self.cell.speeds, len(self.cell.devices), single=single)
@@ -153,26 +187,42 @@ class _Planner:
                     each = (overlap,) * len(blocks)
                     yield Candidate(split.devices, blocks, each, self.in_flight)
 
-    def numbers(self, seconds: float) -> list[int]:
-        """How many devices to look at: as the user said, else those that look best at first. Left out
-        are so few that their computing alone takes longer than `seconds`."""
-        if self.fixed:
-            return [self.fixed] if self.fixed > 1 else []
-        speeds = 1 / self.seconds.sum(axis=0)
-        hopeful = [k for k in range(2, len(speeds) + 1) if 1 / speeds[:k].sum() < seconds]
-        first = {k: self.even_seconds(k) for k in hopeful[::2]}  # every other, then beside the best
-        best = min(first, key=lambda k: first[k], default=0)
-        first |= {k: self.even_seconds(k) for k in (best - 1, best + 1) if k in hopeful}
+    def crews(self, seconds: float) -> list[Crew]:
+        """Who may take part: as the user said, else those that look best at first. Left out are so few
+        that their computing alone takes longer than `seconds`."""
+        found: dict[Crew, float] = {}
+        for gateway in (False, True) if self.helps else (False,):
+            numbers = [self.fixed] if self.fixed else list(range(1, len(self.cell.devices) + 1))
+            hopeful = [
+                crew
+                for k in numbers
+                if (crew := Crew(k, gateway)).size > 1
+                and 1 / (1 / self.spent(crew).sum(axis=0)).sum() < seconds
+            ]
+            first = {crew: self.even_seconds(crew) for crew in hopeful[::2]}  # every other
+            best = min(first, key=lambda crew: first[crew], default=Crew(0, gateway))
+            beside = (Crew(best.devices - 1, gateway), Crew(best.devices + 1, gateway))
+            found |= first | {crew: self.even_seconds(crew) for crew in beside if crew in hopeful}
         close = NUMBERS if self.overlap and not self.streams else NUMBERS + 1
-        return sorted(first, key=lambda k: first[k])[:close]
+        order = sorted(found, key=lambda crew: found[crew])
+        # The best without the gateway too: the event model may think too well of one that computes.
+        relaying = [crew for crew in order if not crew.gateway]
+        return list(dict.fromkeys([*order[:close], *relaying[:1]]))
 
-    def even_seconds(self, k: int) -> float:
+    def even_seconds(self, crew: Crew) -> float:
         """Of the best way with one state."""
-        return self.ways(k, (self._even(k),))[0].seconds
+        return self.ways(crew, (self._even(crew),))[0].seconds
 
-    def ways(self, k: int, states: tuple[Weights, ...]) -> list[Way]:
-        book = Book(self.geometry, states, self.seconds[:, :k])
-        return best_ways(book, self.clock, overlap=self.overlap)
+    def spent(self, crew: Crew) -> Floats:
+        """Seconds of every layer on every device of a crew."""
+        last = len(self.cell.devices)
+        found: Floats = self.seconds[:, [last if d < 0 else d for d in crew.places]]
+        return found
+
+    def ways(self, crew: Crew, states: tuple[Weights, ...]) -> list[Way]:
+        book = Book(self.geometry, states, self.spent(crew), crew.seat)
+        clock = (Load if self.streams else Latency)(self.channel, crew.seat)
+        return best_ways(book, clock, overlap=self.overlap)
 
     @property
     def tries(self) -> int:
@@ -185,16 +235,16 @@ class _Planner:
         found = changes(self.geometry, self.overlap)
         return found if self.free else [change for change in found if change is not move]
 
-    def _even(self, k: int) -> Weights:
+    def _even(self, crew: Crew) -> Weights:
         """In proportion to speed."""
         if not self.free:
-            return (1.0,) * k
-        total = self.seconds.sum(axis=0)[:k]
+            return (1.0,) * crew.size
+        total = self.spent(crew).sum(axis=0)
         return tuple(float(total.min() / s) for s in total)
 
-    def _states(self, k: int) -> tuple[Weights, ...]:
-        """The cut states: ways to share out rows among k devices."""
-        even = self._even(k)
+    def _states(self, crew: Crew) -> tuple[Weights, ...]:
+        """The cut states: ways to share out rows among the devices of a crew."""
+        even, k = self._even(crew), crew.size
         if not self.free:
             return (even,)
         middle = (k - 1) / 2
@@ -206,16 +256,22 @@ class _Planner:
         for few in range(1, min(k, 7)):  # some of them, evenly spread
             chosen = {round((n + 0.5) * k / few - 0.5) for n in range(few)}
             found.append(tuple(w * (d in chosen) for d, w in enumerate(even)))
+        if crew.seat is not None:
+            found.append(tuple(float(d == crew.seat) for d in range(k)))
         return tuple(dict.fromkeys(found))
 
     def price(self, candidate: Candidate) -> float:
         if not self.clocked:
             return self.task.price(self.plan(candidate))
-        k = candidate.devices
-        if k not in self.clocks:
+        crew = Crew(candidate.devices, candidate.gateway)
+        if crew not in self.clocks:
             frames = self.task.batch if self.streams else 1
-            self.clocks[k] = RoundClock(self.task, self.cell.devices[:k], self.samples, frames)
-        return self.clocks[k].seconds(candidate)
+            self.clocks[crew] = RoundClock(self.task, self.workers(crew), self.samples, frames)
+        return self.clocks[crew].seconds(candidate)
+
+    def workers(self, crew: Crew) -> tuple[str, ...]:
+        """The devices of a crew by name, in the order of their rows."""
+        return tuple(self.cell.gateway if d < 0 else self.cell.devices[d] for d in crew.places)
 
     def _clocked(self) -> bool:
         """Whether the clock tells the price: all is on one medium, and nobody lacks memory."""
@@ -230,21 +286,27 @@ class _Planner:
         } and all(room is None or room * MB >= most for room in memory)
 
     def plan(self, chosen: Candidate) -> Plan:
-        return rounds_plan(
+        workers = self.workers(Crew(chosen.devices, chosen.gateway))
+        made = rounds_plan(
             self.task,
             "coopai+",
-            self.cell.devices[: chosen.devices],
+            workers,
             chosen.blocks,
             overlap=chosen.overlap,
             halves=chosen.halves,
             micro_batches=self.task.batch if self.streams else 1,
             in_flight=chosen.in_flight,
             decisions={
+                "order": list(workers),  # in which `shares` are
                 "objective": "throughput" if self.streams else "latency",
                 "shares": [list(block.shares) for block in chosen.blocks],
                 "overlap": list(chosen.overlap),
                 **({"in_flight": chosen.in_flight} if self.streams else {}),
             },
+        )
+        computes = any(t.device == self.cell.gateway for r in made.rounds for t in r.turns)
+        return made.deciding(
+            devices=len(made.devices) - 1, gateway="computes" if computes else "relays"
         )
 
 
