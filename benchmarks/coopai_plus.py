@@ -79,12 +79,14 @@ def latencies(task: Task) -> Iterator[tuple[str, Plan, float, float]]:
 
 
 def streams(task: Task) -> Iterator[tuple[str, Plan, float, float]]:
-    frames = {"micro_batches": str(FRAMES), "in_flight": "8"}
+    frames, through = {"micro_batches": str(FRAMES), "in_flight": "8"}, {"objective": "throughput"}
     for title, strategy, options in (
         ("stream: sls", "sls", frames),
         ("stream: coopai", "coopai", frames),
-        ("stream: coopai+, one by one", "coopai+", {}),
-        ("stream: coopai+", "coopai+", {"objective": "throughput"}),
+        ("stream: coopai+, one by one", "coopai+", RELAYS),
+        ("stream: coopai+, frames cut", "coopai+", {**RELAYS, **through, "frames": "cut"}),
+        ("stream: coopai+", "coopai+", {**RELAYS, **through}),
+        ("stream: coopai+, gateway too", "coopai+", through),
     ):
         plan, seconds, spent = planned(task, strategy, options)
         yield title, plan, seconds / FRAMES, spent

@@ -173,7 +173,13 @@ def _rounds() -> dict[str, Plan]:
         ),
         "coopai+-lenet5": lenet("coopai+", batch=1, polish=40, gateway="off"),
         "coopai+-lenet5-stream-flight4": lenet(
-            "coopai+", batch=6, objective="throughput", in_flight=4, polish=20, gateway="off"
+            "coopai+",
+            batch=6,
+            objective="throughput",
+            in_flight=4,
+            polish=20,
+            gateway="off",
+            frames="cut",
         ),
         "coopai+-vgg-small-fp16": plan(
             "coopai+", "vgg-small", CELL, 1, "infer", codec="fp16", polish=40, gateway="off"

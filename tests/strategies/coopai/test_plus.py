@@ -246,20 +246,53 @@ def test_a_stream_has_frames_in_flight_and_more_of_them_come_through() -> None:
     fleet = behind_gateway(*[0.5] * 3, mbps=10.0)
     one = make_plan("coopai+", task("vgg-small", fleet, polish=20, gateway="off"))
     stream = make_plan(
-        "coopai+", task("vgg-small", fleet, batch=8, objective="throughput", gateway="off")
+        "coopai+",
+        task("vgg-small", fleet, batch=8, objective="throughput", gateway="off", frames="cut"),
     )
     assert stream.micro_batches == 8
     assert stream.in_flight > 1
     assert stream.decisions["in_flight"] == stream.in_flight
     assert price(stream).seconds < 8 * price(one).seconds
-    fixed = task("vgg-small", fleet, batch=8, objective="throughput", in_flight=3)
+    fixed = task("vgg-small", fleet, batch=8, objective="throughput", in_flight=3, frames="cut")
     assert make_plan("coopai+", fixed).in_flight == 3
+
+
+def test_whole_frames_go_to_devices_in_turn_where_that_brings_more_through() -> None:
+    """Computing takes long and images are small: nothing is gained by cutting them."""
+    fleet = behind_gateway(*[0.5] * 4, mbps=100.0)
+    given = {"batch": 16, "objective": "throughput", "gateway": "off"}
+    cut = make_plan("coopai+", task("vgg-small", fleet, frames="cut", polish=5, **given))
+    stream = make_plan("coopai+", task("vgg-small", fleet, polish=5, **given))
+    assert stream.decisions["frames"] == [4, 4, 4, 4]
+    assert price(stream).seconds < 0.9 * price(cut).seconds
+    one = sum(stream.profile.devices["r1"].forward_s)
+    assert price(stream).seconds < 1.1 * one * 16 / 4
+
+
+def test_a_faster_device_gets_more_whole_frames() -> None:
+    fleet = behind_gateway(1.5, 0.5, mbps=1000.0)
+    asked = task("vgg-small", fleet, batch=8, objective="throughput", frames="whole", gateway="off")
+    plan = make_plan("coopai+", asked)
+    assert plan.decisions["frames"] == [6, 2]
+    assert plan.rounds[0].in_turn.count(0) == 6
+
+
+def test_frames_are_only_for_a_stream_and_every_device_that_is_asked_for_gets_one() -> None:
+    fleet = behind_gateway(0.5, 0.5, 0.5)
+    with pytest.raises(InputError, match="frames=whole is only for a stream"):
+        make_plan("coopai+", task("vgg-small", fleet, frames="whole"))
+    few = {"batch": 2, "objective": "throughput", "frames": "whole", "devices": 3}
+    with pytest.raises(InputError, match="3 devices cannot each get a frame"):
+        make_plan("coopai+", task("vgg-small", fleet, **few))
 
 
 def test_more_frames_may_be_in_flight_than_the_stream_has() -> None:
     fleet = behind_gateway(0.5, 0.4)
     stream = make_plan(
-        "coopai+", task("vgg-small", fleet, batch=2, objective="throughput", in_flight=3, polish=2)
+        "coopai+",
+        task(
+            "vgg-small", fleet, batch=2, objective="throughput", in_flight=3, polish=2, frames="cut"
+        ),
     )
     assert stream.in_flight == 3
     assert stream.micro_batches == 2

@@ -53,7 +53,12 @@ UNEQUAL_ROWS: tuple[Ask, ...] = (
 )
 STREAM_ROWS: tuple[Ask, ...] = (  # of batches of frames
     ("coopai, in flight", "coopai", {"micro_batches": "4", "in_flight": "4"}),
-    ("coopai+, throughput", "coopai+", {"objective": "throughput", "gateway": "off"}),
+    (
+        "coopai+, throughput",
+        "coopai+",
+        {"objective": "throughput", "gateway": "off", "frames": "cut"},
+    ),
+    ("coopai+, whole frames", "coopai+", {"objective": "throughput", "gateway": "off"}),
 )
 STREAM_FRAMES = 4
 
