@@ -33,17 +33,19 @@ FLEETS = {
     "six unequal devices": cell(gflops=(13.6, 10.0, 10.0, 6.8, 6.8, 6.8)),
 }
 Options = dict[str, str]
+RELAYS = {"gateway": "off"}  # as in the paper: the gateway computes nothing
 ROWS: tuple[tuple[str, str, Options], ...] = (
     ("one device", "coopai", {"devices": "1"}),
     ("sls", "sls", {}),
     ("sls, overlapping", "sls", {"overlap": "on"}),
     ("coopai", "coopai", {}),
     ("coopai, overlapping", "coopai", {"overlap": "on"}),
-    ("coopai+, even, no overlap", "coopai+", {"overlap": "off", "shares": "even"}),
-    ("coopai+, no overlap", "coopai+", {"overlap": "off"}),
-    ("coopai+, even", "coopai+", {"shares": "even"}),
-    ("coopai+, not polished", "coopai+", {"polish": "1"}),
-    ("coopai+", "coopai+", {}),
+    ("coopai+, even, no overlap", "coopai+", {**RELAYS, "overlap": "off", "shares": "even"}),
+    ("coopai+, no overlap", "coopai+", {**RELAYS, "overlap": "off"}),
+    ("coopai+, even", "coopai+", {**RELAYS, "shares": "even"}),
+    ("coopai+, not polished", "coopai+", {**RELAYS, "polish": "1"}),
+    ("coopai+", "coopai+", RELAYS),
+    ("coopai+, the gateway too", "coopai+", {}),
 )
 FRAMES = 8
 
@@ -77,12 +79,14 @@ def latencies(task: Task) -> Iterator[tuple[str, Plan, float, float]]:
 
 
 def streams(task: Task) -> Iterator[tuple[str, Plan, float, float]]:
-    frames = {"micro_batches": str(FRAMES), "in_flight": "8"}
+    frames, through = {"micro_batches": str(FRAMES), "in_flight": "8"}, {"objective": "throughput"}
     for title, strategy, options in (
         ("stream: sls", "sls", frames),
         ("stream: coopai", "coopai", frames),
-        ("stream: coopai+, one by one", "coopai+", {}),
-        ("stream: coopai+", "coopai+", {"objective": "throughput"}),
+        ("stream: coopai+, one by one", "coopai+", RELAYS),
+        ("stream: coopai+, frames cut", "coopai+", {**RELAYS, **through, "frames": "cut"}),
+        ("stream: coopai+", "coopai+", {**RELAYS, **through}),
+        ("stream: coopai+, gateway too", "coopai+", through),
     ):
         plan, seconds, spent = planned(task, strategy, options)
         yield title, plan, seconds / FRAMES, spent

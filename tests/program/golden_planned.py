@@ -171,15 +171,29 @@ def _rounds() -> dict[str, Plan]:
         "sls-lenet5-three-fp16-mb2": lenet(
             "sls", batch=2, devices=3, codec="fp16", micro_batches=2
         ),
-        "coopai+-lenet5": lenet("coopai+", batch=1, polish=40),
+        "coopai+-lenet5": lenet("coopai+", batch=1, polish=40, gateway="off"),
         "coopai+-lenet5-stream-flight4": lenet(
-            "coopai+", batch=6, objective="throughput", in_flight=4, polish=20
+            "coopai+",
+            batch=6,
+            objective="throughput",
+            in_flight=4,
+            polish=20,
+            gateway="off",
+            frames="cut",
         ),
         "coopai+-vgg-small-fp16": plan(
-            "coopai+", "vgg-small", CELL, 1, "infer", codec="fp16", polish=40
+            "coopai+", "vgg-small", CELL, 1, "infer", codec="fp16", polish=40, gateway="off"
         ),
         "coopai+-convolutions-three-even": plan(
-            "coopai+", "convolutions", CELL, 2, "infer", devices=3, shares="even", polish=20
+            "coopai+",
+            "convolutions",
+            CELL,
+            2,
+            "infer",
+            devices=3,
+            shares="even",
+            polish=20,
+            gateway="off",
         ),
     }
 

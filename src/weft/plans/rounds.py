@@ -66,6 +66,9 @@ class Round(Struct, frozen=True, omit_defaults=True, gc=False):
     before: Turn | None = None
     after: Turn | None = None
     sums: bool = False  # what the turns give are parts of a sum
+    # Whole frames for the devices in turn: the place in `turns` of the one that computes each frame, again
+    # from the first after the last. Empty: all turns compute every frame.
+    in_turn: tuple[int, ...] = ()
 
     @property
     def numbered(self) -> dict[int, Turn]:
@@ -74,9 +77,13 @@ class Round(Struct, frozen=True, omit_defaults=True, gc=False):
         every = (self.before, *self.turns, self.after)
         return {number: turn for number, turn in enumerate(every, start=1) if turn is not None}
 
-    @property
-    def device_turns(self) -> dict[int, Turn]:
-        return dict(enumerate(self.turns, start=2))
+    def device_turns(self, frame: int) -> dict[int, Turn]:
+        """Those that compute this frame, by number."""
+        every = dict(enumerate(self.turns, start=2))
+        if not self.in_turn:
+            return every
+        number = 2 + self.in_turn[frame % len(self.in_turn)]
+        return {number: every[number]}
 
 
 def frame_order(frames: int, rounds: int, in_flight: int) -> list[tuple[int, int]]:
@@ -90,3 +97,14 @@ def frame_order(frames: int, rounds: int, in_flight: int) -> list[tuple[int, int
     loads = [(f * apart + early, f, -1) for f in range(frames)]
     turns = [(float(f * apart + n), f, n) for f in range(frames) for n in range(rounds)]
     return [(f, n) for _, f, n in sorted([*loads, *turns])]
+
+
+def order_in_turn(frames: int, in_flight: int) -> list[tuple[int, int]]:
+    """The same where frames go to devices in turn, in one round: as many as may be in flight are loaded, then
+    one for each answer."""
+    order = [(f, -1) for f in range(min(in_flight, frames))]
+    for f in range(frames):
+        order.append((f, 0))
+        if f + in_flight < frames:
+            order.append((f + in_flight, -1))
+    return order

@@ -203,3 +203,17 @@ def test_rounds_that_leave_layers_out_are_refused() -> None:
     rounds = rows_rounds(8, 2, [1, 1], overlap=False)
     with pytest.raises(InputError, match="must begin at layer 0"):
         lower(plan_of(rounds[1:], 2))
+
+
+def test_what_the_gateway_takes_after_the_first_round_is_gathered_from_the_devices() -> None:
+    """A whole network in one round: what the gateway pools at the end is no part of the frame."""
+    turns = tuple(
+        Turn(f"r{d}", (Strip("v0", a, b, ROW),), (Strip("v1", a, b, ROW),), (0.5,))
+        for d, (a, b) in enumerate(split(4, 2), start=1)
+    )
+    pooled = Turn("gw", (Strip("v1", 0, 4, ROW),), (Strip("v2", 0, 1, ROW),), (0.0,))
+    program = lower(plan_of((Round((0, 0), "rows", turns, after=pooled),), 2))
+    gateway = program.code["gw"]
+    assert sum(isinstance(i, ins.Recv) for i in gateway) == 2
+    read = [piece for i in gateway if isinstance(i, ins.Stitch) for piece in i.pieces]
+    assert {piece.value for piece in read if piece.tensor.at == 0} == {"v0"}

@@ -57,6 +57,8 @@ def make() -> Callable[..., tuple[Plan, nn.Module]]:
         graph = in_sequence(capture(model, torch.zeros(2, 3, 17, 16), name="small"))
         fleet = fleet_of(count)
         devices = [f"r{n}" for n in range(1, count + 1)]
+        if fields.pop("gateway_computes", False):
+            devices.insert(1, "gw")
         overlap = bool(fields.pop("overlap", False))
         rounds = rounds_of(graph, blocks, devices, "gw", overlap=overlap)
         values: dict[str, object] = {"batch": 1, **fields}
@@ -82,6 +84,17 @@ JOINED = [Block((0, 0), "rows"), Block((1, 3), "rows+data"), Block((4, 4), "mode
     [
         (JOINED, 2, {"batch": 3, "micro_batches": 3, "in_flight": 2}),
         (EVERY_MODE, 3, {"overlap": True, "batch": 2, "codec": "fp16"}),
+        (
+            EVERY_MODE,
+            2,
+            {
+                "gateway_computes": True,
+                "overlap": True,
+                "batch": 2,
+                "micro_batches": 2,
+                "in_flight": 2,
+            },
+        ),
     ],
 )
 def test_sliced_inference_answers_like_the_whole_network_with_the_plans_bytes(
@@ -107,3 +120,28 @@ def test_sliced_inference_answers_like_the_whole_network_with_the_plans_bytes(
     assert plan.predicted is not None
     planned = sum(plan.predicted.transfer_bytes.values())
     assert dict(sent) == {0: planned, 1: planned}
+
+
+def test_whole_frames_in_turn_come_back_in_order_with_the_plans_bytes() -> None:
+    """Two devices, one twice as fast; three frames at a time."""
+    torch.manual_seed(0)
+    model = Small().eval()
+    fleet = Fleet(
+        (Device("gw", gflops=0.5), Device("r1", gflops=0.5), Device("r2", gflops=0.25)),
+        medium=(Medium("wifi", "gw", ("r1", "r2"), 40.0),),
+    )
+    x = torch.rand(6, 3, 17, 16)
+    options = {"objective": "throughput", "frames": "whole", "gateway": "off", "in_flight": 3}
+    plan = weft.plan(
+        model, x[:1], fleet, strategy="coopai+", mode="infer", batch=6, options=options
+    )
+    assert sorted(set(plan.rounds[0].in_turn)) == [0, 1]
+    with weft.serve(model, x, fleet, plan=plan, local=True) as net:
+        answer = net(x)
+        timeline, _ = net.timeline()
+    with torch.no_grad():
+        torch.testing.assert_close(answer, model(x), rtol=1e-4, atol=1e-5)
+    sent = sum(span.bytes for span in timeline.spans if span.what == "transfer")
+    assert plan.predicted is not None
+    assert sent == sum(plan.predicted.transfer_bytes.values())
+    assert "coopai+" in str(plan)

@@ -49,7 +49,7 @@ def single_layers(geometry: Geometry, k: int, unit_mode: RoundMode) -> tuple[Blo
     return tuple(found)
 
 
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=20)
 @given(
     model=st.sampled_from(["vgg-small", "resnet8"]),
     k=st.integers(1, 4),
@@ -58,15 +58,21 @@ def single_layers(geometry: Geometry, k: int, unit_mode: RoundMode) -> tuple[Blo
     codec=st.sampled_from(["none", "int8"]),
     unit_mode=st.sampled_from(["model", "data"]),
     seed=st.integers(0, 10**6),
+    seat=st.sampled_from([None, 0, 1]),
 )
 def test_the_clock_s_seconds_are_the_simulator_s(
-    model: str, k: int, frames: int, latency_ms: float, codec: str, unit_mode: RoundMode, seed: int
-) -> None:
-    """Whatever the blocks, shares, overlaps and frames in flight; one clock for all of them."""
+    model: str, k: int, frames: int, latency_ms: float, codec: str, unit_mode: RoundMode, seed: int,
+    seat: int | None,
+) -> None:  # fmt: skip
+    """Whatever the blocks, shares, overlaps and frames in flight; one clock for all of them.
+    `seat`: where the gateway sits that computes too."""
     given_task = asked(model, 6, latency_ms, codec)
     assert given_task.graph is not None
     geometry = geometry_of(given_task.graph)
-    devices = ("r1", "r2", "r3", "r4")[:k]
+    devices: tuple[str, ...] = ("r1", "r2", "r3", "r4")[:k]
+    if seat is not None:
+        devices = (*devices[:seat], "gw", *devices[seat + 1 :])
+    k = len(devices)
     clock = RoundClock(given_task, devices, samples=6 // frames, frames=frames)
     generator = random.Random(seed)
     blocks = single_layers(geometry, k, unit_mode)

@@ -148,11 +148,12 @@ def test_vgg16_is_at_least_eight_percent_faster_than_coopai_and_sls() -> None:
     fleet = behind_gateway(*[13.6] * 10, mbps=100.0)
     seconds = {}
     for name, options in (
-        ("coopai", {}), ("sls", {}), ("sls", {"overlap": "on"}), ("coopai+", {"polish": 20}),
+        ("coopai", {}), ("sls", {}), ("sls", {"overlap": "on"}),
+        ("coopai+", {"polish": 20, "gateway": "off"}),
     ):  # fmt: skip
         plan = make_plan(name, task("vgg16", fleet, **options))
         seconds[name, len(options)] = price(plan).seconds
-    plus = seconds.pop(("coopai+", 1))
+    plus = seconds.pop(("coopai+", 2))
     assert plus < 0.92 * min(seconds.values())
 
 
@@ -170,9 +171,54 @@ def test_coopai_plus_is_never_slower_than_coopai_and_sls(speeds: list[float], mb
             assert plus <= other * (1 + 1e-9)
 
 
+def with_gateway(gflops: float, fleet: Fleet) -> Fleet:
+    gateway = msgspec.structs.replace(fleet.device("gw"), gflops=gflops)
+    return msgspec.structs.replace(fleet, devices=(gateway, *fleet.devices[1:]))
+
+
+def test_a_gateway_that_is_much_faster_than_its_devices_computes_alone() -> None:
+    """Twenty times as fast as each of six: whatever is handed out comes back too late."""
+    fleet = with_gateway(10.0, behind_gateway(*[0.5] * 6, mbps=10.0))
+    plan = make_plan("coopai+", task("vgg-small", fleet))
+    assert plan.devices == ("gw",)
+    assert price(plan).seconds == pytest.approx(sum(plan.profile.devices["gw"].forward_s))
+    assert plan.decisions["gateway"] == "computes"
+    assert plan.decisions["devices"] == 0
+
+
+def test_a_gateway_as_fast_as_its_devices_takes_rows() -> None:
+    fleet = with_gateway(0.5, behind_gateway(0.5, 0.5, mbps=100.0))
+    both, devices = (
+        make_plan("coopai+", task("vgg-small", fleet, polish=20, gateway=gateway))
+        for gateway in ("on", "off")
+    )
+    assert any(t.device == "gw" and any(t.work) for r in both.rounds for t in r.turns)
+    assert all(turn.device != "gw" for r in devices.rounds for turn in r.turns)
+    assert price(both).seconds < 0.9 * price(devices).seconds
+    assert price(both).seconds < 0.9 * sum(both.profile.devices["gw"].forward_s)
+
+
+@settings(deadline=None, max_examples=6)
+@given(
+    gateway=st.sampled_from([0.1, 0.5, 2.0, 10.0]),
+    mbps=st.sampled_from([2.0, 20.0, 500.0]),
+    objective=st.sampled_from(["latency", "throughput"]),
+)
+def test_with_the_gateway_no_plan_is_slower_than_the_gateway_alone(
+    gateway: float, mbps: float, objective: str
+) -> None:
+    fleet = with_gateway(gateway, behind_gateway(0.5, 0.25, mbps=mbps))
+    batch = 4 if objective == "throughput" else 1
+    plan = make_plan(
+        "coopai+", task("vgg-small", fleet, batch=batch, polish=3, objective=objective)
+    )
+    alone = batch * sum(plan.profile.devices["gw"].forward_s)
+    assert price(plan).seconds <= alone * (1 + 1e-9)
+
+
 def test_rows_are_in_proportion_to_speed() -> None:
     fleet = behind_gateway(1.0, 0.25, mbps=1e5)  # sending costs nothing
-    plan = make_plan("coopai+", task("vgg-small", fleet, devices=2))
+    plan = make_plan("coopai+", task("vgg-small", fleet, devices=2, gateway="off"))
     shares = np.array(plan.decisions["shares"][0], dtype=float)
     assert shares[0] / shares.sum() == pytest.approx(0.8, abs=0.05)
     halves = make_plan("coopai", task("vgg-small", fleet, devices=2))
@@ -181,7 +227,7 @@ def test_rows_are_in_proportion_to_speed() -> None:
 
 def test_even_shares_stay_even() -> None:
     fleet = behind_gateway(1.0, 0.9, mbps=1e5)
-    plan = make_plan("coopai+", task("vgg-small", fleet, devices=2, shares="even"))
+    plan = make_plan("coopai+", task("vgg-small", fleet, devices=2, gateway="off", shares="even"))
     modes = zip(plan.decisions["modes"], plan.decisions["shares"], strict=True)
     rows = [shares for mode, shares in modes if mode in ("rows", "rows+data")]
     assert rows
@@ -198,14 +244,58 @@ def test_overlap_off_means_one_turn_per_device_and_round() -> None:
 
 def test_a_stream_has_frames_in_flight_and_more_of_them_come_through() -> None:
     fleet = behind_gateway(*[0.5] * 3, mbps=10.0)
-    one = make_plan("coopai+", task("vgg-small", fleet, polish=20))
-    stream = make_plan("coopai+", task("vgg-small", fleet, batch=8, objective="throughput"))
+    one = make_plan("coopai+", task("vgg-small", fleet, polish=20, gateway="off"))
+    stream = make_plan(
+        "coopai+",
+        task("vgg-small", fleet, batch=8, objective="throughput", gateway="off", frames="cut"),
+    )
     assert stream.micro_batches == 8
     assert stream.in_flight > 1
     assert stream.decisions["in_flight"] == stream.in_flight
     assert price(stream).seconds < 8 * price(one).seconds
-    fixed = task("vgg-small", fleet, batch=8, objective="throughput", in_flight=3)
+    fixed = task("vgg-small", fleet, batch=8, objective="throughput", in_flight=3, frames="cut")
     assert make_plan("coopai+", fixed).in_flight == 3
+
+
+def test_whole_frames_go_to_devices_in_turn_where_that_brings_more_through() -> None:
+    """Computing takes long and images are small: nothing is gained by cutting them."""
+    fleet = behind_gateway(*[0.5] * 4, mbps=100.0)
+    given = {"batch": 16, "objective": "throughput", "gateway": "off"}
+    cut = make_plan("coopai+", task("vgg-small", fleet, frames="cut", polish=5, **given))
+    stream = make_plan("coopai+", task("vgg-small", fleet, polish=5, **given))
+    assert stream.decisions["frames"] == [4, 4, 4, 4]
+    assert price(stream).seconds < 0.9 * price(cut).seconds
+    one = sum(stream.profile.devices["r1"].forward_s)
+    assert price(stream).seconds < 1.1 * one * 16 / 4
+
+
+def test_a_faster_device_gets_more_whole_frames() -> None:
+    fleet = behind_gateway(1.5, 0.5, mbps=1000.0)
+    asked = task("vgg-small", fleet, batch=8, objective="throughput", frames="whole", gateway="off")
+    plan = make_plan("coopai+", asked)
+    assert plan.decisions["frames"] == [6, 2]
+    assert plan.rounds[0].in_turn.count(0) == 6
+
+
+def test_frames_are_only_for_a_stream_and_every_device_that_is_asked_for_gets_one() -> None:
+    fleet = behind_gateway(0.5, 0.5, 0.5)
+    with pytest.raises(InputError, match="frames=whole is only for a stream"):
+        make_plan("coopai+", task("vgg-small", fleet, frames="whole"))
+    few = {"batch": 2, "objective": "throughput", "frames": "whole", "devices": 3}
+    with pytest.raises(InputError, match="3 devices cannot each get a frame"):
+        make_plan("coopai+", task("vgg-small", fleet, **few))
+
+
+def test_more_frames_may_be_in_flight_than_the_stream_has() -> None:
+    fleet = behind_gateway(0.5, 0.4)
+    stream = make_plan(
+        "coopai+",
+        task(
+            "vgg-small", fleet, batch=2, objective="throughput", in_flight=3, polish=2, frames="cut"
+        ),
+    )
+    assert stream.in_flight == 3
+    assert stream.micro_batches == 2
 
 
 def test_a_stream_of_one_frame_is_refused() -> None:
@@ -225,7 +315,10 @@ def test_a_plan_is_json_both_ways_and_the_same_again() -> None:
 
 def test_one_device_is_as_good_as_coopai_s_one_device() -> None:
     fleet = behind_gateway(0.5)
-    plus, plain = (make_plan(s, task("vgg-small", fleet)) for s in ("coopai+", "coopai"))
+    plus, plain = (
+        make_plan(s, task("vgg-small", fleet, **more))
+        for s, more in (("coopai+", {"gateway": "off"}), ("coopai", {}))
+    )
     assert plus.decisions["modes"] == plain.decisions["modes"] == ["whole"]
 
 
@@ -241,13 +334,13 @@ def test_a_network_whose_first_layer_cannot_be_cut_has_a_plan() -> None:
 def test_where_memory_is_short_the_plan_fits() -> None:
     """The clock knows nothing of memory: the simulator then prices every candidate."""
     ample = behind_gateway(0.5, 0.5, 0.5)
-    free = make_plan("coopai+", task("vgg-small", ample, polish=3))
+    free = make_plan("coopai+", task("vgg-small", ample, polish=3, gateway="off"))
     need = memory_bytes(free)
     least = max(size for name, size in need.items() if name != "gw") / 1e6
     replace = msgspec.structs.replace
     small = [replace(d, memory_mb=least * 0.9) for d in ample.devices if d.name != "gw"]
     tight = replace(ample, devices=(ample.device("gw"), *small))
-    asked = dataclasses.replace(task("vgg-small", ample, polish=3), fleet=tight)
+    asked = dataclasses.replace(task("vgg-small", ample, polish=3, gateway="off"), fleet=tight)
     plan = decide("coopai+", asked)
     assert max(size for name, size in memory_bytes(plan).items() if name != "gw") <= least * 0.9e6
 

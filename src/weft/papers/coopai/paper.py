@@ -26,6 +26,7 @@ from weft.papers.coopai.measured import RealRow, measured_claims, measured_table
 from weft.papers.coopai.physical import (
     PLANS,
     PLUS,
+    WITH_GATEWAY,
     physical_claims,
     physical_table,
     simulate_plans,
@@ -54,7 +55,7 @@ def coopai(out: Path, quick: bool, tell: Tell) -> Reproduction:
     for index, (name, title) in enumerate(NETWORKS.items()):
         tell(f"planning {title}", (0.8 if quick else 0.5) * index / len(NETWORKS))
         runs.append(run_network(captured(name), title))
-        simulated.append(simulate_plans(title, PLANS if quick else (*PLANS, PLUS)))
+        simulated.append(simulate_plans(title, PLANS if quick else (*PLANS, PLUS, WITH_GATEWAY)))
     tell("drawing", 0.5 if not quick else 0.8)
     figures = [out / "figure8.png", out / "figure9.png"]
     draw_devices(figures[0], runs)

@@ -26,7 +26,9 @@ PLANS: tuple[Ask, ...] = (
     ("SLS, overlapping", "sls", {"overlap": "on"}),
     ("MLS", "coopai", {}),
 )
-PLUS: Ask = ("coopai+", "coopai+", {})
+# On the same devices: the paper's gateway computes nothing.
+PLUS: Ask = ("coopai+", "coopai+", {"gateway": "off"})
+WITH_GATEWAY: Ask = ("coopai+, the gateway too", "coopai+", {})
 FASTER = 8.0  # percent that coopai+ is to save against coopai
 
 IDLE = (

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from weft.codecs.registry import coded_bytes
 from weft.errors import InputError
 from weft.plans.plan import Plan
-from weft.plans.rounds import Round, Strip, Turn, frame_order
+from weft.plans.rounds import Round, Strip, Turn, frame_order, order_in_turn
 from weft.program.instructions import (
     Emit,
     Extract,
@@ -40,7 +40,10 @@ def lower_rounds(plan: Plan) -> Program:
     sizes = micro_sizes(plan.batch, plan.micro_batches)
     writer = RoundsWriter(plan)
     frames = [_Frame(writer, micro, sizes) for micro in range(len(sizes))]
-    for micro, number in frame_order(len(sizes), len(plan.rounds), plan.in_flight):
+    order = frame_order(len(sizes), len(plan.rounds), plan.in_flight)
+    if plan.rounds[0].in_turn:
+        order = order_in_turn(len(sizes), plan.in_flight)
+    for micro, number in order:
         if number < 0:
             frames[micro].load()
         else:
@@ -62,6 +65,13 @@ def check_rounds(plan: Plan) -> None:
         for turn in r.turns:
             if turn.device not in plan.profile.devices:
                 raise InputError(f"plan: rounds: the profile has no device {turn.device!r}")
+        if r.in_turn and (
+            len(plan.rounds) > 1 or not 0 <= min(r.in_turn) <= max(r.in_turn) < len(r.turns)
+        ):
+            raise InputError(
+                f"plan: rounds: frames in turn {list(r.in_turn)} for {len(r.turns)} turns in one of "
+                f"{len(plan.rounds)} rounds; each must be the place of a turn, in a plan of one round"
+            )
         expected = r.layers[1] + 1
     if expected != len(plan.profile.layers):
         raise InputError(
@@ -100,7 +110,10 @@ class _Frame:
         writer, first = self.writer, self.plan.rounds[0]
         writer.add(writer.gateway, Load(self.micro, (self.first, self.first + self.samples)))
         frame = Tensor("act", 0, self.micro)
-        for strip in _whole(t for turn in first.numbered.values() for t in turn.takes):
+        every = first.numbered.values()
+        made = {strip.value for turn in every for strip in turn.gives}
+        read = [strip for turn in every for strip in turn.takes if strip.value not in made]
+        for strip in _whole(read):
             self.inventory.add(writer.gateway, frame, strip)
         self.begin(first, [])
 
@@ -108,7 +121,7 @@ class _Frame:
         """The turns of a round; then its strips go where the next one needs them, or are the answer."""
         rounds = self.plan.rounds
         done, following = rounds[number], rounds[number + 1] if number + 1 < len(rounds) else None
-        for turn_number, turn in done.device_turns.items():
+        for turn_number, turn in done.device_turns(self.micro).items():
             self.turn(done, turn, turn_number)
         at = following.layers[0] if following else self.writer.layers
         arriving = self.gather_sums(done, at) if done.sums else self.gather(done, following, at)
@@ -139,7 +152,7 @@ class _Frame:
             wanted += [(gateway, strip) for strip in turn.takes] if turn else []
         if following is None and done.after is None:
             wanted += [(gateway, strip) for strip in _whole(_gives(done))]
-        for turn in following.turns if following else ():
+        for turn in following.device_turns(self.micro).values() if following else ():
             wanted += [(turn.device, strip) for strip in turn.takes]
         missing = [gap for device, strip in wanted for gap in self.inventory.missing(device, strip)]
         arriving: list[Recv] = []
@@ -157,7 +170,7 @@ class _Frame:
         """Partial sums: each device adds its own and hands them up."""
         (strip,) = done.turns[0].gives
         parts: dict[str, list[Tensor]] = defaultdict(list)
-        for number, turn in done.device_turns.items():
+        for number, turn in done.device_turns(self.micro).items():
             made = Tensor("act", done.layers[1] + 1, self.micro, part=number)
             parts[turn.device].append(made)
         arriving: list[Recv] = []
@@ -176,7 +189,7 @@ class _Frame:
         """The gateway sends every turn what its device lacks, as soon as those who have it sent it."""
         gateway = self.writer.gateway
         here = {recv.tensor for recv in arriving}
-        for number, turn in following.device_turns.items():
+        for number, turn in following.device_turns(self.micro).items():
             strips = [
                 gap for strip in turn.takes for gap in self.inventory.missing(turn.device, strip)
             ]

@@ -104,7 +104,8 @@ class Turns:
             wanted = {name: ranges[place] for name, ranges in split.items()}
             wanted = {name: rows for name, rows in wanted.items() if rows[0] < rows[1]}
             if wanted:
-                own = None if owned is None else owned[device]
+                # The gateway computes when it has handed out: all that it lacks is there by then.
+                own = None if owned is None or device == self.gateway else owned[device]
                 turns += row_turns(self._job, device, wanted, own, halves)
         return tuple(turns)
 

@@ -31,6 +31,7 @@ from weft.strategies.coopai.rows import (
 )
 
 Weights = tuple[float, ...]  # of every device: its part of the rows, in proportion
+FREE = 1e-9  # of a byte's cost: what the gateway takes from itself is there, but it has to be made
 LONGEST_SPLIT = 6  # layers of a block whose inner rows are computed first: longer ones lose by it
 
 
@@ -42,7 +43,7 @@ class Opened:
     image: Floats  # bytes of all that a device needs, by (last, state)
     # By value: bytes that a device lacks, and bytes that others lack and it has, each by
     # (last, state of the value's rows before, state).
-    moved: dict[str, tuple[Ints, Ints]]
+    moved: dict[str, tuple[Floats, Floats]]
     down: Floats  # the sums over all values
     up: Floats
     waits: Ints  # the last device whose rows it lacks; -1: none
@@ -52,10 +53,19 @@ class Opened:
 
 
 class Book:
-    """`seconds`: of every layer on every device."""
+    """`seconds`: of every layer on every device. `seat`: the gateway's place among the devices, where it
+    computes too; nothing travels between it and itself."""
 
-    def __init__(self, geometry: Geometry, states: Sequence[Weights], seconds: Floats) -> None:
+    def __init__(
+        self,
+        geometry: Geometry,
+        states: Sequence[Weights],
+        seconds: Floats,
+        seat: int | None = None,
+    ) -> None:
         self.geometry = geometry
+        self.seat = seat
+        self.air = np.array([FREE if d == seat else 1.0 for d in range(len(states[0]))])
         self.states = tuple(states)
         self.k = len(states[0])
         self.seconds = seconds
@@ -97,7 +107,8 @@ class Book:
         for name in names:
             if name in self._walk.own:
                 total += count(self._walk.own[name]) * self.geometry.widths[name]
-        return total.reshape(-1, self.k) * VALUE_BYTES
+        own: Floats = total.reshape(-1, self.k) * VALUE_BYTES * self.air
+        return own
 
     def _opened(self, i: int, reach: int) -> Opened:
         walk, ends = self._walk, reach + 1 - i
@@ -106,7 +117,7 @@ class Book:
         number, k = len(self.states), self.k
         one, two = (-1, number, k), (-1, number, number, k)
         have: dict[str, Span] = {}
-        moved: dict[str, tuple[Ints, Ints]] = {}
+        moved: dict[str, tuple[Floats, Floats]] = {}
         for name in self.geometry.cuts[i]:
             if name not in walk.first:
                 continue
@@ -120,7 +131,7 @@ class Book:
             have[name] = own
             lacks = (count(need) - count(both(need, own))) * width
             gives = wanted_by_others(need, own, walk.height(name), self._pairs) * width
-            moved[name] = lacks.reshape(two), gives.reshape(two)
+            moved[name] = lacks.reshape(two) * self.air, gives.reshape(two) * self.air
             waits = np.maximum(waits, self._waits(need, own))
         last = waits.reshape(two)
         down: Floats = np.zeros(last.shape)
@@ -132,7 +143,7 @@ class Book:
         inner, outer = self._split(i, reach if complete else i - 1, have)
         alone = walk.spent[i : reach + 1].reshape(one).copy()
         return Opened(
-            alone, image.reshape(one), moved, down, up, last, _queue(down, up, last),
+            alone, image.reshape(one) * self.air, moved, down, up, last, _queue(down, up, last),
             inner.reshape(two), outer.reshape(two),
         )  # fmt: skip
 

@@ -34,6 +34,7 @@ class Candidate(NamedTuple):
     overlap: tuple[bool, ...]  # of every block: inner rows first
     in_flight: int = 1
     halves: float = 0.0
+    gateway: bool = False  # whether it computes too
 
 
 # Who holds what: of every value, by device (the gateway last), first what the device made of it (perhaps
@@ -47,25 +48,30 @@ class Exchange(NamedTuple):
 
     up: Code  # devices hand up what others lack
     down: tuple[Line, ...]  # the gateway takes it, and hands out
-    turns: Code
+    turns: Code  # of the devices, then of the gateway
     held: Held  # then
 
 
 class RoundClock:
-    """For these devices. `samples` are computed at once, as one of `frames`."""
+    """For these devices, perhaps the gateway among them. `samples` are computed at once, as one of
+    `frames`."""
 
     def __init__(self, task: Task, devices: Sequence[str], samples: int, frames: int) -> None:
         assert task.graph is not None
         self.graph, self.devices, self.frames = task.graph, tuple(devices), frames
         self.samples = samples
-        hop = task.fleet.route(task.source, devices[0])[0]
-        self.byte_s, self.latency_s = 1 / hop.bytes_per_s, hop.latency_s
+        self.byte_s, self.latency_s = 0.0, 0.0
+        for other in [device for device in devices if device != task.source][:1]:
+            hop = task.fleet.route(task.source, other)[0]
+            self.byte_s, self.latency_s = 1 / hop.bytes_per_s, hop.latency_s
         self.codec, self.input_codec = options.codec(task), options.input_codec(task)
         layers = range(len(task.profile.layers))
         times = [task.profile.devices[device] for device in (*devices, task.source)]
         self.layer_s = [[t.forward(m, m, samples) for m in layers] for t in times]
         self.slicer = Slicer(self.graph, self.devices, task.source)
+        # A gateway that computes keeps what it makes in its place as gateway, which is the last one.
         self.place = {name: d for d, name in enumerate((*devices, task.source))}
+        self.members = [d for d, name in enumerate(devices) if name != task.source]
         self._found: dict[object, Exchange] = {}
 
     def seconds(self, candidate: Candidate) -> float:
@@ -80,6 +86,8 @@ class RoundClock:
                 if n >= 0:
                     code[d].append((base - width, exchanges[n].turns[d]))
                 code[d].append((base, exchanges[n + 1].up[d]))
+            if n >= 0 and exchanges[n].turns[k]:
+                code[k].append((base - width, exchanges[n].turns[k]))
             code[k].append((base, exchanges[n + 1].down))
         return finish([code[d] for d in (k, *order)], self.latency_s)
 
@@ -90,7 +98,7 @@ class RoundClock:
         for block in candidate.blocks:
             users = [d for d in everyone if block.shares[d]] if block.shares else everyone
             found |= dict.fromkeys(users[:1] if block.mode == "whole" else users)
-        return tuple(found)
+        return tuple(d for d in found if d in self.members)
 
     def _exchanges(self, candidate: Candidate, order: tuple[int, ...]) -> Iterator[Exchange]:
         """Before every round, and to gather the answer."""
@@ -146,7 +154,7 @@ class _Exchanging:
         for turn in (self.after, before):
             for strip in turn.gives if turn else ():
                 self.add(strip.value, self.k, (strip.first, strip.last))
-        turns: Code = [()] * self.k
+        turns: Code = [()] * (self.k + 1)
         if found is not None:
             self.hand_out(found, sent, waiting, down, turns)
         down += [(RECV, 0.0, d) for d in waiting]

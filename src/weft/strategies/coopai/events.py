@@ -40,9 +40,11 @@ class Times(NamedTuple):
 
 
 class Clock(Protocol):
-    """What a round adds; bytes and seconds are by device."""
+    """What a round adds; bytes and seconds are by device. `seat`: the place of the gateway among the
+    devices, where it computes too. It hands out nothing while it computes."""
 
     channel: Channel
+    seat: int | None
 
     def exchange(
         self, times: Times, up: Numbers, down: Numbers, waits: Sequence[int],
@@ -55,6 +57,9 @@ class Clock(Protocol):
 
     def hand_out(self, times: Times, down: Numbers, compute: Numbers, image: bool) -> Times:
         """The gateway, which has everything, sends to device after device; each computes then."""
+
+    def alone(self, times: Times, compute: float) -> Times:
+        """The gateway, which has everything, computes itself."""
 
     def bound(
         self, ready: Floats, free: Floats, queue: Floats, inner: Floats, outer: Floats
@@ -72,15 +77,20 @@ class Clock(Protocol):
 class Latency:
     """One frame alone: how early everything happens."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, seat: int | None = None) -> None:
         self.channel = channel
+        self.seat = seat
+
+    def relaying(self, times: Times) -> float:
+        """When the gateway can hand out."""
+        return times.gateway if self.seat is None else max(times.gateway, times.ready[self.seat])
 
     def exchange(
         self, times: Times, up: Numbers, down: Numbers, waits: Sequence[int],
         inner: Numbers, outer: Numbers,
     ) -> Times:  # fmt: skip
         byte_s, latency = self.channel.byte_s, self.channel.latency_s
-        ready, free, clock = times.ready, times.free, times.gateway
+        ready, free, clock = times.ready, times.free, self.relaying(times)
         senders = sorted((ready[d], d) for d in range(len(ready)) if up[d])
         arrival = [-1.0] * len(ready)
         sent = 0
@@ -108,7 +118,7 @@ class Latency:
         return Times(tuple(done), free, clock)
 
     def gather(self, times: Times, up: Numbers) -> Times:
-        free, clock = times.free, times.gateway
+        free, clock = times.free, self.relaying(times)
         for when, d in sorted((when, d) for d, when in enumerate(times.ready)):
             if up[d]:
                 free = max(free, when) + up[d] * self.channel.byte_s
@@ -117,15 +127,19 @@ class Latency:
 
     def hand_out(self, times: Times, down: Numbers, compute: Numbers, image: bool) -> Times:
         byte_s = self.channel.byte_s * (self.channel.image if image else 1.0)
-        free = times.free
+        free, clock = times.free, self.relaying(times)
         done = []
         for d, lacks in enumerate(down):
             begin = times.ready[d]
             if lacks:
-                free = max(free, times.gateway) + lacks * byte_s
+                free = max(free, clock) + lacks * byte_s
                 begin = max(begin, free + self.channel.latency_s)
             done.append(begin + compute[d])
-        return Times(tuple(done), free, times.gateway)
+        return Times(tuple(done), free, clock)
+
+    def alone(self, times: Times, compute: float) -> Times:
+        done = self.relaying(times) + compute
+        return Times(_at(times.ready, self.seat, done), times.free, done)
 
     def bound(
         self, ready: Floats, free: Floats, queue: Floats, inner: Floats, outer: Floats
@@ -143,8 +157,9 @@ class Latency:
 class Load:
     """Many frames: how long each device and the medium are taken by one."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, seat: int | None = None) -> None:
         self.channel = channel
+        self.seat = seat
 
     def exchange(
         self, times: Times, up: Numbers, down: Numbers, waits: Sequence[int],
@@ -162,6 +177,11 @@ class Load:
         ready = tuple(t + c for t, c in zip(times.ready, compute, strict=True))
         return Times(ready, times.free + sum(down) * byte_s)
 
+    def alone(self, times: Times, compute: float) -> Times:
+        assert self.seat is not None
+        done = times.ready[self.seat] + compute
+        return Times(_at(times.ready, self.seat, done), times.free)
+
     def bound(
         self, ready: Floats, free: Floats, queue: Floats, inner: Floats, outer: Floats
     ) -> tuple[Floats, Floats]:
@@ -174,3 +194,7 @@ class Load:
 
     def mean(self, times: Times, gathered: bool) -> float:
         return times.free + sum(times.ready) / len(times.ready)
+
+
+def _at(ready: tuple[float, ...], place: int | None, when: float) -> tuple[float, ...]:
+    return tuple(when if d == place else time for d, time in enumerate(ready))

@@ -83,6 +83,7 @@ class _Search:
             j: book.own_bytes(j).tolist() for j in range(self.layers) if self.geometry.is_rows(j)
         }
         self.seconds: list[list[float]] = book.seconds.tolist()
+        self.air: list[float] = book.air.tolist()
         self.labels: list[list[Label]] = []  # by layers done; the earliest first
         self.spread: list[_Labels] = []  # those of them whose rows lie with the devices
         self.central: list[_Labels] = []  # and those where the gateway has everything
@@ -100,6 +101,8 @@ class _Search:
                 if i + 2 >= m:
                     self.dense(i, m)
                 self.whole(i, m)
+                if self.clock.seat is not None:
+                    self.whole_at_gateway(i, m)
             self.close([label for held in self.kept[m].values() for label in held])
         for label in self.labels[self.layers]:
             yield _way(label, self.clock.last(self.gather(label, self.layers), gathered=True))
@@ -222,7 +225,8 @@ class _Search:
         spent = self.book.blocks[i].alone[n] + work
         for label, state, times in self.begun(i, n, m, spent, gathers=True):
             shares = self.book.rows(m - 2, state)
-            sums = [float(dense.outputs * VALUE_BYTES) if count else 0.0 for count in shares]
+            size = dense.outputs * VALUE_BYTES
+            sums = [size * air if n else 0.0 for n, air in zip(shares, self.air, strict=True)]
             block = Block((i, m - 1), "rows+data", shares)
             done = self.clock.gather(times, sums)
             self.keep(m, Label(done, GATEWAY, before=label, block=block))
@@ -246,11 +250,12 @@ class _Search:
                     last.inputs == layer.outputs
                 )
             for mode, down, up, places in modes:
-                least = self.earliest(i) + (down + up) * count * self.clock.channel.byte_s
+                sent = (down + up) * sum(self.air[:count])
+                least = self.earliest(i) + sent * self.clock.channel.byte_s
                 shares = _units(places, work, count) if self.may_keep(m, least) else None
                 if shares is None:
                     continue
-                busy = [float(share > 0) for share in shares]
+                busy = [(n > 0) * air for n, air in zip(shares, self.air, strict=True)]
                 spent = [s * n / places for s, n in zip(work, shares, strict=True)]
                 for label in self.gathered[i]:
                     times = self.clock.hand_out(label.times, [down * b for b in busy], spent, False)
@@ -302,6 +307,16 @@ class _Search:
         )
         block = Block((i, m - 1), "whole", (1, *(0,) * (self.k - 1)))
         self.keep(m, Label(times, GATEWAY, before=label, block=block))
+
+    def whole_at_gateway(self, i: int, m: int) -> None:
+        """All of layers i to m - 1 on the gateway, where it computes too."""
+        seat = self.clock.seat
+        assert seat is not None
+        work = sum(s[seat] for s in self.seconds[i:m])
+        for label in self.gathered[i]:
+            times = self.clock.alone(label.times, work)
+            block = Block((i, m - 1), "whole", tuple(int(d == seat) for d in range(self.k)))
+            self.keep(m, Label(times, GATEWAY, before=label, block=block))
 
 
 def _units(places: int, seconds: list[float], count: int) -> tuple[int, ...] | None:

@@ -19,6 +19,7 @@ from weft.errors import InputError
 from weft.fleet.fleet import Medium
 from weft.plans import options
 from weft.plans.plan import Plan
+from weft.plans.rounds import Round
 from weft.plans.strategy import ONLY_INFERS, strategy
 from weft.plans.task import Task
 from weft.strategies.coopai.geometry import DenseLayer, Geometry, RowLayer, check_rows, geometry_of
@@ -167,6 +168,31 @@ def rounds_plan(
     """The plan in which these devices compute these blocks; `task` has its layers in sequence."""
     assert task.graph is not None
     rounds = rounds_of(task.graph, blocks, devices, task.source, overlap, halves)
+    return plan_of_rounds(
+        task,
+        name,
+        rounds,
+        micro_batches=micro_batches,
+        in_flight=in_flight,
+        decisions={
+            "devices": len(devices),
+            "blocks": [list(block.layers) for block in blocks],
+            "modes": [block.mode for block in blocks],
+            **(decisions or {}),
+        },
+    )
+
+
+def plan_of_rounds(
+    task: Task,
+    name: str,
+    rounds: tuple[Round, ...],
+    *,
+    micro_batches: int,
+    in_flight: int,
+    decisions: dict[str, object],
+) -> Plan:
+    """The plan with these rounds."""
     return Plan(
         strategy=name,
         model=task.profile.model,
@@ -184,10 +210,5 @@ def rounds_plan(
         layering="sequence",
         rounds=rounds,
         optimizer=task.optimizer,
-        decisions={
-            "devices": len(devices),
-            "blocks": [list(block.layers) for block in blocks],
-            "modes": [block.mode for block in blocks],
-            **(decisions or {}),
-        },
+        decisions=decisions,
     )

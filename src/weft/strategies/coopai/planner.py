@@ -1,0 +1,276 @@
+"""coopai+'s candidates for a task, and what they cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from weft.codecs.registry import coded_bytes
+from weft.errors import InputError
+from weft.plans import options
+from weft.plans.plan import Plan
+from weft.plans.task import Task
+from weft.strategies.coopai.block_turns import even
+from weft.strategies.coopai.book import Book, Weights
+from weft.strategies.coopai.clock import Candidate, RoundClock
+from weft.strategies.coopai.crew import Crew
+from weft.strategies.coopai.events import Channel, Latency, Load
+from weft.strategies.coopai.frames import frames_of, whole_frames
+from weft.strategies.coopai.geometry import VALUE_BYTES, Geometry, check_rows, geometry_of
+from weft.strategies.coopai.passthrough import as_printed
+from weft.strategies.coopai.plus_search import Way, best_ways
+from weft.strategies.coopai.polish import ROW_MODES, SEEDS, Change, changes, move, polish
+from weft.strategies.coopai.rows import Floats
+from weft.strategies.coopai.search import Split, best_splits
+from weft.strategies.coopai.sequence import task_in_sequence
+from weft.strategies.coopai.slicing import Block
+from weft.strategies.coopai.strategy import cell_of, enough_rows, places, rounds_plan
+
+TILTS = (0.0, 0.1, 0.25, 0.5)  # more rows at the front than at the back, by this part
+ENDS = 0.12  # more rows at both ends
+NUMBERS = 2  # of devices that are looked at closely
+WAYS = 3  # of each that are priced
+POLISH = 400  # changes
+SLOW_POLISH = 100  # where only the simulator itself tells the price
+LARGE = 1 << 20
+MB = 1e6
+
+
+class Planner:
+    """The task with its layers in sequence, and what a candidate costs."""
+
+    def __init__(self, task: Task) -> None:
+        self.cell = cell_of(task, "coopai+")
+        self.task = task_in_sequence(task, "coopai+")
+        assert self.task.graph is not None
+        self.geometry = geometry_of(self.task.graph)
+        check_rows(self.geometry)
+        self.overlap = options.choice(task, "overlap", ("on", "off"), "on") == "on"
+        self.free = options.choice(task, "shares", ("free", "even"), "free") == "free"
+        objective = options.choice(task, "objective", ("latency", "throughput"), "latency")
+        self.streams = objective == "throughput"
+        if self.streams and task.batch < 2:
+            raise InputError(
+                f"--set objective=throughput with batch = {task.batch}: a stream has several frames; "
+                "say how many with --batch, such as --batch 8"
+            )
+        if "in_flight" in task.options and not self.streams:
+            raise InputError(
+                f"--set in_flight={task.options['in_flight']} is only for a stream of frames; "
+                "add --set objective=throughput, or leave it out"
+            )
+        self.frames = options.choice(task, "frames", ("either", "cut", "whole"), "either")
+        if "frames" in task.options and not self.streams:
+            raise InputError(
+                f"--set frames={self.frames} is only for a stream of frames; "
+                "add --set objective=throughput, or leave it out"
+            )
+        self.in_flight = options.integer(task, "in_flight", 8) if self.streams else 1
+        self.fixed = options.integer(task, "devices", 0, high=len(self.cell.devices))
+        self.helps = options.choice(task, "gateway", ("on", "off"), "on") == "on"
+        self.samples = samples = 1 if self.streams else task.batch  # that are computed at once
+        profile = self.task.profile
+        layers = range(len(profile.layers))
+        everyone = (*self.cell.devices, self.cell.gateway)
+        self.seconds = np.array(
+            [[profile.devices[d].forward(n, n, samples) for d in everyone] for n in layers]
+        )
+        hop = task.fleet.route(self.cell.gateway, self.cell.devices[0])[0]
+        coded = coded_bytes(LARGE, options.codec(task)) / LARGE
+        image = coded_bytes(LARGE, options.input_codec(task)) / LARGE
+        self.channel = Channel(samples * coded / hop.bytes_per_s, hop.latency_s, image / coded)
+        self.clocked = self._clocked()
+        self.clocks: dict[Crew, RoundClock] = {}
+
+    def best(self) -> Candidate:
+        found = list(self.known())
+        seconds = math.inf
+        if found:
+            seconds, known = self.fastest(found)
+            found = [known]
+        for crew in self.crews(seconds):
+            for way in self.ways(crew, self._states(crew))[:WAYS]:
+                made = Candidate(crew.devices, way.blocks, way.overlap, self.in_flight)
+                found.append(made._replace(gateway=crew.gateway))
+        return self.fastest(found)[1]
+
+    def fastest(self, candidates: list[Candidate]) -> tuple[float, Candidate]:
+        prices = [self.price(candidate) for candidate in candidates]
+        least = prices.index(min(prices))
+        return prices[least], candidates[least]
+
+    def polished(self, choices: list[Candidate]) -> Candidate:
+        """The fastest of them, after small changes."""
+        best = self.fastest(choices)[1]
+        tries = options.integer(self.task, "polish", self.tries)
+        seeds = SEEDS if self.streams or not self.overlap else SEEDS[:1]
+        ends = [polish(best, self.price, tries, self.changes(), seed) for seed in seeds]
+        return min(ends, key=lambda end: end[0])[1]
+
+    def whole_frames(self) -> Iterator[Plan]:
+        """Plans in which devices get whole frames in turn: those that have any done soon enough, or as
+        many as the user said."""
+        for gateway in ((), (self.cell.gateway,)) if self.helps else ((),):
+            everyone = (*self.cell.devices[: self.fixed or None], *gateway)
+            busy = set(frames_of(self.task, everyone))
+            workers = [name for place, name in enumerate(everyone) if place in busy]
+            if self.fixed and len(workers) < len(everyone):
+                continue
+            count = len(workers)
+            numbers = {min(n, self.task.batch) for n in (count, 2 * count, self.task.batch)}
+            if "in_flight" in self.task.options:
+                numbers = {self.in_flight}
+            yield from whole_frames(self.task, "coopai+", workers, sorted(numbers))
+
+    def known(self) -> Iterator[Candidate]:
+        """coopai's and sls's own choice, with and without overlap; the gateway alone."""
+        if self.helps and not self.fixed:
+            whole = Block((0, len(self.geometry.layers) - 1), "whole", (1,))
+            yield Candidate(0, (whole,), (False,), self.in_flight, gateway=True)
+        printed = as_printed(self.geometry)
+        for single in (False, True):
+            splits = best_splits(printed, self.cell.speeds, len(self.cell.devices), single=single)
+            possible = [
+                split
+                for split in splits
+                if self.fixed in (0, split.devices) and enough_rows(printed, split)
+            ]
+            for split in sorted(possible, key=lambda split: split.seconds)[:1]:
+                blocks = _even_blocks(self.geometry, split)
+                for overlap in (False, True) if self.overlap else (False,):
+                    each = (overlap,) * len(blocks)
+                    yield Candidate(split.devices, blocks, each, self.in_flight)
+
+    def crews(self, seconds: float) -> list[Crew]:
+        """Who may take part: as the user said, else those that look best at first. Left out are so few
+        that their computing alone takes longer than `seconds`."""
+        found: dict[Crew, float] = {}
+        for gateway in (False, True) if self.helps else (False,):
+            numbers = [self.fixed] if self.fixed else list(range(1, len(self.cell.devices) + 1))
+            hopeful = [
+                crew
+                for k in numbers
+                if (crew := Crew(k, gateway)).size > 1
+                and 1 / (1 / self.spent(crew).sum(axis=0)).sum() < seconds
+            ]
+            first = {crew: self.even_seconds(crew) for crew in hopeful[::2]}  # every other
+            best = min(first, key=lambda crew: first[crew], default=Crew(0, gateway))
+            beside = (Crew(best.devices - 1, gateway), Crew(best.devices + 1, gateway))
+            found |= first | {crew: self.even_seconds(crew) for crew in beside if crew in hopeful}
+        close = NUMBERS if self.overlap and not self.streams else NUMBERS + 1
+        order = sorted(found, key=lambda crew: found[crew])
+        # The best without the gateway too: the event model may think too well of one that computes.
+        relaying = [crew for crew in order if not crew.gateway]
+        return list(dict.fromkeys([*order[:close], *relaying[:1]]))
+
+    def even_seconds(self, crew: Crew) -> float:
+        """Of the best way with one state."""
+        return self.ways(crew, (self._even(crew),))[0].seconds
+
+    def spent(self, crew: Crew) -> Floats:
+        """Seconds of every layer on every device of a crew."""
+        last = len(self.cell.devices)
+        found: Floats = self.seconds[:, [last if d < 0 else d for d in crew.places]]
+        return found
+
+    def ways(self, crew: Crew, states: tuple[Weights, ...]) -> list[Way]:
+        book = Book(self.geometry, states, self.spent(crew), crew.seat)
+        clock = (Load if self.streams else Latency)(self.channel, crew.seat)
+        return best_ways(book, clock, overlap=self.overlap)
+
+    @property
+    def tries(self) -> int:
+        """Changes to try; a price takes as many times as long as there are frames."""
+        most = POLISH if self.clocked else SLOW_POLISH
+        return max(3 * most // self.task.batch, 1) if self.streams else most
+
+    def changes(self) -> list[Change]:
+        """What may be tried in the end."""
+        found = changes(self.geometry, self.overlap)
+        return found if self.free else [change for change in found if change is not move]
+
+    def _even(self, crew: Crew) -> Weights:
+        """In proportion to speed."""
+        if not self.free:
+            return (1.0,) * crew.size
+        total = self.spent(crew).sum(axis=0)
+        return tuple(float(total.min() / s) for s in total)
+
+    def _states(self, crew: Crew) -> tuple[Weights, ...]:
+        """The cut states: ways to share out rows among the devices of a crew."""
+        even, k = self._even(crew), crew.size
+        if not self.free:
+            return (even,)
+        middle = (k - 1) / 2
+        found = [
+            tuple(w * (1 + tilt * (middle - d) / middle) for d, w in enumerate(even))
+            for tilt in TILTS
+        ]
+        found.append(tuple(w * (1 + ENDS * (d in (0, k - 1))) for d, w in enumerate(even)))
+        for few in range(1, min(k, 7)):  # some of them, evenly spread
+            chosen = {round((n + 0.5) * k / few - 0.5) for n in range(few)}
+            found.append(tuple(w * (d in chosen) for d, w in enumerate(even)))
+        if crew.seat is not None:
+            found.append(tuple(float(d == crew.seat) for d in range(k)))
+        return tuple(dict.fromkeys(found))
+
+    def price(self, candidate: Candidate) -> float:
+        if not self.clocked:
+            return self.task.price(self.plan(candidate))
+        crew = Crew(candidate.devices, candidate.gateway)
+        if crew not in self.clocks:
+            frames = self.task.batch if self.streams else 1
+            self.clocks[crew] = RoundClock(self.task, self.workers(crew), self.samples, frames)
+        return self.clocks[crew].seconds(candidate)
+
+    def workers(self, crew: Crew) -> tuple[str, ...]:
+        """The devices of a crew by name, in the order of their rows."""
+        return tuple(self.cell.gateway if d < 0 else self.cell.devices[d] for d in crew.places)
+
+    def _clocked(self) -> bool:
+        """Whether the clock tells the price: all is on one medium, and nobody lacks memory."""
+        task, profile, sizes = self.task, self.task.profile, self.geometry.sizes.values()
+        routes = [task.fleet.route(self.cell.gateway, device) for device in self.cell.devices]
+        cuts = max(profile.cut_bytes(m) for m in range(len(profile.layers) + 1))
+        most = sum(layer.param_bytes for layer in profile.layers)
+        most += 4 * (cuts + max(sizes) * VALUE_BYTES) * task.batch  # a device has up to three turns
+        memory = [task.fleet.device(d).memory_mb for d in (self.cell.gateway, *self.cell.devices)]
+        return {hops[0].channel for hops in routes if len(hops) == 1} == {
+            self.cell.medium.name
+        } and all(room is None or room * MB >= most for room in memory)
+
+    def plan(self, chosen: Candidate) -> Plan:
+        workers = self.workers(Crew(chosen.devices, chosen.gateway))
+        made = rounds_plan(
+            self.task,
+            "coopai+",
+            workers,
+            chosen.blocks,
+            overlap=chosen.overlap,
+            halves=chosen.halves,
+            micro_batches=self.task.batch if self.streams else 1,
+            in_flight=chosen.in_flight,
+            decisions={
+                "order": list(workers),  # in which `shares` are
+                "objective": "throughput" if self.streams else "latency",
+                "shares": [list(block.shares) for block in chosen.blocks],
+                "overlap": list(chosen.overlap),
+                **({"in_flight": chosen.in_flight} if self.streams else {}),
+            },
+        )
+        computes = any(t.device == self.cell.gateway for r in made.rounds for t in r.turns)
+        return made.deciding(
+            devices=len(made.devices) - 1, gateway="computes" if computes else "relays"
+        )
+
+
+def _even_blocks(geometry: Geometry, split: Split) -> tuple[Block, ...]:
+    """The blocks of a faithful plan; even shares of rows as numbers, so that they can be changed."""
+    return tuple(
+        Block(b.layers, b.mode, tuple(y - x for x, y in even(places(geometry, b), split.devices)))
+        if b.mode in ROW_MODES
+        else b
+        for b in split.blocks
+    )
