@@ -32,7 +32,8 @@ def reproduce(
     """A paper's claims, tables and figures beside ours, and why where they differ.
 
     Files go to runs/reproduce/PAPER, if --out says nothing else. A claim that does not come out is
-    a row like any other: the command has then still done its work (exit code 0).
+    a row like any other: the command has then still done its work (exit code 0). A row is *fitted* where
+    a setting was chosen so that it holds; it is not counted as reproduced. The last line counts all three.
 
     \b
     Example:  weft reproduce hiertrain --quick
@@ -41,7 +42,7 @@ def reproduce(
     from weft.papers.claims import joined
     from weft.papers.registry import get as get_paper
     from weft.papers.registry import reproduce as run_paper
-    from weft.papers.tables import reproduction_table
+    from weft.papers.tables import document, ending, reproduction_table
 
     names = list(NAMES) if paper == "all" else [get_paper(paper).name]
     found = []
@@ -52,10 +53,12 @@ def reproduce(
         say(f"wrote {len(found[-1].files)} files to {folder}")
     if json:
         whole = joined(found) if paper == "all" else found[0]
-        show_json({"paper": whole.paper, "claims": whole.claims, "files": whole.files})
+        show_json(document(whole))
         return
     for one in found:
         show(reproduction_table(one))
+    if paper == "all":
+        show(ending(joined(found)))
 
 
 @contextmanager

@@ -3,20 +3,27 @@
     Claim("fig7-all-edge", "AlexNet: largest speedup over All-Edge", 2.3, 2.25, "x", True)
 
 Each side is a number or a few words. A claim that does not come out is a row like any other:
-`reproduced` is False and the note says why.
+`reproduced` is False and the note says why. A claim is *fitted* where a setting that the paper does not
+print was chosen here so that the claim holds. Such a row shows that one setting exists; it is not evidence,
+and it is not counted as reproduced.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
+from typing import Literal
+
 from msgspec import Struct
+from msgspec.structs import replace
 
 WITHIN = 0.05  # a printed number counts as reproduced where ours is this close to it
 
 Said = float | str
+Verdict = Literal["yes", "no", "fitted"]
 
 
 class Claim(Struct, frozen=True):
-    """One thing that a paper says, and what comes out here."""
+    """One thing that a paper says, and what comes out here. `reproduced`: the two agree."""
 
     id: str
     what: str
@@ -25,6 +32,14 @@ class Claim(Struct, frozen=True):
     unit: str
     reproduced: bool
     note: str = ""
+    fitted: bool = False  # a setting was chosen here so that the two agree
+
+    @property
+    def verdict(self) -> Verdict:
+        """How the row counts. A fitted claim that does not even agree counts as not reproduced."""
+        if not self.reproduced:
+            return "no"
+        return "fitted" if self.fitted else "yes"
 
 
 class Table(Struct, frozen=True):
@@ -43,27 +58,44 @@ class Reproduction(Struct, frozen=True):
     files: tuple[str, ...]
     tables: tuple[Table, ...] = ()
 
+    def count(self, verdict: Verdict) -> int:
+        """How many claims have this verdict."""
+        return sum(claim.verdict == verdict for claim in self.claims)
+
     @property
     def reproduced(self) -> int:
-        return sum(claim.reproduced for claim in self.claims)
+        """How many claims agree with the paper without a setting that was fitted to them."""
+        return self.count("yes")
+
+    @property
+    def not_reproduced(self) -> int:
+        return self.count("no")
+
+    @property
+    def fitted(self) -> int:
+        """How many claims agree because a setting was fitted to them."""
+        return self.count("fitted")
 
 
 def number_claim(
-    id: str, what: str, paper: float, ours: float, unit: str = "x", note: str = ""
-) -> Claim:
+    id: str, what: str, paper: float, ours: float, unit: str = "x", note: str = "",
+    *, fitted: bool = False,
+) -> Claim:  # fmt: skip
     """A claim with a number: it is reproduced where ours is within 5% of the paper's."""
-    return Claim(id, what, paper, ours, unit, abs(ours - paper) <= WITHIN * paper, note)
+    near = abs(ours - paper) <= WITHIN * paper
+    return Claim(id, what, paper, ours, unit, near, note, fitted)
+
+
+def mark_fitted(claims: Iterable[Claim], ids: Container[str]) -> list[Claim]:
+    """The same claims; those with these ids are marked as fitted."""
+    return [replace(claim, fitted=claim.fitted or claim.id in ids) for claim in claims]
 
 
 def joined(reproductions: list[Reproduction]) -> Reproduction:
     """Several papers as one, for `weft reproduce all`: ids say which paper they are of."""
     return Reproduction(
         "all",
-        tuple(
-            Claim(f"{r.paper}/{c.id}", c.what, c.paper, c.ours, c.unit, c.reproduced, c.note)
-            for r in reproductions
-            for c in r.claims
-        ),
+        tuple(replace(c, id=f"{r.paper}/{c.id}") for r in reproductions for c in r.claims),
         tuple(file for r in reproductions for file in r.files),
         tuple(table for r in reproductions for table in r.tables),
     )

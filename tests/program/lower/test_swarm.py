@@ -21,6 +21,7 @@ from weft.plans.derive import derive_profile
 from weft.plans.plan import Mode, Plan
 from weft.program.instructions import Forward, Miss, Recv, Send, Stitch
 from weft.program.lower.lower import lower
+from weft.program.lower.swarm_slots import crossing_s
 from weft.program.validate import validate
 from weft.strategies.stitchnet.copies import copied
 from weft.strategies.stitchnet.mapped import stitchnet
@@ -104,6 +105,26 @@ def test_slots_by_the_clock_say_how_long_a_minibatch_takes() -> None:
     assert told.predicted.seconds > 100 * 784 * 4 / 12.5e6
     relayed = sum(m.relayed for m in (told.swarm.messages if told.swarm else ()))
     assert relayed > 0
+
+
+def test_a_slot_that_is_too_short_for_its_own_messages_is_refused_with_the_least() -> None:
+    """100 samples of 784 floats take 25.1 ms over 100 Mbit/s: in slots of 25 ms nobody heard the input."""
+    with pytest.raises(
+        InputError, match=r"slot_ms=25 is not allowed: .* takes 25\.1 ms"
+    ) as refused:
+        plan_of(slot_ms=25)
+    least = int(str(refused.value).split("at least slot_ms=")[1].split(",")[0])
+    assert least == 26
+    assert plan_of(slot_ms=least).predicted is not None
+    assert plan_of(slot_ms=25, codec="int8", input_codec="int8").predicted is not None
+
+
+def test_both_links_of_a_relayed_message_count() -> None:
+    plan = plan_of(path="coordinator")
+    sends = [(d, i) for d, code in lower(plan).code.items() for i in code if isinstance(i, Send)]
+    hops = {(hop.source, hop.dest): hop for hop in FLEET.hops()}
+    device, relayed = next((d, i) for d, i in sends if i.radio and i.radio.relayed)
+    assert crossing_s(hops, device, relayed) == pytest.approx(2 * relayed.bytes / 12.5e6)
 
 
 def test_with_late_none_all_agree_before_they_update() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.papers.claims import Claim, number_claim
+from weft.papers.claims import Claim, mark_fitted, number_claim
 from weft.papers.coopai.runs import DEVICES, SWEEP, NetworkRuns, percent
 from weft.report.words import digits
 
@@ -35,6 +35,7 @@ PASSTHROUGH = (
     "The derivation is in a report that is no longer available; how it counts YOLOv2's passthrough is "
     "chosen here so that the number of devices and the saving against one device come out."
 )
+FITTED = ("fig8-yolov2-devices", "fig8-yolov2-saved-one")  # by the reading of the passthrough
 LONG_BLOCKS = (
     "On the number of devices that MLS chooses; AlexNet left out. Blocks of up to eight layers compute "
     "many rows more than once."
@@ -88,7 +89,7 @@ def device_claims(runs: Sequence[NetworkRuns]) -> list[Claim]:
             _saved(f"fig8-{key}-saved-one", f"{title}: MLS saves against one device",
                    SAVED_AGAINST_ONE[index], run.saved_against_one),
         ]  # fmt: skip
-    return found
+    return mark_fitted(found, FITTED)
 
 
 def shape_claims(runs: Sequence[NetworkRuns]) -> list[Claim]:

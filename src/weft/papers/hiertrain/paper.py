@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from weft.papers.claims import Reproduction, Table
+from weft.papers.claims import Reproduction, Table, mark_fitted
 from weft.papers.hiertrain.claims import (
+    FITTED,
     NO_LARGER_THAN_TWO,
     PAPER_PLANNING,
     alexnet_claims,
@@ -70,7 +71,7 @@ def hiertrain(out: Path, quick: bool, tell: Tell) -> Reproduction:
     tell("drawing", computed * 0.75)
     files = draw_figures(out, alexnet, lenet, cores, links)
     runs = [] if quick else measure(out / "figure6_measured.png", files, computed, tell)
-    rows = (
+    claims = (
         validity_claim(alexnet, links),
         *([measured_claim(runs)] if runs else []),
         *whole_claims("fig7", "AlexNet", alexnet, (2.3, 4.5), NO_LARGER_THAN_TWO),
@@ -80,6 +81,7 @@ def hiertrain(out: Path, quick: bool, tell: Tell) -> Reproduction:
         *core_claims(cores),
         *planning_claims(planned),
     )
+    rows = tuple(mark_fitted(claims, FITTED))
     tables = (
         planning_table(planned),
         sweep_table("Figs. 7 and 9", ALEXNET, alexnet),

@@ -45,6 +45,7 @@ from weft.program.instructions import (
     Update,
 )
 from weft.program.lower.sends import codec_at
+from weft.program.lower.swarm_slots import check_slots
 from weft.program.lower.swarm_units import check_swarm, held_of, holders_of, read_by
 from weft.program.program import Program
 
@@ -62,6 +63,7 @@ def lower_swarm(plan: Plan) -> Program:
         writer.updates()
     else:
         writer.answer()
+    check_slots(plan, writer.code)
     return Program(plan=plan, code={d: tuple(writer.code[d]) for d in plan.devices})
 
 
