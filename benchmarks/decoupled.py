@@ -2,8 +2,7 @@
 
 VGG-16 at 32x32, ten classes, 52 filters a class in the last six convolutions. Training time per sample
 (forward, backward, update; CPU time of one thread; all cases in turn, medians) of a sub-model for two
-classes against the dense network; and the structures of ten classes as grouped convolutions, as batched
-matrix products, and one class after the other.
+classes against the dense network.
 
     python benchmarks/decoupled.py [batch] [rounds]
 """
@@ -22,8 +21,9 @@ from torch.nn import functional
 
 from weft import zoo
 from weft.graph.capture import capture
-from weft.graph.split.classes.decouple import averaged, decouple, score_filters
-from weft.graph.split.classes.network import DecoupledNet, Stage
+from weft.graph.split.classes.averaged import averaged
+from weft.graph.split.classes.decouple import captured, decouple, score_filters
+from weft.graph.split.classes.network import DecoupledNet
 from weft.strategies.decoupled.costs import class_costs, convolutions
 
 FILTERS, LAST, CLASSES, HELD = 52, 6, 10, 2
@@ -33,8 +33,9 @@ def build() -> tuple[nn.Sequential, DecoupledNet]:
     torch.manual_seed(0)
     dense = averaged(zoo.build("vgg16", (3, 32, 32), CLASSES), CLASSES)
     x, y = torch.zeros(CLASSES, 3, 32, 32), torch.arange(CLASSES)
-    scores = score_filters(dense, x, y, last=LAST, how="random")
-    return dense, decouple(dense, scores, last=LAST, keep=[[FILTERS] * LAST] * CLASSES)
+    whole = captured(dense, x[:2])
+    scores = score_filters(whole, x, y, last=LAST, how="random")
+    return dense, decouple(whole, scores, last=LAST, keep=[[FILTERS] * LAST] * CLASSES)
 
 
 def training_step(net: nn.Module, x: Tensor) -> Callable[[], None]:
@@ -47,46 +48,6 @@ def training_step(net: nn.Module, x: Tensor) -> Callable[[], None]:
         rule.step()
 
     return step
-
-
-class Batched(nn.Module):
-    """Structures as matrix products: patches of every class beside each other, one bmm a layer."""
-
-    def __init__(self, net: DecoupledNet) -> None:
-        super().__init__()
-        self.stages: tuple[Stage, ...] = net.blueprint.stages
-        self.count = len(net.classes)
-        states = [net.structure(label) for label in net.classes]
-        self.weights = nn.ParameterList(
-            torch.stack([s[f"{stage.name}.weight"].flatten(1) for s in states])
-            for stage in self.stages
-        )
-        self.head = nn.Parameter(torch.stack([s["head.weight"].flatten() for s in states]))
-
-    def forward(self, x: Tensor) -> Tensor:
-        batch = len(x)
-        x = x.repeat(1, self.count, 1, 1)
-        for stage, weight in zip(self.stages, self.weights, strict=True):
-            side = x.shape[-1]
-            patches = functional.unfold(x, stage.kernel, padding=stage.padding)
-            grouped = patches.view(batch, self.count, weight.shape[2], -1).transpose(0, 1)
-            columns = grouped.permute(0, 2, 1, 3).reshape(self.count, weight.shape[2], -1)
-            out = torch.bmm(weight, columns).view(self.count, weight.shape[1], batch, -1)
-            x = out.permute(2, 0, 1, 3).reshape(batch, -1, side, side)
-            for _, layer in stage.after:
-                x = layer(x)
-        return (x.mean((2, 3)).view(batch, self.count, -1) * self.head).sum(2)
-
-
-class OneByOne(nn.Module):
-    """A network per class, in a loop: what grouping saves."""
-
-    def __init__(self, net: DecoupledNet) -> None:
-        super().__init__()
-        self.banks = nn.ModuleList(net.sub_model([label]).banks[0] for label in net.classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([bank(x) for bank in self.banks], 1)
 
 
 def medians(cases: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
@@ -122,20 +83,6 @@ def main(batch: int, rounds: int) -> None:
         print(
             f"  dense / sub-model{layout:<16} {ratio:.3f}x, {ratio / predicted - 1:+.1%} of predicted"
         )
-    features = torch.randn(batch, 256, 4, 4)
-    bank = net.banks[0]
-    forms = {
-        "grouped convolutions": training_step(bank, features),
-        "grouped, channels last": training_step(
-            copy.deepcopy(bank).to(memory_format=torch.channels_last),
-            features.contiguous(memory_format=torch.channels_last),
-        ),
-        "batched matrix products": training_step(Batched(net), features),
-        "one class after the other": training_step(OneByOne(net), features),
-    }
-    print(f"structures of {CLASSES} classes alone")
-    for name, seconds in medians(forms, rounds).items():
-        print(f"  {name:<34} {seconds / batch * 1e3:8.2f} ms per sample")
 
 
 if __name__ == "__main__":

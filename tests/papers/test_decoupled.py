@@ -105,12 +105,12 @@ def test_the_target_of_decoupled_plus_comes_with_its_standard_error() -> None:
 def test_putting_the_network_together_counts_as_computation() -> None:
     import torch
 
-    from weft.graph.split.classes.decouple import decouple, score_filters
+    from weft.graph.split.classes.decouple import captured, decouple, score_filters
     from weft.reference.peers import Recipe, Samples
     from weft.strategies.decoupled.costs import Convolution, class_costs
     from weft.zoo.chains import cnn5
 
-    dense = cnn5((1, 8, 8), 2, width=4)
+    dense = captured(cnn5((1, 8, 8), 2, width=4), torch.zeros(2, 1, 8, 8))
     net = decouple(
         dense, score_filters(dense, torch.zeros(2, 1, 8, 8), torch.tensor([0, 1]), last=2),
         last=2, keep=0.25,

@@ -22,11 +22,11 @@ def test_every_strategy_has_every_feature_in_one_of_three_words() -> None:
 def test_without_a_recorded_run_nothing_works() -> None:
     cells = {cell for row in matrix({}).rows for cell in row.cells.values()}
     assert WORKS not in cells
-    shown = matrix({"chain": {"trace": "a run"}, "fedavg": {"own loss": "a run"}})
+    shown = matrix({"chain": {"trace": "a run"}, "fedavg": {"own data": "a run"}})
     by_name = {row.strategy: row.cells for row in shown.rows}
     assert by_name["chain"]["trace"] == WORKS
     assert by_name["chain"]["adapt"] == UNTESTED
-    assert by_name["fedavg"]["own loss"].startswith("refused: ")  # no run can show what is refused
+    assert by_name["fedavg"]["own data"].startswith("refused: ")  # no run can show what is refused
 
 
 def test_what_is_recorded_is_of_strategies_that_there_are_and_not_refused() -> None:
@@ -48,6 +48,6 @@ def test_what_a_strategy_lacks_is_refused_in_words(name: str) -> None:
         assert raised.value.exit_code == 2
         assert why in str(raised.value)
     if record.workload == PEERS:
-        assert {"adapt", "trace", "own loss", "own data", "save and resume"} <= set(record.refuses)
+        assert {"adapt", "trace", "own data", "save and resume"} <= set(record.refuses)
     if "train" not in record.modes:
         assert set(FEATURES) - set(record.refuses) == {"plan file"}

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from weft import data as sets_of_data
 from weft.graph.split.classes.calibrate import reestimate_norms
-from weft.graph.split.classes.decouple import decouple, score_filters
+from weft.graph.split.classes.decouple import captured, decouple, score_filters
 from weft.graph.split.classes.exchange import harvest, mean, sync_structures
 from weft.graph.split.classes.network import DecoupledNet
 from weft.papers.decoupled.methods import eight_bits
@@ -51,8 +51,9 @@ def dense(digits: Samples) -> torch.nn.Module:
 
 @pytest.fixture(scope="module")
 def net(dense: torch.nn.Module, digits: Samples) -> DecoupledNet:
-    scores = score_filters(dense, digits.public_x, digits.public_y, last=3)
-    parts = decouple(dense, scores, last=3, keep=0.25)
+    whole = captured(dense, digits.x[:2])
+    scores = score_filters(whole, digits.public_x, digits.public_y, last=3)
+    parts = decouple(whole, scores, last=3, keep=0.25)
     reestimate_norms(parts, digits.public_x)
     return parts
 

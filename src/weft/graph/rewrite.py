@@ -82,6 +82,8 @@ class Rewriter:
         value = node.meta.get("val")
         if isinstance(value, int | torch.SymInt | float | bool):
             return  # a size: its readers get it as a number or a Batch
+        if str(node.target).startswith("aten._assert"):
+            return  # a check of what was captured: it computes nothing (`.float()` leaves one)
         op = GETITEM if node.target is operator.getitem else str(node.target)
         args, kwargs = self._arguments(node)
         if op.startswith("aten.") and op.split(".")[1].endswith("_") and op not in OPERATORS:

@@ -1,7 +1,7 @@
 """What a run with a strategy can do besides, and what it refuses: the matrix strategy x feature.
 
-    refusal("fedavg", "own loss")       # why not; None where nothing speaks against it
-    require("fedavg", "own loss")       # InputError: called before anything starts
+    refusal("fedavg", "own data")       # why not; None where nothing speaks against it
+    require("fedavg", "own data")       # InputError: called before anything starts
     matrix().rows[0].cells["adapt"]     # "works" | "refused: why" | "untested"
 
 The refusals stand in the strategies' records. "works" needs a proof: a real run that was recorded in

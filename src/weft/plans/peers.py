@@ -10,6 +10,7 @@ one more. A plan knows how many numbers each peer's groups have, so it can be pr
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import cached_property
 from typing import Literal
 
 import msgspec
@@ -30,7 +31,7 @@ class Held(Struct, frozen=True, array_like=True):
     weight: float = 1.0  # in means with other peers: samples seen, say
 
 
-class Peer(Struct, frozen=True):
+class Peer(Struct, frozen=True, dict=True):
     """One device with a network of its own: its classes, and what it exchanges with whom."""
 
     device: str
@@ -39,14 +40,18 @@ class Peer(Struct, frozen=True):
     weights_bytes: int = 0
     saved_bytes: int = 0  # activations kept for the backward pass, per sample
 
+    @cached_property
+    def _by_group(self) -> dict[int, Held]:
+        return {held.group: held for held in self.held}
+
     def has(self, group: int) -> bool:
-        return any(held.group == group for held in self.held)
+        return group in self._by_group
 
     def of(self, group: int) -> Held:
-        return next(held for held in self.held if held.group == group)
+        return self._by_group[group]
 
 
-class Peers(Struct, frozen=True):
+class Peers(Struct, frozen=True, dict=True):
     """Who exchanges what with whom, and how often."""
 
     peers: tuple[Peer, ...]
@@ -76,6 +81,15 @@ class Peers(Struct, frozen=True):
     def peer(self, device: str) -> Peer:
         return next(peer for peer in self.peers if peer.device == device)
 
+    @cached_property
+    def _owners(self) -> dict[int, tuple[str, ...]]:
+        """By class, who has it: a network may have a thousand classes."""
+        found: dict[int, list[str]] = {}
+        for peer in self.peers:
+            for label in dict.fromkeys(peer.classes):
+                found.setdefault(label, []).append(peer.device)
+        return {label: tuple(names) for label, names in found.items()}
+
     def near(self, device: str) -> tuple[str, ...]:
         """Neighbours, in the order of the plan."""
         found = {b for a, b in self.edges if a == device} | {
@@ -84,7 +98,7 @@ class Peers(Struct, frozen=True):
         return tuple(name for name in self.devices if name in found)
 
     def owners(self, label: int) -> tuple[str, ...]:
-        return tuple(peer.device for peer in self.peers if label in peer.classes)
+        return self._owners.get(label, ())
 
     def sole(self, device: str) -> tuple[int, ...]:
         """Classes that nobody else has."""

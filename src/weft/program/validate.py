@@ -31,7 +31,7 @@ from weft.program.instructions import (
     Stitch,
     Tensor,
     Update,
-    due,
+    every,
 )
 from weft.program.memory import check_need, memory_of
 from weft.program.program import Program
@@ -170,14 +170,13 @@ class _Run:
 
     def sequence(self, device: str) -> list[tuple[Instruction, int]]:
         """All that a device executes, as (instruction, minibatch)."""
-        code = self.code[device]
-        ticks = self.steps + max((i.lag for i in code), default=0)
-        return [
-            (i, tick - i.lag)
-            for tick in range(ticks)
-            for i in code
-            if 0 <= tick - i.lag < self.steps and due(i, tick - i.lag)
+        found = [
+            (step + i.lag, place, i, step)
+            for place, i in enumerate(self.code[device])
+            for step in range(every(i) - 1, self.steps, every(i))
         ]
+        found.sort(key=lambda item: item[:2])
+        return [(i, step) for _, _, i, step in found]
 
     def execute(self, device: str, i: Instruction, step: int) -> None:
         """One instruction: what it needs must be there, what it makes is there from now on."""

@@ -32,6 +32,7 @@ from weft.simulate.compiled import (
     SEND,
     SLOT,
     Compiled,
+    Line,
     Way,
     Words,
     compile_program,
@@ -82,6 +83,9 @@ class _Simulation:
         self.waiting: dict[int, int] = {}  # the device that waits for it
         self.heap: list[_Event] = [(0.0, device, None) for device in range(count)]
         self.sent = _FIRST_SENT
+        # By device: when lines are due that are not due at each minibatch, and the other lines.
+        self.rare = [{(line[1], line[6]) for line in code if line[6] > 1} for code in compiled.code]
+        self.usual = [[line for line in code if line[6] == 1] for code in compiled.code]
 
     def to_the_end(self) -> None:
         heap = self.heap
@@ -96,12 +100,13 @@ class _Simulation:
 
     def advance(self, device: int) -> None:
         """Runs a device until it has to wait: for a message, or for its turn to send."""
-        lines = self.compiled.code[device]
         steps, heap, arrived = self.steps, self.heap, self.arrived
         last_tick = steps + self.compiled.lags[device]
         clock, place, tick = self.clocks[device], self.places[device], self.ticks[device]
-        record, length = self.record, len(lines)
+        record = self.record
         while tick < last_tick:
+            lines = self.lines(device, tick)
+            length = len(lines)
             while place < length:
                 word, lag, seconds, number, way, words, every = lines[place]
                 step = tick - lag
@@ -143,6 +148,13 @@ class _Simulation:
                 place += 1
             place = 0
             tick += 1
+
+    def lines(self, device: int, tick: int) -> list[Line]:
+        """The lines of a tick, without those of an exchange where none is due: a thousand classes are
+        many lines, and most minibatches have no exchange."""
+        if any((tick - lag + 1) % every == 0 for lag, every in self.rare[device]):
+            return self.compiled.code[device]
+        return self.usual[device]
 
     def cross(self, now: float, who: int, message: _Message) -> None:
         """A message reaches the queue of its next channel, or its destination when none is left."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 import weft
@@ -112,17 +112,45 @@ def test_a_plain_cross_entropy_is_known(loss: Any) -> None:
     [
         ({"adapt": True}, "no split to change"),
         ({"trace": "trace"}, "trace"),
-        ({"loss": nn.MSELoss()}, "cross-entropy"),
     ],
 )
 def test_train_with_peers_refuses_what_they_would_drop(
     strategy: str, more: dict[str, Any], says: str
 ) -> None:
-    loss = more.get("loss", nn.CrossEntropyLoss())
-    given = {key: value for key, value in more.items() if key != "loss"}
     with pytest.raises(InputError, match=says):
-        weft.train(network(), "digits", loss, fleet=FLEET, strategy=strategy, steps=2, local=True,
-                   **given)  # fmt: skip
+        weft.train(
+            network(), "digits", nn.CrossEntropyLoss(), fleet=FLEET, strategy=strategy, steps=2,
+            local=True, **more,
+        )  # fmt: skip
+
+
+def only_class_three(output: Tensor, target: Tensor) -> Tensor:
+    """A loss that knows a class by its number."""
+    return (
+        functional.cross_entropy(output, target, reduction="none") * (1 + 1.0 * (target == 3))
+    ).mean()
+
+
+@pytest.mark.usefixtures("no_nodes")
+@pytest.mark.parametrize(
+    ("strategy", "loss", "says"),
+    [
+        ("fedavg", nn.MSELoss(), "MSELoss"),
+        ("decoupled", nn.MSELoss(), "MSELoss"),
+        ("decoupled", only_class_three, "only_class_three.*treats some classes otherwise"),
+        ("decoupled", nn.CrossEntropyLoss(ignore_index=3), "treats some classes otherwise"),
+        ("decoupled+", nn.CrossEntropyLoss(weight=torch.ones(7)), "weight"),
+        ("decoupled+", nn.NLLLoss(torch.ones(10), reduction="none"), "one number"),
+    ],
+)
+def test_a_loss_that_some_of_the_classes_cannot_have_is_refused(
+    strategy: str, loss: Any, says: str
+) -> None:
+    net = nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 9), nn.ReLU(), nn.Linear(9, 9), nn.Linear(9, 10)
+    )
+    with pytest.raises(InputError, match=says):
+        weft.train(net, "digits", loss, fleet=FLEET, strategy=strategy, steps=2, local=True)
 
 
 @pytest.mark.usefixtures("no_nodes")

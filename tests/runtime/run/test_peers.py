@@ -17,9 +17,10 @@ from weft.data import load
 from weft.data.classes import class_rows
 from weft.errors import InputError, WeftError
 from weft.fleet.fleet import Device, Fleet, Link
+from weft.graph.capture import capture
 from weft.graph.optimizer import Optimizer
 from weft.graph.split.classes.calibrate import reestimate_norms
-from weft.graph.split.classes.decouple import decouple, score_filters
+from weft.graph.split.classes.decouple import captured, decouple, score_filters
 from weft.graph.split.classes.network import DecoupledNet
 from weft.papers.decoupled.methods import eight_bits
 from weft.plans.derive import derive_profile
@@ -80,7 +81,8 @@ def dense() -> nn.Sequential:
 @pytest.fixture(scope="module")
 def net(dense: nn.Sequential) -> DecoupledNet:
     x, y = load("digits").train_x[:200], load("digits").train_y[:200]
-    parts = decouple(dense, score_filters(dense, x, y, last=2), last=2, keep=0.2)
+    whole = captured(dense, x[:2])
+    parts = decouple(whole, score_filters(whole, x, y, last=2), last=2, keep=0.2)
     reestimate_norms(parts, x)
     return parts
 
@@ -98,7 +100,7 @@ def shares(own_columns: bool = True) -> dict[str, msg.Data]:
 
 @pytest.fixture(scope="module")
 def own(net: DecoupledNet) -> dict[str, Own]:
-    return own_networks(net, SETS, load("digits").train_x[:2], shares())
+    return own_networks(net, SETS, shares(), nn.CrossEntropyLoss())
 
 
 def plan_of(own: Mapping[str, Own], near: str, weights: Any = None, **fields: Any) -> Plan:
@@ -267,7 +269,8 @@ def test_fedavg_ends_with_the_weighted_mean_of_everybody(
     four: LocalFleet, dense: nn.Sequential, shared: str
 ) -> None:
     digits = load("digits")
-    own = whole_networks(dense, digits.train_x[:2], shares(own_columns=False))
+    graph = capture(dense, digits.train_x[:2])
+    own = whole_networks(dense, graph, shares(own_columns=False), nn.CrossEntropyLoss())
     rows = class_rows(digits.train_y, FOUR_OF_FIVE, "replicate", seed=SEED)
     weights = {n: {SHARED: float(len(r))} for n, r in zip(NAMES, rows, strict=True)}
     plan = plan_of(own, "ring", weights, shared=shared)

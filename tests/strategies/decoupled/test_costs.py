@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 
 from weft import zoo
 from weft.errors import InputError
 from weft.graph.capture import capture
-from weft.graph.split.classes.decouple import averaged, decouple, score_filters
+from weft.graph.split.classes.averaged import averaged
+from weft.graph.split.classes.decouple import captured, decouple, score_filters
 from weft.strategies.decoupled.costs import ClassCosts, class_costs, convolutions
 from weft.zoo.chains import cnn5
 
@@ -56,18 +56,21 @@ def test_the_table_of_loads(
 
 def test_counted_and_captured_computation_agree() -> None:
     net = cnn5((3, 32, 32), 10, width=4)
-    scores = score_filters(net, torch.zeros(10, 3, 32, 32), torch.arange(10), last=3, how="random")
+    whole = captured(net, torch.zeros(2, 3, 32, 32))
+    scores = score_filters(
+        whole, torch.zeros(10, 3, 32, 32), torch.arange(10), last=3, how="random"
+    )
     costs = class_costs(convolutions(capture(net, torch.zeros(2, 3, 32, 32))), 3, 10)
     assert costs.dense_macs() == capture(net, torch.zeros(2, 3, 32, 32)).forward_flops / 2
-    part = decouple(net, scores, last=3, keep=[[2, 3, 4]] * 10).sub_model([1, 5, 7])
-    graph = capture(part, torch.zeros(2, 3, 32, 32))
+    part = decouple(whole, scores, last=3, keep=[[2, 3, 4]] * 10).sub_model([1, 5, 7])
+    graph = part.graph
     logit_biases = 3  # a convolution's bias counts one operation each
     assert 2 * costs.peer_macs([2, 3, 4], 3) == graph.forward_flops - logit_biases
     weights = sum(t.numel() for t in part.structure(1).values())
     norms = sum(4 * n for n in (2, 3, 4))
     assert costs.structure_weights([2, 3, 4]) == weights - norms
-    convs = [m for m in part.shared.modules() if isinstance(m, nn.Conv2d)]
-    assert costs.shared_weights() == sum(m.weight.numel() for m in convs)
+    kernels = [t for t in part.shared_state().values() if t.dim() == 4]
+    assert costs.shared_weights() == sum(t.numel() for t in kernels)
 
 
 def test_all_layers_cannot_be_decoupled(vgg: dict[int, ClassCosts]) -> None:

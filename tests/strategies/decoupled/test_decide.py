@@ -14,6 +14,7 @@ from weft.plans.profile import DeviceTimes, LayerCost, Profile
 from weft.plans.task import Task
 from weft.report.tables import plan_table, render
 from weft.strategies.decoupled.decide import most_classes
+from weft.strategies.decoupled.parts import parts_of
 from weft.strategies.decoupled.strategy import decoupled, decoupled_plus, fedavg
 from weft.strategies.decoupled.topology import FOUR_OF_FIVE, by_speed
 
@@ -105,8 +106,9 @@ def test_decoupled_plus_gives_slow_peers_fewer_classes() -> None:
 
 def test_decoupled_plus_respects_memory() -> None:
     small = task(1, 1, 1, 1, memory_mb={1: 0.4, 2: 0.1})
-    assert most_classes(small, "p2") == 0
-    limit = most_classes(small, "p1")
+    parts = parts_of(small, plus=True)
+    assert most_classes(small, "p2", parts) == 0
+    limit = most_classes(small, "p1", parts)
     assert 0 < limit < 10
     plan = decoupled_plus(small)
     held = {shard.device: shard.part.classes or () for shard in plan.shards}

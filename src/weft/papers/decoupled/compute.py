@@ -60,7 +60,7 @@ def vgg_costs(channels: int) -> ClassCosts:
 
     from weft import zoo
     from weft.graph.capture import capture
-    from weft.graph.split.classes.decouple import averaged
+    from weft.graph.split.classes.averaged import averaged
 
     with torch.device("meta"):  # only shapes are needed
         net = averaged(zoo.build("vgg16", (channels, 32, 32), 10), 10)

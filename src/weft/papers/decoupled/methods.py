@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from weft.strategies.decoupled.costs import TRAINING, ClassCosts, class_costs, convolutions
-from weft.strategies.decoupled.decide import PLUS_FILTERS, PLUS_OWNERS, PLUS_TAIL
+from weft.strategies.decoupled.decide import PLUS_OWNERS, PLUS_TAIL
+from weft.strategies.decoupled.parts import PLUS_FILTERS
 from weft.strategies.decoupled.topology import (
     FOUR_OF_FIVE,
     ClassSets,
@@ -171,20 +172,21 @@ def closing_macs(costs: ClassCosts, net: DecoupledNet, data: Samples, recipe: Re
 def decoupled_net(method: Method, net: nn.Module, data: Samples, last: int) -> DecoupledNet:
     """The pre-trained network in parts, its statistics estimated anew."""
     from weft.graph.split.classes.calibrate import reestimate_norms
-    from weft.graph.split.classes.decouple import by_layer, decouple, score_filters
+    from weft.graph.split.classes.decouple import by_layer, captured, decouple, score_filters
 
-    scores = score_filters(net, data.public_x, data.public_y, last=last)
+    dense = captured(net, data.x[:2])
+    scores = score_filters(dense, data.public_x, data.public_y, last=last)
     shares = [percent / 100 for percent in method.filters] or [SHARE] * last
-    parts = decouple(net, scores, last=last, keep=by_layer(scores, shares))
+    parts = decouple(dense, scores, last=last, keep=by_layer(scores, shares))
     reestimate_norms(parts, data.public_x)
     return parts
 
 
 def peer_macs(costs: ClassCosts, net: DecoupledNet, held: Sequence[int]) -> float:
     """One forward pass of a peer's sub-model."""
-    names = [stage.name for stage in net.blueprint.stages]
+    weights = [mixer.weight for mixer in net.blueprint.reading.mixers[:-1]]
     total = float(costs.shared_macs())
     for label in held:
         state = net.structure(label)
-        total += costs.structure_macs([state[f"{name}.weight"].shape[0] for name in names])
+        total += costs.structure_macs([state[name].shape[0] for name in weights])
     return total

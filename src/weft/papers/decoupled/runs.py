@@ -265,7 +265,7 @@ def scoring_rows(setting: Setting) -> list[tuple[str, float, float]]:
     import torch
 
     from weft.graph.split.classes.calibrate import reestimate_norms
-    from weft.graph.split.classes.decouple import decouple, score_filters
+    from weft.graph.split.classes.decouple import captured, decouple, score_filters
     from weft.papers.decoupled.methods import SHARE
     from weft.reference.peers import accuracy
     from weft.zoo.chains import cnn5
@@ -276,9 +276,10 @@ def scoring_rows(setting: Setting) -> list[tuple[str, float, float]]:
     net.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
     dense = 100 * accuracy(net, data.test_x, data.test_y)
     rows = [("(the dense network)", dense, dense)]
+    trained = captured(net, data.x[:2])
     for how in SCORES:
-        scores = score_filters(net, data.public_x, data.public_y, last=LAST, how=how)
-        parts = decouple(net, scores, last=LAST, keep=SHARE)
+        scores = score_filters(trained, data.public_x, data.public_y, last=LAST, how=how)
+        parts = decouple(trained, scores, last=LAST, keep=SHARE)
         before = accuracy(parts, data.test_x, data.test_y)
         reestimate_norms(parts, data.public_x)
         rows.append((how, 100 * before, 100 * accuracy(parts, data.test_x, data.test_y)))

@@ -119,10 +119,11 @@ class PeerWriter:
         first: list[Instruction] = []
         then: list[Instruction] = []
         last: list[Instruction] = []
+        sole = set(self.peers.sole(self.device))
         for label in self.me.classes if self.peers.structures == "rounds" else ():
             if not self.me.has(label):
                 continue
-            alone = label in self.peers.sole(self.device)
+            alone = label in sole
             with_it = [peer for peer in self.near if peer.has(label)]
             tell = self.near if alone else with_it
             if tell:

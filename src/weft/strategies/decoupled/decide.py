@@ -8,13 +8,13 @@ plans of this.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from weft.errors import InputError
 from weft.plans import options
 from weft.plans.task import Task
+from weft.strategies.decoupled.parts import Parts, parts_of
 from weft.strategies.decoupled.topology import (
     ClassSets,
     by_speed,
@@ -26,11 +26,6 @@ from weft.strategies.decoupled.topology import (
 )
 
 COPIES = 3  # of every weight in memory: itself, its gradient, momentum
-FILTERS = 10  # percent: the paper's
-PLUS_FILTERS = (
-    10,
-    19,
-)  # decoupled+: in its first decoupled layer and in later ones, which are cheap
 PLUS_TAIL = 4  # last rounds
 PLUS_OWNERS = 3.2  # of a class: nearly all classes at each of four peers
 OPTIONS = {
@@ -52,24 +47,27 @@ class Chosen:
     """Who has which classes, and of which kind the plan is."""
 
     sets: Mapping[str, tuple[int, ...]]  # classes by device
+    parts: Parts | None  # None: every device has the whole network
     plus: bool = False  # the filters and the tail of decoupled+, and nobody waits
-    whole: bool = False  # every device has the whole network
+
+    @property
+    def whole(self) -> bool:
+        return self.parts is None
 
 
 def decoupled(task: Task) -> Chosen:
     """The paper's: classes as given, by overlap, or in equal rows over all devices."""
-    names = peers_of(task)
-    return Chosen(_by_device(names, class_sets(task, len(names))))
+    parts, names = parts_of(task, plus=False), peers_of(task)
+    return Chosen(_by_device(names, class_sets(task, len(names))), parts)
 
 
 def decoupled_plus(task: Task) -> Chosen:
     """Classes by speed and memory."""
-    names = peers_of(task)
+    parts, names = parts_of(task, plus=True), peers_of(task)
     if "classes" in task.options or "overlap" in task.options:
-        return Chosen(_by_device(names, class_sets(task, len(names))), plus=True)
-    share = structure_share(task, plus=True)
-    speeds = [1 / peer_seconds(task, name, share(1)) for name in names]
-    able = [most_classes(task, name, plus=True) for name in names]
+        return Chosen(_by_device(names, class_sets(task, len(names))), parts, plus=True)
+    speeds = [1 / peer_seconds(task, name, parts.work(1)) for name in names]
+    able = [most_classes(task, name, parts) for name in names]
     kept = [i for i, most in enumerate(able) if most > 0]
     if not kept:
         raise InputError(
@@ -79,13 +77,13 @@ def decoupled_plus(task: Task) -> Chosen:
         classes_of(task), [speeds[i] for i in kept], [able[i] for i in kept],
         copies=min(PLUS_OWNERS, len(kept)),
     )  # fmt: skip
-    return Chosen(_by_device([names[i] for i in kept], sets), plus=True)
+    return Chosen(_by_device([names[i] for i in kept], sets), parts, plus=True)
 
 
 def fedavg(task: Task) -> Chosen:
     """The baseline: the whole network everywhere, each device with the samples of its classes."""
     names = peers_of(task)
-    return Chosen(_by_device(names, class_sets(task, len(names))), whole=True)
+    return Chosen(_by_device(names, class_sets(task, len(names))), None)
 
 
 def _by_device(names: Sequence[str], sets: ClassSets) -> dict[str, tuple[int, ...]]:
@@ -99,6 +97,14 @@ def peers_of(task: Task) -> tuple[str, ...]:
 
 def classes_of(task: Task) -> int:
     """The network's logits: what its last layer gives, as float32."""
+    if task.graph is not None:
+        shape = task.graph.values[task.graph.output].shape
+        if len(shape) != 2:
+            raise InputError(
+                f"{task.graph.name} gives {'x'.join(map(str, shape[1:]))} numbers for a sample; peers that "
+                "learn different classes need a network that gives one row of logits"
+            )
+        return shape[-1]
     return task.profile.layers[-1].output_bytes // 4
 
 
@@ -120,33 +126,6 @@ def class_sets(task: Task, peers: int) -> ClassSets:
     return checked(sets, classes)
 
 
-def filters_of(task: Task, *, plus: bool) -> list[int]:
-    """Percent of the filters that a class keeps, by decoupled layer."""
-    count = len(task.profile.layers)
-    # All but the head and one shared layer may be decoupled; a profile does not say which convolve.
-    last = options.integer(task, "last", max(1, min(3, count - 2)), high=max(count - 2, 1))
-    first, later = PLUS_FILTERS if plus else (FILTERS, FILTERS)
-    return options.integers(task, "filters", [first, *[later] * (last - 1)], high=100)
-
-
-def structure_share(task: Task, *, plus: bool = False) -> Callable[[int], list[float]]:
-    """By layer, the share of the dense layer's work that `held` classes take."""
-    count = len(task.profile.layers)
-    kept = [percent / 100 for percent in filters_of(task, plus=plus)]
-
-    def shares(held: int) -> list[float]:
-        if count < 2:
-            raise InputError(
-                f"{task.profile.model} has only one layer; to decouple it needs one before its "
-                "head: use fedavg"
-            )
-        pairs = pairwise([1.0, *kept])  # the first decoupled layer reads all shared channels
-        before = [1.0] * (count - 1 - len(kept))
-        return [*before, *(held * i * o for i, o in pairs), held * kept[-1] / classes_of(task)]
-
-    return shares
-
-
 def peer_seconds(task: Task, device: str, shares: Sequence[float]) -> float:
     """One minibatch of a sub-model on a device."""
     times, batch = task.profile.devices[device], task.batch
@@ -156,30 +135,27 @@ def peer_seconds(task: Task, device: str, shares: Sequence[float]) -> float:
     )
 
 
-def peer_bytes(task: Task, shares: Sequence[float]) -> float:
+def peer_bytes(task: Task, parts: Parts, held: int) -> int:
     """Weights, gradients, momentum and activations of a sub-model."""
-    return sum(
-        share * (COPIES * layer.param_bytes + task.batch * layer.saved_bytes)
-        for layer, share in zip(task.profile.layers, shares, strict=True)
-    )
+    return COPIES * parts.weights.total(held) + task.batch * parts.saved.total(held)
 
 
-def most_classes(task: Task, device: str, *, plus: bool = False) -> int:
+def most_classes(task: Task, device: str, parts: Parts) -> int:
     """How many classes fit into a device's memory; 0: not even the shared layers and one."""
-    limit, classes = task.fleet.device(device).memory_mb, classes_of(task)
-    share = structure_share(task, plus=plus)
+    limit = task.fleet.device(device).memory_mb
     if limit is None:
-        return classes
-    fitting = [k for k in range(1, classes + 1) if peer_bytes(task, share(k)) <= limit * 1e6]
-    return max(fitting, default=0)
+        return parts.classes
+    counts = range(1, parts.classes + 1)
+    return max((k for k in counts if peer_bytes(task, parts, k) <= limit * 1e6), default=0)
 
 
 def layer_shares(task: Task, chosen: Chosen) -> dict[str, list[float]]:
     """By device, the share of each dense layer's work that its own network takes."""
-    share = structure_share(task, plus=chosen.plus)
+    parts = chosen.parts
     everything = [1.0] * len(task.profile.layers)
     return {
-        name: everything if chosen.whole else share(len(held)) for name, held in chosen.sets.items()
+        name: everything if parts is None else parts.work(len(held))
+        for name, held in chosen.sets.items()
     }
 
 

@@ -9,7 +9,6 @@ profile. A run captures and measures the peers' networks and replaces them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, cast, get_args
 
 import msgspec
@@ -23,15 +22,9 @@ from weft.plans.protocols import LEAVE_OUT, PEERS
 from weft.plans.strategy import WAITS, Refusals, strategy
 from weft.plans.task import Task
 from weft.strategies.decoupled import decide
-from weft.strategies.decoupled.decide import (
-    OPTIONS,
-    PLUS_TAIL,
-    Chosen,
-    filters_of,
-    structure_share,
-)
+from weft.strategies.decoupled.decide import OPTIONS, PLUS_TAIL, Chosen
+from weft.strategies.decoupled.parts import FILTERS, NUMBER, Parts
 
-NUMBER = 4  # bytes
 NAMES = ("decoupled", "decoupled+", "fedavg")
 BEFORE = {
     "pretrain": "minibatches, at the machine where you type, before the network is decoupled",
@@ -40,7 +33,6 @@ BEFORE = {
 _REFUSES: Refusals = {
     "adapt": "each device trains a network of its own: there is no split to change while it runs",
     "trace": "peers keep to their own clocks, and a trace of the fleet is not handed to them yet",
-    "own loss": "peers train with cross-entropy, by which their networks are taken apart in classes",
     "own data": "every peer opens its samples itself: give the name of a data set that all have",
     "save and resume": "peers keep their weights to themselves until the end",
     "falls silent": WAITS,
@@ -114,17 +106,13 @@ def exchange(task: Task, chosen: Chosen) -> Peers:
     """How the peers' networks are made, who exchanges what with whom, and how often."""
     free = chosen.plus
     near = decide.neighbours(task, chosen)
-    shares = decide.layer_shares(task, chosen)
-    one = () if chosen.whole else structure_share(task, plus=chosen.plus)(1)
-    filters = filters_of(task, plus=chosen.plus)
+    filters = chosen.parts.percents if chosen.parts else (FILTERS,)
     shared = options.choice(
         task, "shared", ("gossip",) if free else ("ring", "gossip", "hub"),
         "gossip" if free else "ring",
     )  # fmt: skip
     return Peers(
-        peers=tuple(
-            _peer(task, name, held, shares[name], one) for name, held in chosen.sets.items()
-        ),
+        peers=tuple(_peer(task, name, held, chosen.parts) for name, held in chosen.sets.items()),
         edges=tuple(sorted({(min(a, b), max(a, b)) for a, around in near.items() for b in around})),
         every=options.integer(task, "steps", 50),
         shared=cast(SharedBy, shared),
@@ -134,7 +122,7 @@ def exchange(task: Task, chosen: Chosen) -> Peers:
         public=options.integer(task, "public", 500),
         deal=cast(Deal, options.choice(task, "data", get_args(Deal), "replicate")),
         last=len(filters),
-        filters_percent=tuple(filters),
+        filters_percent=filters,
         structured=not chosen.whole,
         by_samples=chosen.plus or chosen.whole,
     )
@@ -160,6 +148,7 @@ def decisions(task: Task, chosen: Chosen, peers: Peers, codec: CodecName) -> dic
         "step_s": {name: decide.peer_seconds(task, name, shares[name]) for name in chosen.sets},
         "pretrain": peers.pretrain,
         "public": peers.public,
+        **(chosen.parts.words if chosen.parts else {}),
     }
 
 
@@ -170,25 +159,24 @@ def exchange_codec(task: Task, free: bool) -> CodecName:
     return "int8" if free else "none"
 
 
-def _peer(
-    task: Task, name: str, classes: tuple[int, ...], shares: Sequence[float], one: Sequence[float]
-) -> Peer:
-    """`one`: the share of each layer that one class takes; none where all is shared."""
+def _peer(task: Task, name: str, classes: tuple[int, ...], parts: Parts | None) -> Peer:
     layers = task.profile.layers
-    if not one:
-        held = [Held(SHARED, sum(layer.param_bytes for layer in layers) // NUMBER)]
-    else:
-        first = next(i for i, s in enumerate(one) if s != 1.0)
-        structure = sum(layers[i].param_bytes * one[i] for i in range(first, len(layers)))
-        held = [Held(SHARED, sum(layer.param_bytes for layer in layers[:first]) // NUMBER)]
-        held += [Held(label, max(1, round(structure / NUMBER))) for label in classes]
-    pairs = list(zip(layers, shares, strict=True))
+    if parts is None:
+        weights = sum(layer.param_bytes for layer in layers)
+        return Peer(
+            name,
+            classes,
+            (Held(SHARED, weights // NUMBER),),
+            weights_bytes=weights,
+            saved_bytes=sum(layer.saved_bytes for layer in layers),
+        )
+    structures = (Held(label, parts.structure_numbers) for label in classes)
     return Peer(
         name,
         classes,
-        tuple(held),
-        weights_bytes=round(sum(layer.param_bytes * s for layer, s in pairs)),
-        saved_bytes=round(sum(layer.saved_bytes * min(s, 1.0) for layer, s in pairs)),
+        (Held(SHARED, parts.shared_numbers), *structures),
+        weights_bytes=parts.weights.total(len(classes)),
+        saved_bytes=parts.saved.total(len(classes)),
     )
 
 

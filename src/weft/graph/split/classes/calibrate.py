@@ -6,37 +6,60 @@ calibrate(net, public_x, public_y)
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import msgspec
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from weft.graph.split.classes.network import HEAD, DecoupledNet
+from weft.graph.execute import Runner
+from weft.graph.network import Node, Segment, refs
+from weft.graph.operators.table import operator_named
+from weft.graph.split.classes.network import DecoupledNet
 
-
-def fresh_norms(net: nn.Module) -> list[nn.BatchNorm2d]:
-    """The batch norms of a network's structures (all of them, where it has none)."""
-    part = net.banks if isinstance(net, DecoupledNet) else net
-    return [layer for layer in part.modules() if isinstance(layer, nn.BatchNorm2d)]
+MOMENTUM = 6  # position of batch norm's argument
 
 
 @torch.no_grad()
-def reestimate_norms(net: nn.Module, x: Tensor, batch: int = 250) -> None:
+def reestimate_norms(net: DecoupledNet, x: Tensor, batch: int = 250) -> None:
     """Batch-norm statistics anew from samples: after decoupling the old ones are of other sums."""
-    norms = fresh_norms(net)
-    training, momenta = net.training, [norm.momentum for norm in norms]
-    net.eval()
-    for norm in norms:
-        norm.train()
-    for number, begin in enumerate(range(0, len(x), batch), start=1):
-        for norm in norms:
-            norm.momentum = 1 / number  # the plain mean over all batches
-        net(x[begin : begin + batch])
-    for norm, momentum in zip(norms, momenta, strict=True):
-        norm.momentum = momentum
-    net.train(training)
+    graph, state = net.graph, net.tensors()
+    whole = graph.segment(0, len(graph.layers) - 1)
+    with torch.random.fork_rng(devices=[]):
+        for number, begin in enumerate(range(0, len(x), batch), start=1):
+            runner = Runner(
+                _estimating(whole, 1 / number), state
+            )  # the plain mean over all batches
+            runner.forward({graph.inputs[0]: x[begin : begin + batch]}, training=True)
 
 
-def calibrate(net: DecoupledNet, x: Tensor, y: Tensor, steps: int = 60, batch: int = 500) -> None:
+def _estimating(segment: Segment, momentum: float) -> Segment:
+    """The network in evaluation, but for the batch norms of its structures: they take statistics."""
+    nodes = [_in_evaluation(node, momentum) for node in segment.nodes]
+    return msgspec.structs.replace(segment, nodes=nodes)
+
+
+def _in_evaluation(node: Node, momentum: float) -> Node:
+    record, args = operator_named(node.op), list(node.args)
+    estimated = record.normalises_batch and any(name.startswith("banks.") for name in refs(node))
+    if estimated:
+        args[MOMENTUM] = momentum
+    elif record.training_flag is not None:
+        args[record.training_flag] = False
+    if record.drop_probability is not None and record.drop_probability < len(args):
+        args[record.drop_probability] = 0.0
+    return Node(node.name, node.op, args, node.kwargs)
+
+
+def calibrate(
+    net: DecoupledNet,
+    x: Tensor,
+    y: Tensor,
+    steps: int = 60,
+    batch: int = 500,
+    loss: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy,
+) -> None:
     """A scale and a bias per class, fitted on public samples and folded into the logits' weights.
 
     Peers compare only their own classes; nothing else puts logits of different peers on one scale.
@@ -47,19 +70,19 @@ def calibrate(net: DecoupledNet, x: Tensor, y: Tensor, steps: int = 60, batch: i
         logits = torch.cat([net(x[i : i + batch]) for i in range(0, len(x), batch)])
     net.train(training)
     target = net.local_labels(y)
-    scale = torch.zeros(
-        logits.shape[1], requires_grad=True
-    )  # its exponent, so that it stays positive
+    # The scale's exponent, so that it stays positive.
+    scale = torch.zeros(logits.shape[1], requires_grad=True)
     shift = torch.zeros(logits.shape[1], requires_grad=True)
     rule = torch.optim.Adam([scale, shift], lr=0.05)
     for _ in range(steps):
         rule.zero_grad()
-        loss = functional.cross_entropy(logits * scale.exp() + shift, target)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss(logits * scale.exp() + shift, target).backward()  # type: ignore[no-untyped-call]
         rule.step()
+    reading = net.blueprint.reading
+    weight, bias = reading.head.weight, reading.head_bias
     for column, label in enumerate(net.classes):
         state = net.structure(label)
         factor = scale[column].detach().exp()
-        state[f"{HEAD}.weight"] *= factor
-        state[f"{HEAD}.bias"] = state[f"{HEAD}.bias"] * factor + shift[column].detach()
+        state[weight] *= factor
+        state[bias] = state[bias] * factor + shift[column].detach()
         net.put_structure(label, state)

@@ -4,68 +4,52 @@
     part = net.sub_model([2, 3, 4])                     # computes the logits of these classes only
     whole = compose(net.blueprint, part.shared_state(), structures)
 
-A *structure* is a class's own filters in the last convolutions, with their batch norm, and its logit
-
-    logit_c = w_c * (average of its last feature maps) + b_c
-
-Its first convolution reads all shared channels, the later ones only its own. As data it is a
-dictionary of tensors whose first dimension counts the structure's filters. In a network the
+A *structure* is a class's own channels in the last layers, with their batch norms, and its logit. Its first
+layer reads all shared channels, the later ones only its own. As data it is a dictionary of tensors, under
+the dense network's names, whose first dimension counts the structure's channels. In a network the
 structures of equal shape are one *bank*: joined along that dimension, run as grouped convolutions.
+
+The module runs its graph (`subnet.py`), which is also what a node gets: there is nothing to capture.
 """
 
 from __future__ import annotations
 
-import copy
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from weft.errors import InputError
+from weft.graph.execute import Runner
+from weft.graph.network import Graph
+from weft.graph.operators.table import operator_named
+from weft.graph.split.classes import subnet
+from weft.graph.split.classes.reading import Reading
 
 State = dict[str, Tensor]  # a structure, or the shared layers: tensors by name
-
-HEAD = "head"
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One decoupled convolution and what follows it, without weights."""
-
-    name: str
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    padding: tuple[int, int]
-    between: tuple[tuple[str, nn.Module], ...]  # pooling before the batch norm
-    norm: tuple[float, float] | None  # eps and momentum of its batch norm
-    after: tuple[tuple[str, nn.Module], ...]  # activation and pooling: no weights in them
 
 
 @dataclass(frozen=True)
 class Blueprint:
     """All that is needed, beside weights, to build the network for any set of classes."""
 
-    shared: nn.Sequential  # its weights are not used
-    stages: tuple[Stage, ...]
+    reading: Reading
+    chosen: Mapping[int, tuple[Tensor, ...]]  # by class: its channels of each space
+    fixed: Mapping[str, Tensor]  # numbers that nobody trains, under the dense network's names
 
-    def shared_layers(self) -> nn.Sequential:
-        return copy.deepcopy(self.shared)
+    def counts(self, label: int) -> tuple[int, ...]:
+        """How many channels of each space a class has."""
+        return tuple(len(channels) for channels in self.chosen[label])
 
-
-def batch_norm(channels: int, eps: float, momentum: float) -> nn.BatchNorm2d:
-    """A batch norm without the counter of batches: peers average its tensors, and a count has no mean."""
-    norm = nn.BatchNorm2d(channels, eps=eps, momentum=momentum)
-    norm.num_batches_tracked = None
-    return norm
+    def __deepcopy__(self, memo: object) -> Blueprint:
+        return self  # nothing in it changes
 
 
 def fill(module: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Copies the tensors into a module in place, so that an optimizer goes on with them.
-
-    `load_state_dict` would add the counter that `batch_norm` leaves out.
-    """
+    """Copies the tensors into a module in place, so that an optimizer goes on with them."""
     own = module.state_dict()
     if own.keys() != state.keys():
         odd = sorted(own.keys() ^ state.keys())
@@ -78,67 +62,54 @@ def fill(module: nn.Module, state: Mapping[str, Tensor]) -> None:
         tensor.detach().copy_(state[name])
 
 
-class Bank(nn.Module):
-    """The structures of several classes, all of the same shape, in one grouped computation."""
+class Tensors(nn.Module):
+    """Weights and statistics under the names that the dense network gives them, dots included."""
 
-    def __init__(self, stages: Sequence[Stage], structures: Sequence[Mapping[str, Tensor]]) -> None:
+    def __init__(
+        self, tensors: Mapping[str, Tensor], graph: Graph, prefix: str, *, kept: bool = True
+    ) -> None:
         super().__init__()
-        self.count = len(structures)
-        first = structures[0]
-        children: list[tuple[str, nn.Module]] = []
-        for index, stage in enumerate(stages):
-            filters, inputs = first[f"{stage.name}.weight"].shape[:2]
-            groups = self.count if index else 1  # the first one reads what all classes share
-            conv = nn.Conv2d(
-                inputs * groups, filters * self.count, stage.kernel, stage.stride, stage.padding,
-                groups=groups, bias=f"{stage.name}.bias" in first,
-            )  # fmt: skip
-            children += [(stage.name, conv), *stage.between]
-            if stage.norm is not None:
-                children.append(
-                    (f"{stage.name}_norm", batch_norm(filters * self.count, *stage.norm))
-                )
-            children += stage.after
-        last = first[f"{stages[-1].name}.weight"].shape[0]
-        self.layers = nn.Sequential()
-        for name, child in children:
-            self.layers.add_module(name, child)
-        self.average = nn.AdaptiveAvgPool2d(1)
-        # One dot product per class: a 1x1 convolution with a group for each.
-        self.head = nn.Conv2d(last * self.count, self.count, 1, groups=self.count)
-        fill(self, self._joined(structures))
+        for name, tensor in tensors.items():
+            *path, leaf = name.split(".")
+            owner: nn.Module = self
+            for step in path:
+                if step not in owner._modules:
+                    owner.add_module(step, nn.Module())
+                owner = owner.get_submodule(step)
+            if graph.state[prefix + name].trainable:
+                owner.register_parameter(leaf, nn.Parameter(tensor.detach().clone()))
+            else:
+                owner.register_buffer(leaf, tensor.detach().clone(), persistent=kept)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.flatten(self.head(self.average(self.layers(x))), 1)
 
-    def _joined(self, structures: Sequence[Mapping[str, Tensor]]) -> State:
-        return {
-            key: torch.cat([s[_short(key)].detach() for s in structures])
-            for key in self.state_dict()
+class Bank(Tensors):
+    """The structures of several classes, all of the same shape, joined for one grouped computation."""
+
+    def __init__(
+        self, structures: Sequence[Mapping[str, Tensor]], graph: Graph, prefix: str
+    ) -> None:
+        joined = {
+            key: torch.cat([structure[key].detach() for structure in structures])
+            for key in structures[0]
         }
+        super().__init__(joined, graph, prefix)
+        self.count = len(structures)
 
     def structure(self, index: int) -> State:
         """The tensors of one class: copies."""
         return {
-            _short(key): tensor.detach().chunk(self.count)[index].clone()
+            key: tensor.detach().chunk(self.count)[index].clone()
             for key, tensor in self.state_dict().items()
         }
 
     def put(self, index: int, structure: Mapping[str, Tensor]) -> None:
         """Overwrites one class's tensors in place, so that an optimizer goes on with them."""
         for key, tensor in self.state_dict().items():
-            tensor.detach().chunk(self.count)[index].copy_(structure[_short(key)])
-
-
-def _short(key: str) -> str:
-    """`layers.conv4_1.weight` of a bank is `conv4_1.weight` of a structure."""
-    return key.removeprefix("layers.")
+            tensor.detach().chunk(self.count)[index].copy_(structure[key])
 
 
 class DecoupledNet(nn.Module):
     """Shared layers and the structures of `classes`; column i of its output is for classes[i]."""
-
-    order: Tensor
 
     def __init__(
         self,
@@ -151,37 +122,73 @@ class DecoupledNet(nn.Module):
             raise InputError("a decoupled network needs the structure of at least one class")
         self.blueprint = blueprint
         self.classes = tuple(structures)
-        self.shared = blueprint.shared_layers()
-        fill(self.shared, shared)
-        alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
-        for label, structure in structures.items():
-            alike[tuple((k, tuple(t.shape)) for k, t in structure.items())].append(label)
+        alike: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        for label in structures:
+            alike[blueprint.counts(label)].append(label)
         self.bank_classes = tuple(map(tuple, alike.values()))
+        sizes = [subnet.Bank(len(labels), counts) for counts, labels in alike.items()]
+        self.graph = subnet.class_graph(blueprint.reading, sizes)
+        self.shared = Tensors(shared, self.graph, "shared.")
         self.banks = nn.ModuleList(
-            Bank(blueprint.stages, [structures[label] for label in labels])
-            for labels in self.bank_classes
+            Bank([structures[label] for label in labels], self.graph, f"banks.{number}.")
+            for number, labels in enumerate(self.bank_classes)
         )
-        columns = [label for labels in self.bank_classes for label in labels]
-        order = torch.tensor([columns.index(label) for label in self.classes])
-        self.register_buffer("order", order, persistent=False)
+        self.fixed = Tensors(self._fixed(), self.graph, "fixed.", kept=False)
         self._place = {
             label: (b, i)
             for b, labels in enumerate(self.bank_classes)
             for i, label in enumerate(labels)
         }
-        self.train()  # its layers may be copies from a network in evaluation mode
+        nodes = [node for layer in self.graph.layers for node in layer.nodes]
+        self._draws = any(operator_named(node.op).random for node in nodes)
+        self._minibatch = 0
+        self._compiled: tuple[list[Tensor], Runner] | None = None
+
+    def _fixed(self) -> State:
+        """Numbers that nobody trains: which channels of shared values each class reads, and the order."""
+        reading, found = self.blueprint.reading, dict(self.blueprint.fixed)
+        for number, labels in enumerate(self.bank_classes):
+            for value in reading.picked:
+                spaces = reading.seen[value].spaces
+                rows = [rows_of(reading, self.blueprint.chosen[label], spaces) for label in labels]
+                found[subnet.pick_name(number, value).removeprefix("fixed.")] = torch.cat(rows)
+        if len(self.bank_classes) > 1:
+            columns = [label for labels in self.bank_classes for label in labels]
+            order = torch.tensor([columns.index(label) for label in self.classes])
+            found[subnet.ORDER.removeprefix("fixed.")] = order
+        return found
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.classify(self.shared(x))
+        if not (self.training and self._draws):
+            return self._run(x)
+        self._minibatch += 1  # dropout draws anew for each minibatch, whoever else draws meanwhile
+        with torch.random.fork_rng(devices=[]):
+            return self._run(x)
 
-    def classify(self, features: Tensor) -> Tensor:
-        """The logits, from what the shared layers give."""
-        # A bank per shape of structure, not per class: there is one unless classes differ in size.
-        logits = [bank(features) for bank in self.banks]
-        if len(logits) == 1:
-            only: Tensor = logits[0]
-            return only
-        return torch.index_select(torch.cat(logits, 1), 1, self.order)
+    def _run(self, x: Tensor) -> Tensor:
+        graph = self.graph
+        found = self._runner().forward(
+            {graph.inputs[0]: x}, training=self.training, seed=self._minibatch
+        )
+        return found[graph.output]
+
+    def _runner(self) -> Runner:
+        """The compiled graph; made anew when `double()` and the like have put other tensors in place."""
+        state = self.tensors()
+        now = list(state.values())
+        if self._compiled is None or any(
+            a is not b for a, b in zip(self._compiled[0], now, strict=True)
+        ):
+            segment = self.graph.segment(0, len(self.graph.layers) - 1)
+            self._compiled = (now, Runner(segment, state))
+        return self._compiled[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_compiled": None}  # a copy has tensors of its own
+
+    def tensors(self) -> State:
+        """All tensors under the names of the graph."""
+        return {**dict(self.named_parameters()), **dict(self.named_buffers())}
 
     def shared_state(self) -> State:
         return {name: t.detach().clone() for name, t in self.shared.state_dict().items()}
@@ -230,6 +237,15 @@ class DecoupledNet(nn.Module):
                 "give it only samples of its own classes"
             )
         return columns
+
+
+def rows_of(reading: Reading, chosen: Sequence[Tensor], spaces: Sequence[int]) -> Tensor:
+    """Places of a class's channels in a row of several spaces."""
+    parts, before = [], 0
+    for space in spaces:
+        parts.append(chosen[space] + before)
+        before += reading.widths[space]
+    return torch.cat(parts)
 
 
 def compose(

@@ -1,10 +1,10 @@
 """Each peer's own network as it is shipped, and the whole network put together from what comes home.
 
-    own = own_networks(net, sets, names, example, data)        # sub-models of a decoupled network
+    own = own_networks(net, sets, data, loss)                  # sub-models of a decoupled network
     peers = exact(peers, own, weights)                         # the exact sizes of what is exchanged
     whole = recompose(net, own, states)
 
-Peers with the same number of classes have the same graph, so it is captured once.
+Peers with the same number of classes have the same graph, so their loss is captured once.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from weft.graph.capture import capture, capture_loss, state_of
+from weft.graph.capture import capture_loss, state_of
 from weft.graph.network import Graph
 from weft.graph.split.classes.exchange import harvest, mean
+from weft.graph.split.classes.loss import Loss, loss_over
 from weft.graph.split.classes.network import DecoupledNet, State, compose
 from weft.plans.peers import SHARED, Held, Peer, Peers
 from weft.plans.plan import Plan
@@ -31,37 +32,48 @@ States = Mapping[str, Mapping[str, Tensor]]  # by device
 def own_networks(
     net: DecoupledNet,
     sets: Mapping[str, Sequence[int]],
-    example: Tensor,
     data: Mapping[str, msg.Data],
+    loss: Loss,
 ) -> dict[str, Own]:
-    """A sub-model for each device, with copies of the weights."""
+    """A sub-model for each device, with copies of the weights, and the loss over its classes."""
     graphs: dict[tuple[object, ...], Graph] = {}
     found = {}
     for device, classes in sets.items():
         part = net.sub_model(classes)
-        graph = _captured(part, example, graphs)
-        found[device] = Own(graph, _copies(part), data[device], groups_of(part))
+        own_loss = loss_over(loss, classes)
+        graph = _with_loss(part.graph, own_loss, graphs)
+        state = _copies(part) | _loss_state(own_loss)
+        found[device] = Own(graph, state, data[device], groups_of(part))
     return found
 
 
-def whole_networks(net: nn.Module, example: Tensor, data: Mapping[str, msg.Data]) -> dict[str, Own]:
+def whole_networks(
+    net: nn.Module, graph: Graph, data: Mapping[str, msg.Data], loss: Loss
+) -> dict[str, Own]:
     """The same network for everybody; all of it is shared (FedAvg)."""
-    graph = _captured(net, example, {})
+    graph = _with_loss(graph, loss, {})
     groups = {
         SHARED: tuple(
             msg.Slice(name, name) for name, t in net.state_dict().items() if t.is_floating_point()
         )
     }
-    return {device: Own(graph, _copies(net), own, groups) for device, own in data.items()}
+    state = _copies(net) | _loss_state(loss)
+    return {device: Own(graph, dict(state), own, groups) for device, own in data.items()}
 
 
-def _captured(net: nn.Module, example: Tensor, known: dict[tuple[object, ...], Graph]) -> Graph:
-    shapes = tuple((n, tuple(t.shape)) for n, t in state_of(net).items())
+def _with_loss(graph: Graph, loss: Loss, known: dict[tuple[object, ...], Graph]) -> Graph:
+    shapes = tuple((name, state.shape) for name, state in graph.state.items())
     if shapes not in known:
-        graph = capture(net, example, name="peer")
-        target = torch.zeros(len(example), dtype=torch.long)
-        known[shapes] = capture_loss(graph, nn.CrossEntropyLoss(), target)
+        classes = graph.values[graph.output].shape[-1]
+        known[shapes] = capture_loss(graph, loss, torch.arange(8) % classes)
     return known[shapes]
+
+
+def _loss_state(loss: Loss) -> dict[str, Tensor]:
+    """Weights of classes, where the loss has some."""
+    if not isinstance(loss, nn.Module):
+        return {}
+    return {n: t.detach().clone() for n, t in state_of(nn.Module(), loss).items()}
 
 
 def _copies(net: nn.Module) -> dict[str, Tensor]:
@@ -81,7 +93,7 @@ def groups_of(net: DecoupledNet) -> dict[int, tuple[msg.Slice, ...]]:
 
 
 def _slice(name: str, path: str, size: int, place: int) -> msg.Slice:
-    return msg.Slice(name.removeprefix("layers."), path, place * size, (place + 1) * size)
+    return msg.Slice(name, path, place * size, (place + 1) * size)
 
 
 def group_state(own: Own, state: Mapping[str, Tensor], group: int) -> State:

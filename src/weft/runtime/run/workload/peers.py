@@ -13,23 +13,18 @@ from collections.abc import Mapping
 
 import msgspec
 from torch import Tensor, nn
-from torch.nn import functional
 
 from weft.data import batch_indices, load
 from weft.data.classes import class_rows
 from weft.errors import InputError
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.measure import measure
+from weft.graph.network import Graph
 from weft.graph.split.classes.calibrate import calibrate, reestimate_norms
-from weft.graph.split.classes.decouple import (
-    averaged,
-    by_layer,
-    check_chain,
-    decouple,
-    read_chain,
-    score_filters,
-)
+from weft.graph.split.classes.decouple import Captured, by_layer, decouple, score_filters
+from weft.graph.split.classes.loss import check_class_loss
 from weft.graph.split.classes.network import DecoupledNet
+from weft.graph.split.classes.reader import read_classes
 from weft.planning.decide import decide
 from weft.planning.task import make_task
 from weft.plans.derive import derive_profile, graph_profile, measured_times
@@ -37,6 +32,7 @@ from weft.plans.peers import SHARED, Peers
 from weft.plans.plan import Plan
 from weft.plans.profile import DeviceTimes
 from weft.program.timeline import Span, Timeline
+from weft.runtime.run.checks import is_cross_entropy
 from weft.runtime.run.feeds import accuracy
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.pace import REST_S, Emulation, emulation
@@ -91,7 +87,8 @@ class PeerNetworks(Exchange):
             )
         self.asked, self.data = asked, load(asked.data)
         self.emulation: Emulation | None = None
-        self.dense, self.planned = self._plan(asked.model)
+        self.dense = asked.model
+        self.dense_graph, self.planned = self._plan()
         self.sets = {peer.device: peer.classes for peer in self._peers.peers}
         self.rows = dict(zip(self.sets, self._rows(), strict=True))
         self.net, own, self.plan = self.ready()
@@ -135,22 +132,32 @@ class PeerNetworks(Exchange):
 
     # --- deciding -------------------------------------------------------------------------------
 
-    def _plan(self, model: nn.Module) -> tuple[nn.Module, Plan]:
-        """The network that is handed out, whole or to be decoupled, and the plan for it."""
-        plan = self._decide(model)
+    def _plan(self) -> tuple[Graph, Plan]:
+        """The captured network, and the plan for it. What cannot be decoupled is refused here."""
+        asked, data = self.asked, self.data
+        graph = capture(asked.model, data.train_x[:2], name=asked.name)
+        outputs = graph.values[graph.output].shape[-1]
+        plan = self._decide(graph)
         assert plan.peers is not None
-        if not plan.peers.structured:
-            return model, plan
-        chain = with_average(model, self.data.classes, self.data.train_x[:2])
-        return chain, plan if chain is model else self._decide(chain)
+        if plan.peers.structured:
+            read_classes(graph, plan.peers.last)  # a plan file may be of another network
+            if outputs != data.classes:
+                raise InputError(
+                    f"{graph.name} gives {outputs} logits and {data.name} has {data.classes} classes; to be "
+                    "decoupled a network needs one logit for each class"
+                )
+            if not is_cross_entropy(asked.loss):
+                held = {len(peer.classes) for peer in plan.peers.peers}
+                check_class_loss(asked.loss, outputs, held)
+        return graph, plan
 
-    def _decide(self, model: nn.Module) -> Plan:
+    def _decide(self, graph: Graph) -> Plan:
         asked = self.asked
-        graph = capture(model, self.data.train_x[:2], name=asked.name)
-        graph = capture_loss(graph, nn.CrossEntropyLoss(), self.data.train_y[:2])
+        with_loss = capture_loss(graph, asked.loss, self.data.train_y[:64])
         if asked.place.emulated:
+            state = state_of(asked.model, asked.loss if isinstance(asked.loss, nn.Module) else None)
             self.emulation = emulation(
-                graph, state_of(model), asked.fleet, batch=asked.batch, training=True,
+                with_loss, state, asked.fleet, batch=asked.batch, training=True,
                 optimizer=asked.rule, given=asked.profile,
             )  # fmt: skip
         if asked.plan is not None:
@@ -173,14 +180,14 @@ class PeerNetworks(Exchange):
         if not peers.structured:
             return self.dense
         x, y = self.public
-        scores = score_filters(self.dense, x, y, last=peers.last, classes=self.data.classes)
-        shares = [percent / 100 for percent in peers.filters_percent]
-        net = decouple(self.dense, scores, last=peers.last, keep=by_layer(scores, shares))
+        dense = Captured(self.dense_graph, state_of(self.dense))
+        scores = score_filters(dense, x, y, last=peers.last)
+        shares = read_classes(self.dense_graph, peers.last).shares(peers.filters_percent)
+        net = decouple(dense, scores, last=peers.last, keep=by_layer(scores, shares))
         reestimate_norms(net, x)
         return net
 
     def _own(self, net: nn.Module) -> dict[str, Own]:
-        example = self.data.train_x[:2]
         classes = tuple(self.sets.values())
         deal = self._peers.deal
         structured = isinstance(net, DecoupledNet)
@@ -193,8 +200,8 @@ class PeerNetworks(Exchange):
             for p, device in enumerate(self.sets)
         }
         if isinstance(net, DecoupledNet):
-            return own_networks(net, self.sets, example, data)
-        return whole_networks(net, example, data)
+            return own_networks(net, self.sets, data, self.asked.loss)
+        return whole_networks(net, self.dense_graph, data, self.asked.loss)
 
     def _exact(self, own: Mapping[str, Own]) -> Plan:
         """The plan with the sizes and, where it is emulated here, the times of the peers' networks."""
@@ -266,18 +273,8 @@ class PeerNetworks(Exchange):
         here = {d: weights[d] for d in states} if weights else None
         whole = recompose(net, own, settled(states), here)
         reestimate_norms(whole, self.public[0])
-        calibrate(whole, *self.public)
+        calibrate(whole, *self.public, loss=self.asked.loss)
         return whole
-
-
-def with_average(model: nn.Module, classes: int, example: Tensor) -> nn.Module:
-    """The network if it can be decoupled, else with an average and one linear layer at its end."""
-    check_chain(model, example)
-    try:
-        read_chain(model)
-    except InputError:
-        return averaged(model, classes)
-    return model
 
 
 def pretrain(net: nn.Module, x: Tensor, y: Tensor, steps: int, asked: Asked) -> None:
@@ -288,8 +285,8 @@ def pretrain(net: nn.Module, x: Tensor, y: Tensor, steps: int, asked: Asked) -> 
     for step in range(steps):
         rows = batch_indices(len(x), min(asked.batch, len(x)), step, asked.seed)
         rule.zero_grad(set_to_none=True)
-        loss = functional.cross_entropy(net(x[rows]), y[rows])
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss = asked.loss(net(x[rows]), y[rows])
+        loss.backward()
         rule.step()
         if asked.on_progress and step % 10 == 9:
             seconds = time.monotonic() - begin

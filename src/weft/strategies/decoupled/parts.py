@@ -1,0 +1,157 @@
+"""A network in shared layers and structures, as numbers for a planner: work, weights, bytes in memory.
+
+    parts = parts_of(task, plus=False)
+    parts.work(5)                   # by layer: the share of the dense layer's work that five classes take
+
+With the network's graph the numbers are those of the sub-networks that a run hands out, and a network that
+cannot be decoupled is refused. A profile alone does not say what its layers are: then they are estimates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from math import prod
+
+from weft.errors import InputError
+from weft.graph.network import Graph
+from weft.graph.split.classes.reader import countable, read_classes
+from weft.graph.split.classes.subnet import Bank, class_graph
+from weft.plans import options
+from weft.plans.task import Task
+
+FILTERS = 10  # percent: the paper's
+# decoupled+: in its first decoupled layer and in later ones, which are cheap
+PLUS_FILTERS = (10, 19)
+LAST = 3  # layers that are taken apart, where the user says nothing
+NUMBER = 4  # bytes
+
+
+@dataclass(frozen=True)
+class Linear:
+    """What grows with the classes that a peer holds, by layer: `fixed` and as much again for each class."""
+
+    fixed: tuple[float, ...]
+    each: tuple[float, ...]
+
+    def at(self, held: int) -> list[float]:
+        return [f + held * e for f, e in zip(self.fixed, self.each, strict=True)]
+
+    def total(self, held: int) -> int:
+        return round(sum(self.at(held)))
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a peer's own network costs, by the number of its classes."""
+
+    percents: tuple[int, ...]  # of the channels that a class keeps, by decoupled layer
+    shares: Linear  # of each dense layer's work
+    weights: Linear  # bytes
+    saved: Linear  # bytes of activations for each sample
+    shared_numbers: int  # that all peers exchange
+    structure_numbers: int  # of one class
+    classes: int
+    layers: tuple[str, ...] = ()  # that are taken apart; none where only a profile is known
+    dense_parameters: int = 0
+    own_parameters: int = 0  # of the decoupled network with all classes
+
+    def work(self, held: int) -> list[float]:
+        """By layer, the share of the dense layer's work that `held` classes take."""
+        return self.shares.at(held)
+
+    @cached_property
+    def words(self) -> dict[str, object]:
+        """What the network becomes, for people."""
+        if not self.layers:
+            return {"network": "only a profile was given: whether it can be decoupled is not known"}
+        return {
+            "taken_apart": list(self.layers),
+            "parameters": {"dense": self.dense_parameters, "decoupled": self.own_parameters},
+        }
+
+
+def parts_of(task: Task, *, plus: bool) -> Parts:
+    """The numbers for a task; InputError where its network cannot be decoupled."""
+    return _estimate(task, plus) if task.graph is None else _exact(task, task.graph, plus)
+
+
+def _exact(task: Task, graph: Graph, plus: bool) -> Parts:
+    most = len(countable(graph)) - 1
+    if most < 1:
+        read_classes(graph)  # says why not
+    percents = _percents(task, plus, most)
+    reading = read_classes(graph, len(percents))
+    counts = reading.counts(percents)
+    one, two, whole = (
+        class_graph(reading, [Bank(count, counts)]) for count in (1, 2, reading.classes)
+    )
+
+    def flops(part: Graph) -> list[float]:
+        pairs = zip(part.layers, graph.layers, strict=True)
+        return [own.forward_flops / (dense.forward_flops or 1.0) for own, dense in pairs]
+
+    def weights(part: Graph) -> list[float]:
+        return [float(part.param_bytes(i)) for i in range(len(part.layers))]
+
+    def saved(part: Graph) -> list[float]:
+        return [float(layer.saved_bytes) for layer in part.layers]
+
+    return Parts(
+        tuple(percents),
+        _linear(flops(one), flops(two)),
+        _linear(weights(one), weights(two)),
+        _linear(saved(one), saved(two)),
+        _numbers(one, "shared."),
+        _numbers(one, "banks."),
+        reading.classes,
+        reading.layers,
+        graph.parameters,
+        whole.parameters,
+    )
+
+
+def _linear(one: Sequence[float], two: Sequence[float]) -> Linear:
+    each = [b - a for a, b in zip(one, two, strict=True)]
+    return Linear(tuple(a - e for a, e in zip(one, each, strict=True)), tuple(each))
+
+
+def _numbers(graph: Graph, prefix: str) -> int:
+    return sum(prod(s.shape) for name, s in graph.state.items() if name.startswith(prefix))
+
+
+def _percents(task: Task, plus: bool, most: int) -> list[int]:
+    last = options.integer(task, "last", max(1, min(LAST, most)), high=max(most, 1))
+    first, later = PLUS_FILTERS if plus else (FILTERS, FILTERS)
+    return options.integers(task, "filters", [first, *[later] * (last - 1)], high=100)
+
+
+def _estimate(task: Task, plus: bool) -> Parts:
+    """From a profile: all but the head and one shared layer may be decoupled."""
+    layers = task.profile.layers
+    if len(layers) < 2:
+        raise InputError(
+            f"{task.profile.model} has only one layer; to decouple it needs one before its head: "
+            "use a strategy that keeps the network whole"
+        )
+    percents = _percents(task, plus, len(layers) - 2)
+    kept = [percent / 100 for percent in percents]
+    classes = layers[-1].output_bytes // NUMBER
+    before = len(layers) - 1 - len(kept)
+    # The first decoupled layer reads all shared channels.
+    own = [i * o for i, o in pairwise([1.0, *kept])] + [kept[-1] / classes]
+    shares = Linear((*[1.0] * before, *[0.0] * len(own)), (*[0.0] * before, *own))
+    weights = Linear(
+        tuple(layer.param_bytes * s for layer, s in zip(layers, shares.fixed, strict=True)),
+        tuple(layer.param_bytes * s for layer, s in zip(layers, shares.each, strict=True)),
+    )
+    saved = Linear(
+        tuple(layer.saved_bytes * s for layer, s in zip(layers, shares.fixed, strict=True)),
+        tuple(layer.saved_bytes * s for layer, s in zip(layers, shares.each, strict=True)),
+    )
+    return Parts(
+        tuple(percents), shares, weights, saved,
+        round(sum(weights.fixed)) // NUMBER, max(1, round(sum(weights.each) / NUMBER)), classes,
+    )  # fmt: skip
