@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from weft.errors import InputError
 from weft.fleet.parse import parse_fleet
 from weft.planning.compare import compare
 from weft.planning.task import make_task
@@ -138,3 +139,39 @@ def test_only_what_may_be_coded_is_coded(codecs: str, expected: tuple[str, str, 
     task = make_task(profile(1.0), fleet, batch=16, options={"codecs": codecs})
     plan = make_plan("hiertrain+", task)
     assert (plan.codec, plan.gradient_codec, plan.input_codec) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"codec": "fp16"}, ("fp16", "int8", "int8")),
+        ({"input_codec": "none"}, ("int8", "int8", "none")),
+        ({"codec": "none", "input_codec": "fp16"}, ("none", "int8", "fp16")),
+        ({"codecs": "none", "codec": "fp16"}, ("fp16", "none", "none")),
+        ({"codecs": "all", "codec": "int8-blocks"}, ("int8-blocks", "int8", "int8")),
+        ({"codecs": "activations", "input_codec": "fp16"}, ("int8", "none", "fp16")),
+    ],
+)
+def test_a_codec_that_is_given_is_taken(
+    options: dict[str, str], expected: tuple[str, str, str]
+) -> None:
+    """`codecs=all`, the default, once put int8 in place of what the user had named."""
+    fleet = parse_fleet(FLEET.format(near=5, far=3))
+    plan = make_plan("hiertrain+", make_task(profile(1.0), fleet, batch=16, options=options))
+    assert (plan.codec, plan.gradient_codec, plan.input_codec) == expected
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"codecs": "all", "codec": "fp16"},
+        {"codecs": "none", "codec": "int8"},
+        {"codecs": "weights", "input_codec": "int8"},
+        {"codecs": "all", "input_codec": "none"},
+    ],
+)
+def test_two_options_that_contradict_each_other_are_refused(options: dict[str, str]) -> None:
+    fleet = parse_fleet(FLEET.format(near=5, far=3))
+    task = make_task(profile(1.0), fleet, batch=16, options=options)
+    with pytest.raises(InputError, match="says otherwise"):
+        make_plan("hiertrain+", task)

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from weft.codecs.registry import CodecName
-from weft.errors import WeftError
+from weft.codecs.registry import CodecName, coded_bytes
+from weft.errors import InputError, WeftError
 from weft.plans import options
 from weft.plans.plan import Plan
 from weft.plans.profile import Profile
@@ -32,6 +32,7 @@ from weft.strategies.hiertrain.search import fastest_split
 from weft.strategies.hiertrain.strategy import lane_shards, three_workers
 
 WHAT_IS_CODED = ("none", "activations", "weights", "all")  # each includes those before it
+IN_8_BITS: CodecName = "int8"
 OTHERS = (
     "all-device",
     "all-edge",
@@ -68,12 +69,12 @@ class Split(NamedTuple):
     modes=("train",),
     options={
         "codecs": "none | activations | weights | all: what may cross links in 8 bits; "
-        "activations: and their gradients; weights: these and weight gradients; all: samples too",
+        "activations: and their gradients; weights: these and weight gradients; all: samples too; "
+        "a codec or input_codec that is given is taken in any case",
     },
 )
 def hiertrain_plus(task: Task) -> Plan:
-    allowed = options.choice(task, "codecs", WHAT_IS_CODED, "all")
-    search = _Search(task, all_workers(task), allowed)
+    search = _Search(task, all_workers(task), chosen_codecs(task))
     search.climb()
     split, seconds = search.best, search.seconds
     search.best, search.seconds = None, seconds / WORTH_IT
@@ -83,6 +84,40 @@ def hiertrain_plus(task: Task) -> Plan:
     if found is None:
         raise WeftError("hiertrain+: no split of this network fits into the memory of this fleet")
     return found
+
+
+class Codecs(NamedTuple):
+    """How each kind of message is coded."""
+
+    activations: CodecName
+    weight_gradients: CodecName
+    samples: CodecName
+
+
+def chosen_codecs(task: Task) -> Codecs:
+    """What `codecs` allows; a codec that the user names is taken. InputError where the two contradict."""
+    level = WHAT_IS_CODED.index(options.choice(task, "codecs", WHAT_IS_CODED, "all"))
+    chosen: dict[str, CodecName] = {}
+    for key, named, needed in (
+        ("codec", options.codec(task), 1),
+        ("input_codec", options.input_codec(task), 3),
+    ):
+        chosen[key] = named if key in task.options else IN_8_BITS if level >= needed else "none"
+        both = "codecs" in task.options and key in task.options
+        if both and in_8_bits(named) != (level >= needed):
+            what = "samples" if needed == 3 else "activations"
+            raise InputError(
+                f"--set codecs={task.options['codecs']} "
+                f"{'sends' if level >= needed else 'does not send'} {what} in 8 bits, "
+                f"--set {key}={named} says otherwise: leave one of them out"
+            )
+    weight_gradients: CodecName = IN_8_BITS if level >= 2 else "none"
+    return Codecs(chosen["codec"], weight_gradients, chosen["input_codec"])
+
+
+def in_8_bits(codec: CodecName) -> bool:
+    """Whether a codec sends a number of four bytes as about one."""
+    return coded_bytes(4000, codec) < 1500
 
 
 def all_workers(task: Task) -> tuple[str, ...]:
@@ -98,16 +133,13 @@ def all_workers(task: Task) -> tuple[str, ...]:
 
 
 class _Search:
-    def __init__(self, task: Task, workers: tuple[str, ...], allowed: str) -> None:
+    def __init__(self, task: Task, workers: tuple[str, ...], codecs: Codecs) -> None:
         plain = {k: v for k, v in task.options.items() if k not in ("codecs", "codec")}
         self.task = dataclasses.replace(task, options=plain)
         self.workers = workers
         self.three = (workers[0], workers[1], workers[2])  # what the paper's model knows
         self.layers = len(task.profile.layers)
-        level = WHAT_IS_CODED.index(allowed)
-        self.codec: CodecName = "int8" if level >= 1 else options.codec(task)
-        self.gradient_codec: CodecName = "int8" if level >= 2 else "none"
-        self.input_codec: CodecName = "int8" if level >= 3 else options.input_codec(task)
+        self.codec, self.gradient_codec, self.input_codec = codecs
         self.best: Plan | None = None
         self.seconds = math.inf
         self.asked: dict[Split, float] = {}
@@ -164,18 +196,21 @@ class _Search:
 
     def coded_profile(self) -> Profile:
         """What the paper's model should count where codecs shrink what crosses."""
-        small = 4 if self.codec == "int8" else 1
-        weights = 4 if self.gradient_codec == "int8" else 1
+        batch, given = self.task.batch, self.task.profile
+
+        def small(size: int, codec: CodecName) -> int:
+            return coded_bytes(batch * size, codec) // batch
+
         layers = tuple(
             msgspec.structs.replace(
                 layer,
-                output_bytes=layer.output_bytes // small,
-                param_bytes=layer.param_bytes // weights,
+                output_bytes=small(layer.output_bytes, self.codec),
+                param_bytes=coded_bytes(layer.param_bytes, self.gradient_codec),
             )
-            for layer in self.task.profile.layers
+            for layer in given.layers
         )
-        inputs = self.task.profile.input_bytes // (4 if self.input_codec == "int8" else 1)
-        return msgspec.structs.replace(self.task.profile, layers=layers, input_bytes=inputs)
+        inputs = small(given.input_bytes, self.input_codec)
+        return msgspec.structs.replace(given, layers=layers, input_bytes=inputs)
 
     def neighbours(self, split: Split) -> Iterator[Split]:
         batch = self.task.batch
@@ -247,7 +282,7 @@ class _Search:
                     found = get(name).decide(dataclasses.replace(self.task, options=chosen))
                 except WeftError:
                     continue  # this fleet has no such tier, or the way visits a device twice
-                if name == "jalad" and self.codec != "int8":
+                if name == "jalad" and self.codec != IN_8_BITS:
                     continue  # 8 bits by definition
                 yield msgspec.structs.replace(
                     found.deciding(**{"as": name}),
