@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from weft.errors import InputError
+from weft.fleet.fleet import Link
 from weft.fleet.parse import parse_fleet
 from weft.planning.compare import compare
 from weft.planning.task import make_task
@@ -175,3 +176,20 @@ def test_two_options_that_contradict_each_other_are_refused(options: dict[str, s
     task = make_task(profile(1.0), fleet, batch=16, options=options)
     with pytest.raises(InputError, match="says otherwise"):
         make_plan("hiertrain+", task)
+
+
+@pytest.mark.parametrize("other", ["nuc", "cloud"])
+def test_two_machines_plan_and_are_not_slower_than_the_paper_s_plan(other: str) -> None:
+    whole = parse_fleet(FLEET.format(near=20, far=20))
+    fleet = whole.within(("pi", other))
+    if other == "cloud":
+        fleet = msgspec.structs.replace(fleet, link=(Link(("pi", "cloud"), 20, 20),))
+    base = profile(1.0)
+    known = msgspec.structs.replace(base, devices={k: base.devices[k] for k in ("pi", other)})
+    options = {"codecs": "none"}
+    plus = make_plan("hiertrain+", make_task(known, fleet, batch=16, options=options))
+    validate(lower(plus))
+    for name in ("hiertrain", "all-edge" if other == "nuc" else "all-cloud", "all-device"):
+        rival = make_plan(name, make_task(known, fleet, batch=16))
+        validate(lower(rival))
+        assert price(plus).seconds <= price(rival).seconds * (1 + 1e-9)

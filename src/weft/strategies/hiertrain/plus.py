@@ -29,7 +29,7 @@ from weft.plans.task import Task
 from weft.strategies.common.costs import Costs
 from weft.strategies.hiertrain.model import HierCosts, all_cells
 from weft.strategies.hiertrain.search import fastest_split
-from weft.strategies.hiertrain.strategy import lane_shards, three_workers
+from weft.strategies.hiertrain.strategy import lane_shards, tier_workers
 
 WHAT_IS_CODED = ("none", "activations", "weights", "all")  # each includes those before it
 IN_8_BITS: CodecName = "int8"
@@ -121,15 +121,15 @@ def in_8_bits(codec: CodecName) -> bool:
 
 
 def all_workers(task: Task) -> tuple[str, ...]:
-    """HierTrain's three, then the fastest of what else the fleet has within reach."""
-    three = three_workers(task, "hiertrain+")
+    """HierTrain's two or three, then the fastest of what else the fleet has within reach."""
+    paper = tier_workers(task, "hiertrain+")
     costs = Costs(task)
     more = [
         device.name
         for device in task.fleet.devices
-        if device.name not in three and task.fleet.connected(task.source, device.name)
+        if device.name not in paper and task.fleet.connected(task.source, device.name)
     ]
-    return (*three, *sorted(more, key=costs.total))[:MOST_WORKERS]
+    return (*paper, *sorted(more, key=costs.total))[:MOST_WORKERS]
 
 
 class _Search:
@@ -137,7 +137,7 @@ class _Search:
         plain = {k: v for k, v in task.options.items() if k not in ("codecs", "codec")}
         self.task = dataclasses.replace(task, options=plain)
         self.workers = workers
-        self.three = (workers[0], workers[1], workers[2])  # what the paper's model knows
+        self.paper = tier_workers(task, "hiertrain+")  # what the paper's model knows
         self.layers = len(task.profile.layers)
         self.codec, self.gradient_codec, self.input_codec = codecs
         self.best: Plan | None = None
@@ -161,7 +161,7 @@ class _Search:
         seeds = sorted(set(self.seeds()), key=self.try_split)
         for seed in seeds[:CLIMBS]:
             here, value, found = seed, self.try_split(seed), True
-            last = len(self.asked) + BUDGET * (len(self.workers) - 2)
+            last = len(self.asked) + BUDGET * max(1, len(self.workers) - 2)
             while found and len(self.asked) < last:
                 found = False
                 for neighbour in self.neighbours(here):
@@ -176,14 +176,24 @@ class _Search:
         """The paper's optimum with and without codecs, and simple splits for every choice of roles."""
         for profile in (self.task.profile, self.coded_profile()):
             cells = all_cells(
-                HierCosts.of(dataclasses.replace(self.task, profile=profile), self.three)
+                HierCosts.of(dataclasses.replace(self.task, profile=profile), self.paper)
             )
             found = fastest_split(cells)
-            o, s, l = (self.workers[i] for i in cells.roles[:, found.cell])  # noqa: E741
-            more = tuple(device for device in self.workers if device not in (o, s, l))
-            cuts = (int(cells.m_s[found.cell]), int(cells.m_l[found.cell]), *[1] * len(more))
-            shares = (found.b_o, found.b_s, found.b_l, *[0] * len(more))
-            yield Split(o, (s, l, *more), tuple(max(1, m) for m in cuts), shares)
+            o, *role = cells.roles[:, found.cell]
+            lanes = [
+                (self.paper[index], int(m), share)
+                for index, m, share in zip(
+                    role,
+                    (cells.m_s[found.cell], cells.m_l[found.cell]),
+                    (found.b_s, found.b_l),
+                    strict=True,
+                )
+                if index < len(self.paper)
+            ]
+            known = (self.paper[o], *(device for device, _, _ in lanes))
+            lanes += [(device, 1, 0) for device in self.workers if device not in known]
+            others, cuts, shares = zip(*lanes, strict=True)
+            yield Split(self.paper[o], others, tuple(max(1, m) for m in cuts), (found.b_o, *shares))
         batch, middle = self.task.batch, max(1, self.layers // 2)
         for o in self.workers:
             others = tuple(device for device in self.workers if device != o)
