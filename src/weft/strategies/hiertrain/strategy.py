@@ -84,11 +84,11 @@ def tier_workers(task: Task, strategy: str) -> tuple[str, ...]:
             f"data; the fleet has only devices: {', '.join(task.fleet.names)}"
         )
     others = [fastest(task, costs, tier, strategy) for tier in tiers]
-    if task.source in others:
-        tier = task.fleet.device(task.source).tier
+    for source in set(task.sources) & set(others):
+        tier = task.fleet.device(source).tier
         raise InputError(
             f"strategy {strategy} needs other machines beside the one with the data; "
-            f"{task.source} (tier {tier!r}) holds the data and is also the fastest of its tier: "
+            f"{source} (tier {tier!r}) holds the data and is also the fastest of its tier: "
             "put the data on a device of tier 'device'"
         )
     return task.source, *others
