@@ -24,7 +24,7 @@ from weft.plans.plan import Plan
 from weft.plans.registry import make_plan
 from weft.plans.task import Task
 from weft.strategies.hiertrain.model import Cells, HierCosts, all_cells
-from weft.strategies.hiertrain.strategy import three_workers
+from weft.strategies.hiertrain.strategy import tier_workers
 
 BATCH = 128
 TURNS = 10
@@ -88,7 +88,7 @@ def planner_ms(task: Task) -> tuple[list[float], Plan]:
 
 
 def measure(name: str, task: Task, paper_s: float) -> str:
-    cells = all_cells(HierCosts.of(task, three_workers(task, "hiertrain")))
+    cells = all_cells(HierCosts.of(task, tier_workers(task, "hiertrain")))
     chosen = np.random.default_rng(0).permutation(len(cells))[:SAMPLE]
     ours: list[float] = []
     programs_ms = 0.0

@@ -118,7 +118,18 @@ def test_a_lost_device_is_planned_around(plan: Plan) -> None:
     assert "near" not in change.plan.fleet.names
 
 
-@pytest.mark.parametrize("strategy", ["hiertrain+", "hiertrain", "all-edge"])
+@pytest.mark.parametrize("strategy", ["hiertrain+", "hiertrain"])
+def test_hiertrain_goes_on_with_the_two_machines_that_are_left(
+    subject: Subject, strategy: str
+) -> None:
+    task = make_task(derive_profile(subject.graph, FLEET), FLEET, batch=32, source="phone")
+    plan = decide(strategy, task)
+    change = Replanning(strategy, plan).lost(view(plan, Watch(plan), 5, {"phone", "far"}), "near")
+    assert change.plan.strategy == strategy
+    assert set(change.plan.devices) <= {"phone", "far"}
+
+
+@pytest.mark.parametrize("strategy", ["jalad", "all-edge"])
 def test_a_strategy_that_needs_the_lost_device_gives_way_to_one_that_does_not(
     subject: Subject, strategy: str
 ) -> None:

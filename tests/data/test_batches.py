@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.data.batches import _permutation, batch_indices
+from weft.data.batches import _permutation, batch_indices, joint_indices, owned_indices
 from weft.errors import InputError
 
 counts = st.integers(1, 40)
@@ -68,3 +68,19 @@ def test_the_stream_is_the_same_on_every_platform_and_version() -> None:
 def test_impossible_requests_are_refused(arguments: tuple[int, int, int, int], says: str) -> None:
     with pytest.raises(InputError, match=says):
         batch_indices(*arguments)
+
+
+def test_owners_draw_from_their_own_samples_alone_and_the_joint_minibatch_is_theirs_in_order() -> (
+    None
+):
+    shares = (6, 2)
+    for step in range(30):
+        one, two = (owned_indices(41, shares, owner, step, seed=3) for owner in range(2))
+        assert (len(one), len(two)) == shares
+        assert int(one.max()) < 30 <= int(two.min())
+        assert torch.equal(joint_indices(41, shares, step, seed=3), torch.cat([one, two]))
+
+
+def test_every_owner_needs_a_sample() -> None:
+    with pytest.raises(InputError, match="1 samples are too few for 2 devices"):
+        owned_indices(1, (9, 1), 1, 0, 0)

@@ -110,9 +110,12 @@ BAD = {
     "gflops beyond floats": (device(f"gflops = 1{'0' * 400}"), ["gflops = 1", "a number above 0"]),
     "memory 0": (device("memory_mb = 0"), ["memory_mb = 0", "above 0"]),
     "data is text": (device('data = "yes"'), ['data = "yes"', "true or false"]),
-    "data on two devices": (
-        device("data = true") + '[[device]]\nname = "b"\ndata = true\n',
-        ["[[device]] 2 (b)", "data = true", "'pi'"]),
+    "samples without data": (
+        device("samples = 5"), ["[[device]] 1 (pi)", "samples = 5", "data = true beside it"]),
+    "samples 0": (
+        device("data = true\nsamples = 0"), ["samples = 0", "a whole number from 1 up"]),
+    "samples and a half": (
+        device("data = true\nsamples = 2.5"), ["samples = 2.5", "a whole number from 1 up"]),
     "no bandwidth": (link(""), ["[[link]] 1 (pi - nuc)", "mbps is missing", "down_mbps"]),
     "bandwidth 0": (
         link("mbps = 0"), ["[[link]] 1 (pi - nuc): mbps = 0 is not allowed", "a number above 0"]),

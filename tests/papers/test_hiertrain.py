@@ -65,7 +65,7 @@ def test_speedups_are_the_reference_numbers(
         ("fig9-jointdnn-plus", "up to 2.5 Mbps"),
         ("fig9-edge-used", "up to 2.5 Mbps"),
         ("fig9-cloud", "from 3 Mbps"),
-        ("fig9-jalad-low", "up to 2 Mbps"),
+        ("fig9-jalad-low", "at 2 Mbps"),
         ("fig10-overlap", "nowhere"),
         ("fig11-cloud", "from 2.5 Mbps"),
     ],
@@ -91,8 +91,42 @@ def test_what_the_paper_excludes_itself_is_not_called_reproduced_and_says_why(
 
 def test_every_claim_that_fails_has_a_reason(quick: Reproduction) -> None:
     assert [claim.id for claim in quick.claims if not (claim.reproduced or claim.note)] == []
-    assert quick.reproduced + quick.fitted >= 30
-    assert quick.fitted == 9  # rows to which the machines' speeds were fitted
+    assert quick.reproduced + quick.fitted >= 27
+    assert quick.fitted == 7  # rows to which the machines' speeds were fitted
+
+
+def test_a_step_too_far_and_a_gain_below_a_hundredth_are_not_called_reproduced(
+    claims: dict[str, Claim],
+) -> None:
+    """These once passed: "one step of 0.5 Mbps further", and JALAD ahead by 0.6%."""
+    for id in ("fig9-jointdnn-plus", "fig9-edge-used", "fig9-jalad-low"):
+        assert not claims[id].reproduced
+        assert claims[id].note
+
+
+def test_all_device_stands_beside_lenet_and_both_settings_side_by_side(
+    quick: Reproduction, claims: dict[str, Claim]
+) -> None:
+    assert "Over All-Device" in claims["fig8-best"].note
+    titles = {table.title.split(":")[0]: table for table in quick.tables}
+    rows = {row[0]: row[1:] for row in titles["Figs. 8 and 10"].rows}
+    assert all(
+        float(a) <= float(b) for a, b in zip(rows["HierTrain"], rows["All-Device"], strict=True)
+    )
+    both = {row[0]: row[2:] for row in titles["LeNet-5"].rows}
+    assert both["fig8-over-all-edge"][0].endswith("(yes)")
+    assert both["fig8-over-all-edge"][1].endswith("(no)")
+    for id in ("fig10-overlap", "fig10-all-edge", "fig10-all-cloud", "fig10-jointdnn-plus"):
+        assert both[id][0].endswith("(no)")
+        assert both[id][1].endswith("(yes)")
+
+
+def test_the_speeds_of_the_two_networks_differ_and_one_note_says_so(
+    claims: dict[str, Claim],
+) -> None:
+    assert ALEXNET.gflops != LENET.gflops
+    notes = {claim.note for claim in claims.values() if "different machine speeds" in claim.note}
+    assert len(notes) == 1
 
 
 def test_the_device_alone_is_faster_than_sending_samples_as_the_note_says() -> None:
@@ -165,9 +199,8 @@ def test_bandwidths_in_words() -> None:
     assert where(sweep, low) == "up to 2 Mbps"
     assert where(sweep, [not b for b in low]) == "from 2.5 Mbps"
     assert where(sweep, odd) == "at 1.5, 5 Mbps"
-    assert low_only(sweep, low, exactly=True)
-    assert low_only(sweep, further)
-    assert not low_only(sweep, further, exactly=True)
+    assert low_only(sweep, low)
+    assert not low_only(sweep, further)
     assert not low_only(sweep, odd)
 
 

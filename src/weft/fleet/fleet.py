@@ -28,7 +28,8 @@ class Device(Struct, frozen=True, omit_defaults=True):
     tier: Tier = "device"
     gflops: float | None = None  # effective; used where no measured profile is given
     memory_mb: float | None = None  # None: unlimited
-    data: bool = False  # the training data lives here
+    data: bool = False  # training data lives here
+    samples: int | None = None  # how many it has: its share of the batch, where several have data
 
 
 class Link(Struct, frozen=True, omit_defaults=True):

@@ -26,6 +26,7 @@ else:
 MAX_BYTES = 1 << 20  # a fleet of ten thousand devices fits; anything larger is another file
 TIERS: tuple[Tier, ...] = get_args(Tier)
 KINDS = ("device", "link", "medium")
+DEVICE_KEYS = ("name", "tier", "gflops", "memory_mb", "data", "samples")
 LINK_KEYS = (
     "between", "mbps", "up_mbps", "down_mbps", "latency_ms", "loss", "up_loss", "down_loss",
 )  # fmt: skip
@@ -84,19 +85,19 @@ def _devices(tables: list[Table]) -> tuple[Device, ...]:
     devices: list[Device] = []
     for table in tables:
         name = table.label = table.name("name")
-        table.only(("name", "tier", "gflops", "memory_mb", "data"))
+        table.only(DEVICE_KEYS)
         if any(device.name == name for device in devices):
             table.refuse("name", "a name that no other device has")
         tier = table.values.get("tier", "device")
         if tier not in TIERS:
             table.refuse("tier", f"one of {', '.join(TIERS)}")
         data = table.flag("data", False)
-        owner = next((device.name for device in devices if device.data), None)
-        if data and owner is not None:
-            table.refuse("data", f"false, because the data already lives on {owner!r}")
+        samples = table.optional_whole("samples")
+        if samples is not None and not data:
+            table.refuse("samples", "left out, or data = true beside it")
         gflops = table.optional_number("gflops", above=0)
         memory_mb = table.optional_number("memory_mb", above=0)
-        devices.append(Device(name, tier, gflops, memory_mb, data))
+        devices.append(Device(name, tier, gflops, memory_mb, data, samples))
     return tuple(devices)
 
 
@@ -201,7 +202,7 @@ def dump_fleet(fleet: Fleet) -> str:
 def _telling(device: Device) -> dict[str, Any]:
     """A device's values, those that say nothing left out (tier always stays, it reads well)."""
     plain = Device(device.name)
-    values = {key: getattr(device, key) for key in ("name", "tier", "gflops", "memory_mb", "data")}
+    values = {key: getattr(device, key) for key in DEVICE_KEYS}
     return {k: v for k, v in values.items() if k in ("name", "tier") or v != getattr(plain, k)}
 
 

@@ -89,6 +89,15 @@ class Table:
             self.refuse(key, rule)
         return number
 
+    def optional_whole(self, key: str) -> int | None:
+        """A whole number from 1 up."""
+        value = self.values.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 53:
+            self.refuse(key, "a whole number from 1 up")
+        return value
+
     def flag(self, key: str, default: bool) -> bool:
         value = self.values.get(key, default)
         if not isinstance(value, bool):

@@ -92,6 +92,16 @@ def mistakes_are_refused(it: Planned) -> Iterator[str]:
         yield f"--set {it.draw.wrong}={it.draw.options[it.draw.wrong]} is accepted"
 
 
+def runs_as_asked(it: Planned) -> Iterator[str]:
+    """A codec or a route that the user gave is the plan's own."""
+    for key in ("codec", "input_codec", "route"):
+        if key == "input_codec" and it.plan.peers is not None:
+            continue  # peers send no samples
+        asked, planned = it.draw.options.get(key), getattr(it.plan, key)
+        if asked not in (None, planned):
+            yield f"--set {key}={asked} was given, the plan has {planned}"
+
+
 def prints(it: Planned) -> Iterator[str]:
     """The plan can be shown."""
     if it.plan.strategy not in str(it.plan):
@@ -197,8 +207,6 @@ def plus_not_slower(it: Planned) -> Iterator[str]:
         return
     if plan.swarm is not None or plan.peers is not None:
         return  # these trade time for what is learned; their own tests compare that
-    if "micro_batches" in registry.get(it.draw.strategy).options:
-        return  # who leaves the pieces to the user plans for one thing at a time; a test proves that
     known = registry.get(faithful).options
     options = {key: value for key, value in it.draw.options.items() if key in known}
     options |= {"codec": plan.codec, "input_codec": plan.input_codec}
@@ -216,6 +224,7 @@ def plus_not_slower(it: Planned) -> Iterator[str]:
 
 CHECKS: dict[str, Callable[[Planned], Iterator[str]]] = {
     "mistake": mistakes_are_refused,
+    "as asked": runs_as_asked,
     "program": flows,
     "price": priced_right,
     "bytes": bytes_as_planned,

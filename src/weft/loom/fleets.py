@@ -16,6 +16,7 @@ from weft.fleet.fleet import Device, Fleet, Link, Medium, Tier
 KINDS = ("tiers", "cell", "swarm", "peers", "any")
 TIERS: tuple[Tier, ...] = ("device", "edge", "cloud")
 ANOTHER = 0.15  # how often the fleet is not of the kind that the strategy is made for
+SEVERAL_WITH_DATA = 0.15  # of the fleets of tiers
 FAST_GFLOPS = 1e5
 FAST_MBPS = (1000.0, 4000.0)
 
@@ -97,11 +98,27 @@ def _tiers(rng: random.Random, count: int) -> Fleet:
     """At least one device of each tier, data on a device; a triangle, a row, a star or more."""
     tiers: list[Tier] = ["device", "edge", "cloud"]
     tiers += [rng.choice(TIERS) for _ in range(count - 3)]
+    several = rng.random() < SEVERAL_WITH_DATA
+    if several:
+        tiers.append("device")
     devices = tuple(
         _device(rng, f"d{n}", tier, data=n == 0 and rng.random() < 0.7)
         for n, tier in enumerate(tiers)
     )
+    if several:
+        devices = _with_data(rng, devices)
     return Fleet(devices, _links(rng, [d.name for d in devices]))
+
+
+def _with_data(rng: random.Random, devices: tuple[Device, ...]) -> tuple[Device, ...]:
+    """All devices of tier `device` have data of their own, alike or in different amounts."""
+    alike = rng.random() < 0.5
+    return tuple(
+        msgspec.structs.replace(d, data=True, samples=None if alike else rng.randint(1, 9))
+        if d.tier == "device"
+        else d
+        for d in devices
+    )
 
 
 def _links(rng: random.Random, names: list[str]) -> tuple[Link, ...]:

@@ -120,9 +120,16 @@ def _devices(
     settings = Settings(optimizer=rule, seed=seed, deadline_s=1.0, same_clock=True, record=False)
 
     class Feed:
+        """The samples of one device: all of them, or its share of the minibatch."""
+
+        def __init__(self, device: str) -> None:
+            plan = program.plan
+            self.own = slice(*plan.owned_by(device)) if device in plan.sources else slice(None)
+
         def minibatch(self, step: int) -> tuple[dict[str, Tensor], Tensor | None]:
             x, y = data(step)
-            return {graph.inputs[0]: x}, y if program.plan.mode == "train" else None
+            target = y[self.own] if program.plan.mode == "train" else None
+            return {graph.inputs[0]: x[self.own]}, target
 
     def answer(step: int, micro: int, values: Values) -> None:
         found.answers[step, micro] = values
@@ -134,7 +141,7 @@ def _devices(
         for segment in job.segments:
             mine |= {n: t.detach().clone() for n, t in sliced_state(segment, state).items()}
         wire = ends[name]
-        worker = Interpreter(job, mine, cast(Fabric, wire), Feed(), answer)
+        worker = Interpreter(job, mine, cast(Fabric, wire), Feed(name), answer)
         lag = max((i.lag for i in job.code), default=0)
         todo = [
             (i, tick - i.lag)

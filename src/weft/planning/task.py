@@ -16,6 +16,7 @@ import msgspec
 
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
+from weft.fleet.owners import owners_of
 from weft.graph.cache import graph_key, load_graph, store_graph
 from weft.graph.network import Graph
 from weft.planning.norms import enough_for_norms
@@ -80,16 +81,19 @@ def make_task(
     batch = BATCH[mode] if batch is None else batch
     if batch < 1:
         raise InputError(f"batch {batch} is not allowed; it must be at least 1")
+    source = fleet.data_device() if source is None else source
+    shared = mode == "train" and source == fleet.data_device()
     return Task(
         profile=profile,
         fleet=fleet,
         batch=batch,
         mode=mode,
-        source=fleet.data_device() if source is None else source,
+        source=source,
         price=partial(seconds, graph=graph),
         options={key: str(value) for key, value in (options or {}).items()},
         graph=graph,
         optimizer=optimizer,
+        owners=owners_of(fleet, batch) if shared else (),
     )
 
 

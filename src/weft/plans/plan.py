@@ -19,6 +19,7 @@ from msgspec import Struct
 from weft.codecs.registry import CodecName, codec_named
 from weft.errors import InputError, WeftError
 from weft.fleet.fleet import Fleet
+from weft.fleet.owners import Owner, first_samples
 from weft.graph.network import Mode as Mode
 from weft.plans.peers import Peers
 from weft.plans.profile import Profile
@@ -98,17 +99,43 @@ class Plan(Struct, frozen=True, kw_only=True):
     decisions: dict[str, Any] = {}  # for people: no code reads them
     predicted: Predicted | None = None
     planning_s: float = 0.0
+    # Where several devices have data of their own: their shares of the batch, one after the other. The
+    # first of them is `source`. Empty: the source has all samples.
+    owners: tuple[Owner, ...] = ()
     version: int = 0  # counts the plans of one run; messages carry it
 
     def __post_init__(self) -> None:
         for codec in (self.codec, self.input_codec, self.gradient_codec):
             codec_named(codec)  # an unknown name is refused, whoever made the plan
+        if self.owners:
+            _check_owners(self)
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Every device with work, the source first."""
+        """Every device with work, the sources first."""
         shards = (*self.shards, *self.standby)
-        return tuple(dict.fromkeys([self.source, *(s.device for s in shards)]))
+        return tuple(dict.fromkeys([*self.sources, *(s.device for s in shards)]))
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The devices with data."""
+        return tuple(owner.device for owner in self.owners) or (self.source,)
+
+    def owned_by(self, device: str) -> tuple[int, int]:
+        """The first sample of the batch that a source has, and the one after its last."""
+        if not self.owners:
+            return 0, self.batch
+        firsts = first_samples([owner.samples for owner in self.owners])
+        place = self.sources.index(device)
+        return firsts[place], firsts[place] + self.owners[place].samples
+
+    def owner_of(self, sample: int) -> str:
+        """The device that has a sample of the batch."""
+        for device in self.sources:
+            first, end = self.owned_by(device)
+            if first <= sample < end:
+                return device
+        raise InputError(f"plan: sample {sample} of the batch of {self.batch} has no owner")
 
     def deciding(self, **more: Any) -> Plan:
         """The same plan; `more` is added to what people are told of its decisions."""
@@ -137,6 +164,19 @@ class Plan(Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         """A table, where `weft` itself was imported; else one line."""
         return _line(self) if _TABLE is None else _TABLE(self)
+
+
+def _check_owners(plan: Plan) -> None:
+    names = [owner.device for owner in plan.owners]
+    total = sum(owner.samples for owner in plan.owners)
+    if len(set(names)) != len(names) or names[0] != plan.source:
+        raise InputError(
+            f"plan: owners are {', '.join(names)}; they must be different devices, {plan.source} first"
+        )
+    if total != plan.batch or any(owner.samples < 1 for owner in plan.owners):
+        raise InputError(
+            f"plan: its owners have {total} samples; each needs one, and the batch has {plan.batch}"
+        )
 
 
 _TABLE: Callable[[Plan], str] | None = None

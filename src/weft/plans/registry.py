@@ -95,6 +95,11 @@ def make_plan(name: str, task: Task) -> Plan:
         raise InputError(
             f"strategy {chosen.name} gave a {type(plan).__name__}; it must return a weft.Plan"
         )
+    if plan.owners != task.owners:
+        raise InputError(
+            f"strategy {chosen.name} gave a plan for the data of {', '.join(plan.sources)}; the data is "
+            f"on {', '.join(task.sources)}: give the plan the task's owners"
+        )
     seconds = time.perf_counter() - begin
     return msgspec.structs.replace(plan, strategy=chosen.name, planning_s=seconds)
 
@@ -117,4 +122,10 @@ def _check(chosen: Strategy, task: Task) -> None:
     if task.batch < 1:
         raise InputError(f"batch = {task.batch} is not allowed; it must be 1 or more")
     task.fleet.device(task.source)
+    if task.owners and not chosen.several_sources:
+        able = ", ".join(name for name, other in STRATEGIES.items() if other.several_sources)
+        raise InputError(
+            f"strategy {chosen.name} trains with the data of one device; the fleet has data on "
+            f"{', '.join(task.sources)}: write data = true at one of them, or take one of {able}"
+        )
     check_profile(task.profile, task.fleet)

@@ -54,6 +54,7 @@ class Strategy:
     workload: str = ONE_NETWORK  # or PEERS, or "package.module:attribute"
     recovery: str = GO_BACK  # or CLONE, LEAVE_OUT, or "package.module:attribute"
     needs: frozenset[Need] = frozenset()
+    several_sources: bool = False  # whether it plans for several devices with data of their own
     exact: bool = True  # computes what plain training computes, codecs left out
     # What a run with this strategy cannot do, each with the reason that the user is told.
     refuses: Refusals = field(default_factory=lambda: TRAINING)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from weft.fleet.fleet import Fleet
+from weft.fleet.owners import Owner
 from weft.graph.network import Graph
 from weft.plans.plan import Mode, Plan
 from weft.plans.profile import Profile
@@ -33,3 +34,9 @@ class Task:
     options: Mapping[str, str] = field(default_factory=dict)  # from --set key=value
     graph: Graph | None = None  # absent when only a profile was given
     optimizer: str = "sgd"
+    owners: tuple[Owner, ...] = ()  # where several devices have data; `source` is the first of them
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The devices with data."""
+        return tuple(owner.device for owner in self.owners) or (self.source,)

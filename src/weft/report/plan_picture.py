@@ -88,9 +88,9 @@ def grid(axes: Axes, plan: Plan, rows: dict[str, int], columns: int) -> None:
     axes.set_xlim(-2 * margin, columns + margin)
     for name, row in rows.items():
         axes.barh(row, columns, 0.52, 0, color="#f3f5f7", zorder=0)
-        if name == plan.source:
+        if name in plan.sources:
             axes.plot(-margin, row, marker="o", ms=11, color=INK, zorder=5)
-        if name == plan.source and any(s.device == name and s.layers[0] == 0 for s in plan.shards):
+        if name in plan.sources and any(s.device == name and s.layers[0] == 0 for s in plan.shards):
             axes.plot([-margin, 0.07], [row, row], color=ARROW, lw=1.6, zorder=1)
     axes.set_title(plan_title(plan), pad=34)
 

@@ -113,7 +113,7 @@ def shard_cells(plan: Plan, device: str, shards: Sequence[Shard]) -> list[tuple[
     """The cells "layers" and "part" of a device's shards."""
     if not shards:
         role = "feeds the samples" if plan.mode == "train" else "asks"
-        return [("-", role if device == plan.source else "-")]
+        return [("-", role if device in plan.sources else "-")]
     return [(layer_range(plan, shard), part_words(shard.part, plan.batch)) for shard in shards]
 
 

@@ -32,6 +32,7 @@ def all_device(task: Task) -> Plan:
     "the whole network on the fastest edge server",
     options=options.MICRO_BATCHES,
     needs=frozenset({"tiers"}),
+    several_sources=True,
 )
 def all_edge(task: Task) -> Plan:
     return _whole_tier(task, "all-edge", "edge")
@@ -42,6 +43,7 @@ def all_edge(task: Task) -> Plan:
     "the whole network on the fastest cloud machine",
     options=options.MICRO_BATCHES,
     needs=frozenset({"tiers"}),
+    several_sources=True,
 )
 def all_cloud(task: Task) -> Plan:
     return _whole_tier(task, "all-cloud", "cloud")

@@ -15,6 +15,7 @@ from weft.errors import InputError
 from weft.fleet.fleet import Device, Fleet, Link
 from weft.plans.registry import make_plan
 from weft.plans.task import Task
+from weft.simulate.price import price
 from weft.strategies.common.costs import Costs
 from weft.strategies.hiertrain.jointdnn import serial_seconds, shortest_path
 
@@ -67,6 +68,8 @@ def test_it_equals_brute_force_over_all_assignments(
     data: st.DataObject,
 ) -> None:
     task = data.draw(random_tasks(max_layers=5, devices=3))
+    # Where every plan has the same price, the serial model alone decides.
+    task = dataclasses.replace(task, price=lambda plan: 1.0)
     layers = len(task.profile.layers)
     best = min(naive_seconds(task, way) for way in itertools.product(workers, repeat=layers))
     plan = make_plan(strategy, task)
@@ -75,6 +78,17 @@ def test_it_equals_brute_force_over_all_assignments(
     assert naive_seconds(task, chosen) == pytest.approx(best)
     assert plan.decisions["serial_s"] == pytest.approx(best)
     assert (plan.route, plan.codec) == (task.options["route"], task.options["codec"])
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.data())
+def test_the_plus_is_never_slower_by_the_simulator(
+    random_tasks: Callable[..., st.SearchStrategy[Task]], data: st.DataObject
+) -> None:
+    """The serial model does not see that an update overlaps with the gradients' way."""
+    task = dataclasses.replace(data.draw(random_tasks(devices=3)), price=lambda p: price(p).seconds)
+    plus, plain = (task.price(make_plan(name, task)) for name in ("jointdnn+", "jointdnn"))
+    assert plus <= plain * (1 + 1e-9)
 
 
 @settings(max_examples=50)

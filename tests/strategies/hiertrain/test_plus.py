@@ -7,12 +7,16 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from weft.errors import InputError
+from weft.fleet.fleet import Link
+from weft.fleet.owners import Owner
 from weft.fleet.parse import parse_fleet
 from weft.planning.compare import compare
 from weft.planning.task import make_task
 from weft.plans.plan import Plan
 from weft.plans.profile import DeviceTimes, LayerCost, Profile
 from weft.plans.registry import make_plan
+from weft.plans.task import Task
 from weft.program.lower.lower import lower
 from weft.program.validate import validate
 from weft.simulate.price import price
@@ -138,3 +142,111 @@ def test_only_what_may_be_coded_is_coded(codecs: str, expected: tuple[str, str, 
     task = make_task(profile(1.0), fleet, batch=16, options={"codecs": codecs})
     plan = make_plan("hiertrain+", task)
     assert (plan.codec, plan.gradient_codec, plan.input_codec) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"codec": "fp16"}, ("fp16", "int8", "int8")),
+        ({"input_codec": "none"}, ("int8", "int8", "none")),
+        ({"codec": "none", "input_codec": "fp16"}, ("none", "int8", "fp16")),
+        ({"codecs": "none", "codec": "fp16"}, ("fp16", "none", "none")),
+        ({"codecs": "all", "codec": "int8-blocks"}, ("int8-blocks", "int8", "int8")),
+        ({"codecs": "activations", "input_codec": "fp16"}, ("int8", "none", "fp16")),
+    ],
+)
+def test_a_codec_that_is_given_is_taken(
+    options: dict[str, str], expected: tuple[str, str, str]
+) -> None:
+    """`codecs=all`, the default, once put int8 in place of what the user had named."""
+    fleet = parse_fleet(FLEET.format(near=5, far=3))
+    plan = make_plan("hiertrain+", make_task(profile(1.0), fleet, batch=16, options=options))
+    assert (plan.codec, plan.gradient_codec, plan.input_codec) == expected
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"codecs": "all", "codec": "fp16"},
+        {"codecs": "none", "codec": "int8"},
+        {"codecs": "weights", "input_codec": "int8"},
+        {"codecs": "all", "input_codec": "none"},
+    ],
+)
+def test_two_options_that_contradict_each_other_are_refused(options: dict[str, str]) -> None:
+    fleet = parse_fleet(FLEET.format(near=5, far=3))
+    task = make_task(profile(1.0), fleet, batch=16, options=options)
+    with pytest.raises(InputError, match="says otherwise"):
+        make_plan("hiertrain+", task)
+
+
+@pytest.mark.parametrize("other", ["nuc", "cloud"])
+def test_two_machines_plan_and_are_not_slower_than_the_paper_s_plan(other: str) -> None:
+    whole = parse_fleet(FLEET.format(near=20, far=20))
+    fleet = whole.within(("pi", other))
+    if other == "cloud":
+        fleet = msgspec.structs.replace(fleet, link=(Link(("pi", "cloud"), 20, 20),))
+    base = profile(1.0)
+    known = msgspec.structs.replace(base, devices={k: base.devices[k] for k in ("pi", other)})
+    options = {"codecs": "none"}
+    plus = make_plan("hiertrain+", make_task(known, fleet, batch=16, options=options))
+    validate(lower(plus))
+    for name in ("hiertrain", "all-edge" if other == "nuc" else "all-cloud", "all-device"):
+        rival = make_plan(name, make_task(known, fleet, batch=16))
+        validate(lower(rival))
+        assert price(plus).seconds <= price(rival).seconds * (1 + 1e-9)
+
+
+TWO_WITH_DATA = (
+    FLEET.replace('name = "pi"\ndata = true', 'name = "pi"\ndata = true\nsamples = 30')
+    + """
+[[device]]
+name = "pj"
+data = true
+samples = 10
+[[link]]
+between = ["pj", "nuc"]
+mbps = {near}
+"""
+)
+
+
+def two_with_data(near: float, far: float, batch: int = 16, **options: str) -> Task:
+    base = profile(1.0)
+    known = msgspec.structs.replace(base, devices={**base.devices, "pj": base.devices["pi"]})
+    return make_task(
+        known, parse_fleet(TWO_WITH_DATA.format(near=near, far=far)), batch=batch, options=options
+    )
+
+
+@pytest.mark.parametrize(("near", "far"), [(5, 1.5), (5, 50), (500, 500)])
+def test_several_devices_with_data_share_the_batch_the_edge_and_the_links(
+    near: float, far: float
+) -> None:
+    task = two_with_data(near, far, codecs="none")
+    plan = make_plan("hiertrain+", task)
+    validate(lower(plan))
+    assert plan.owners == task.owners == (Owner("pi", 12), Owner("pj", 4))
+    for name in ("all-edge", "all-cloud"):
+        rival = make_plan(name, two_with_data(near, far))
+        validate(lower(rival))
+        assert price(plan).seconds <= price(rival).seconds * (1 + 1e-9)
+
+
+def test_the_edge_s_time_and_the_link_behind_it_count_once_for_all_devices() -> None:
+    """Two devices of half the batch each: as much to compute, and as much over the shared link."""
+    task = two_with_data(1000, 2)
+    plan = make_plan("all-cloud", task)
+    predicted = price(plan)
+    alone = make_plan("all-cloud", make_task(
+        profile(1.0), parse_fleet(FLEET.format(near=1000, far=2)), batch=16
+    ))  # fmt: skip
+    assert predicted.compute_s["cloud"] == pytest.approx(price(alone).compute_s["cloud"])
+    assert predicted.transfer_bytes["nuc>cloud"] == price(alone).transfer_bytes["nuc>cloud"]
+    assert predicted.transfer_bytes["pi>nuc"] == 3 * predicted.transfer_bytes["pj>nuc"]
+
+
+@pytest.mark.parametrize("name", ["hiertrain", "chain", "jalad", "jointdnn+", "edgemove", "fedavg"])
+def test_who_knows_one_device_with_data_refuses_several_in_words(name: str) -> None:
+    with pytest.raises(InputError, match=r"one device; the fleet has data on pi, pj.*hiertrain\+"):
+        make_plan(name, two_with_data(5, 5))

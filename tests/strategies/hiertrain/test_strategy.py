@@ -316,10 +316,38 @@ def test_the_data_must_not_be_on_the_edge_or_cloud_worker(make_task: Callable[..
         make_plan("hiertrain", make_task(source="nuc"))
 
 
-def test_a_fleet_without_a_cloud_is_refused(make_task: Callable[..., Task]) -> None:
-    fleet = Fleet((Device("pi"), Device("nuc", "edge")), (Link(("pi", "nuc"), 1, 1),))
-    with pytest.raises(InputError, match="hiertrain needs a device of tier 'cloud'"):
-        make_plan("hiertrain", make_task(fleet=fleet))
+def brute_force_of_two(task: Task) -> float:
+    """The least T where nobody is s: m_s = 0 and b_s = 0."""
+    none = np.zeros(task.batch + 1, dtype=np.int64)
+    b_o = np.arange(task.batch + 1)
+    return min(
+        float(paper_seconds(task, (o, l, l), 0, m_l, (b_o, none, task.batch - b_o)).min())
+        for o, l in itertools.permutations(task.fleet.names)  # noqa: E741
+        for m_l in range(len(task.profile.layers) + 1)
+    )
+
+
+@pytest.mark.parametrize("other", ["nuc", "cloud"])
+@settings(max_examples=100, deadline=None)
+@given(task=tasks())
+def test_two_machines_are_the_case_where_nobody_is_s(other: str, task: Task) -> None:
+    fleet = task.fleet.within(("pi", other))
+    if not fleet.link:
+        fleet = msgspec.structs.replace(fleet, link=(Link(("pi", other), 1, 2),))
+    times = {name: task.profile.devices[name] for name in fleet.names}
+    profile = msgspec.structs.replace(task.profile, devices=times)
+    two = dataclasses.replace(task, fleet=fleet, profile=profile)
+    decided = make_plan("hiertrain", two).decisions
+    assert sorted(decided["roles"].values()) == sorted(fleet.names)
+    assert (decided["m_s"], decided["b_s"]) == (0, 0)
+    assert decided["model_s"] == pytest.approx(brute_force_of_two(two), rel=1e-12, abs=0)
+
+
+def test_a_fleet_of_devices_alone_is_refused(make_task: Callable[..., Task]) -> None:
+    fleet = Fleet((Device("pi"), Device("pj")), (Link(("pi", "pj"), 1, 1),))
+    for name in ("hiertrain", "hiertrain+"):
+        with pytest.raises(InputError, match="needs a device of tier 'edge' or 'cloud'"):
+            make_plan(name, make_task(fleet=fleet))
 
 
 def test_the_fastest_of_each_tier_in_reach_take_part(make_task: Callable[..., Task]) -> None:

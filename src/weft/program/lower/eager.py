@@ -66,7 +66,7 @@ def eager(layout: Layout) -> Orders:
         heappush(events, (now, counter, device, action))
 
     for piece in layout.pieces:
-        arrive(0.0, Action("forward", piece.micro, 0), layout.plan.source, 0)
+        arrive(0.0, Action("forward", piece.micro, 0), piece.source, 0)
     while events:
         now = events[0][0]
         touched: dict[str, None] = {}

@@ -18,7 +18,8 @@ HierTrain with s = pi (layers A), l = nuc (A, B) and o = cloud, one piece each:
 
 Labels (y) ride with the activation that leaves the source; where the loss is computed further on they
 follow it in a message of their own, which crosses while the next device computes. A source without layers
-is told when a minibatch is done, and stays `plan.ahead` minibatches ahead.
+is told when a minibatch is done, and stays `plan.ahead` minibatches ahead. Where several devices have data,
+each piece has the source that its samples lie on.
 
 Gradients of a segment that several devices hold are added up at one of them (`Layout.root`), which
 sends the sum to the others: every copy then makes the same update. A loss is weighted by its
@@ -85,17 +86,17 @@ class LayerWriter:
             if action.what == "backward"
         }
         # Nothing else comes back to a source without layers: it must be told when to go on.
-        self.told = self.train and not layout.held_by(self.plan.source)
+        self.told = [s for s in self.plan.sources if self.train and not layout.held_by(s)]
 
     def code(self, device: str) -> Iterator[Instruction]:
-        if self.told and device == self.plan.source:
+        if device in self.told:
             yield Recv(DONE, self.layout.root(0), lag=self.plan.ahead)
         for n, action in enumerate(self.orders[device]):
             yield from self.spell(device, action)
             if self.last_backward.get((device, action.segment)) == n:
                 yield from self.give(device, action.segment)
-        if self.told and device == self.layout.root(0):
-            yield Send(DONE, self.plan.source, bytes=0)
+        if device == self.layout.root(0):
+            yield from (Send(DONE, source, bytes=0) for source in self.told)
 
     def spell(self, device: str, action: Action) -> Iterator[Instruction]:
         piece, g = self.layout.pieces[action.piece], action.segment
@@ -119,28 +120,28 @@ class LayerWriter:
 
     def forward(self, device: str, piece: Piece, g: int) -> Iterator[Instruction]:
         first, last = self.layout.segments[g]
-        before = piece.devices[g - 1] if g else self.plan.source
+        before = piece.devices[g - 1] if g else piece.source
         if before != device:
             yield self.arrive(piece, g, before)
         elif g == 0:
             yield self.load(piece)
         yield Forward(layers=(first, last), micro=piece.micro, samples=piece.samples)
         if g == self.final and self.train:
-            if device != self.plan.source and not self.labels_ride(piece):
-                yield Recv(Tensor("target", 0, piece.micro), self.plan.source)
+            if device != piece.source and not self.labels_ride(piece):
+                yield Recv(Tensor("target", 0, piece.micro), piece.source)
             yield Loss(micro=piece.micro, samples=piece.samples)
             return
-        after = self.plan.source if g == self.final else piece.devices[g + 1]
+        after = piece.source if g == self.final else piece.devices[g + 1]
         if after == device:
             return
-        if self.is_leaving(piece, g + 1) and device == self.plan.source:
+        if self.is_leaving(piece, g + 1) and device == piece.source:
             yield from self.leave(piece, last + 1, after)
         else:
             yield send_activation(self.plan, last + 1, piece.micro, piece.samples, after)
 
     def is_leaving(self, piece: Piece, g: int) -> bool:
-        """Whether nobody but the source has computed anything of a piece before segment g."""
-        return set(piece.devices[:g]) <= {self.plan.source}
+        """Whether nobody but its source has computed anything of a piece before segment g."""
+        return set(piece.devices[:g]) <= {piece.source}
 
     def leave(self, piece: Piece, at: int, dest: str) -> Iterator[Instruction]:
         """An activation leaves the source; in training its labels ride along or follow."""
@@ -151,12 +152,12 @@ class LayerWriter:
             yield msgspec.structs.replace(act, bytes=act.bytes + labels.bytes, also=labels.tensor)
             return
         yield act
-        if self.train and end != self.plan.source:
+        if self.train and end != piece.source:
             yield labels
 
     def labels_ride(self, piece: Piece) -> bool:
         """Whether a piece's labels come in the message that leaves the source."""
-        away = next((d for d in piece.devices if d != self.plan.source), None)
+        away = next((d for d in piece.devices if d != piece.source), None)
         return self.train and away == piece.devices[-1]
 
     def arrive(self, piece: Piece, g: int, source: str) -> Recv:
@@ -167,7 +168,7 @@ class LayerWriter:
 
     def answer(self, piece: Piece) -> Iterator[Instruction]:
         at, end = self.layout.segments[-1][1] + 1, piece.devices[-1]
-        if end != self.plan.source:
+        if end != piece.source:
             yield Recv(Tensor("act", at, piece.micro), end)
         yield Emit(at=at, micro=piece.micro)
 

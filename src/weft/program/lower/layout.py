@@ -27,6 +27,7 @@ class Piece(NamedTuple):
     first: int
     samples: int
     devices: tuple[str, ...]
+    source: str  # the device that has these samples
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ def layout_of(plan: Plan) -> Layout:
     split = splits_samples(plan)
     lanes = _lanes(plan) if split else {(0, plan.batch): _whole_lane(plan)}
     _check_counts(plan, split)
+    _check_sources(plan, list(lanes))
     starts = {0} | {shard.layers[0] for shards in lanes.values() for shard in shards}
     if (
         plan.stream and split
@@ -94,9 +96,20 @@ def layout_of(plan: Plan) -> Layout:
         devices = tuple(_holder(shards, a) for a, _ in segments)
         first = offset
         for n in micro_sizes(samples, -(-samples // size) if split else plan.micro_batches):
-            pieces.append(Piece(len(pieces), first, n, devices))
+            pieces.append(Piece(len(pieces), first, n, devices, plan.owner_of(first)))
             first += n
     return Layout(plan, segments, tuple(pieces), split)
+
+
+def _check_sources(plan: Plan, lanes: list[tuple[int, int]]) -> None:
+    """InputError where a lane has samples of several devices with data."""
+    for first, samples in lanes if plan.owners else ():
+        owners = plan.owner_of(first), plan.owner_of(first + samples - 1)
+        if owners[0] != owners[1]:
+            raise InputError(
+                f"plan: samples {first} to {first + samples} lie on {owners[0]} and {owners[1]}; "
+                "each needs shards of its own (a part with samples and an offset)"
+            )
 
 
 def _check_counts(plan: Plan, split: bool) -> None:

@@ -26,10 +26,10 @@ def orders(layout: Layout) -> Orders:
         return pipelined(layout)
     passes = eager(layout) if layout.plan.schedule == "eager" else staged(layout)
     # The pieces that other devices begin with leave first: the links are busy while we compute.
-    feeds = [Action("feed", p.micro, 0) for p in layout.pieces if _is_fed(layout, p)]
+    feeds = [p for p in layout.pieces if _is_fed(p)]
     return {
         device: [
-            *(feeds if device == layout.plan.source else ()),
+            *(Action("feed", p.micro, 0) for p in feeds if p.source == device),
             *passes.get(device, ()),
             *(Action("update", 0, g) for g in reversed(layout.held_by(device))),
         ]
@@ -37,8 +37,8 @@ def orders(layout: Layout) -> Orders:
     }
 
 
-def _is_fed(layout: Layout, piece: Piece) -> bool:
-    return piece.devices[0] != layout.plan.source
+def _is_fed(piece: Piece) -> bool:
+    return piece.devices[0] != piece.source
 
 
 def pipelined(layout: Layout) -> Orders:
@@ -48,7 +48,7 @@ def pipelined(layout: Layout) -> Orders:
     for device in plan.devices:
         held = layout.held_by(device)
         feeds: list[Action] = []
-        if device == plan.source and _is_fed(layout, layout.pieces[0]):
+        if device == plan.source and _is_fed(layout.pieces[0]):
             feeds = [Action("feed", micro, 0) for micro in range(count)]
         ahead = min(count, plan.in_flight) if held else count
         found[device] = feeds[:ahead]

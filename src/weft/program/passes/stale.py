@@ -61,6 +61,11 @@ def _there_and_back(layout: Layout) -> bool:
     """One piece from the source to another device and home again."""
     first, *others = layout.pieces
     home = layout.plan.source
+    if layout.plan.owners:
+        raise InputError(
+            f"plan: stale = {layout.plan.stale} with data on {', '.join(layout.plan.sources)}; "
+            "minibatches in flight need all data on one device"
+        )
     return (
         not others
         and len(first.devices) == 3

@@ -91,9 +91,10 @@ class Interpreter:
         start, cpu = time.monotonic(), time.thread_time()
         inputs, target = self.samples.minibatch(step)
         a, b = i.samples
-        self.held.hold(step, "act", 0, i.micro, {n: x[a:b] for n, x in inputs.items()})
+        own = slice(a - self.job.data.first, b - self.job.data.first)
+        self.held.hold(step, "act", 0, i.micro, {n: x[own] for n, x in inputs.items()})
         if target is not None:
-            self.held.hold(step, "target", 0, i.micro, {"target": target[a:b]})
+            self.held.hold(step, "target", 0, i.micro, {"target": target[own]})
         self.compute_cpu_s += time.thread_time() - cpu
         self.span("load", start, step, i.micro, f"{a}-{b}")
 

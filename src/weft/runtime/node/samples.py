@@ -6,7 +6,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from weft.data import batch_indices, load
+from weft.data import batch_indices, load, owned_indices
 from weft.errors import InputError
 from weft.runtime.node.class_samples import ClassSamples
 from weft.runtime.wire.fabric import Fabric
@@ -17,7 +17,7 @@ Minibatch = tuple[dict[str, Tensor], Tensor | None]
 
 
 class Samples(Protocol):
-    """Where a device gets its minibatches from."""
+    """Where a device gets its minibatches from. Where several devices have data, it is its own share."""
 
     def minibatch(self, step: int) -> Minibatch: ...
 
@@ -36,7 +36,11 @@ class OwnSamples:
     def minibatch(self, step: int) -> Minibatch:
         if self._last is None or self._last[0] != step:
             job = self._job
-            index = batch_indices(len(self._set.train_x), job.batch, step, job.data.seed)
+            count, data = len(self._set.train_x), job.data
+            if data.shares:
+                index = owned_indices(count, data.shares, data.owner, step, data.seed)
+            else:
+                index = batch_indices(count, job.batch, step, data.seed)
             batch = ({job.inputs[0]: self._set.train_x[index]}, self._set.train_y[index])
             self._last = (step, batch)
         return self._last[1]

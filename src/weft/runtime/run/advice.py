@@ -55,7 +55,7 @@ class Adviser:
 
     def blame(self, run: Run, fault: WeftError) -> str:
         """Which device is at fault; raises where the run cannot go on without it."""
-        if isinstance(fault, LostDevice) and fault.device != run.plan.source:
+        if isinstance(fault, LostDevice) and fault.device not in run.plan.sources:
             return fault.device
         raise fault  # the data is gone with it, or nobody can tell who it is
 

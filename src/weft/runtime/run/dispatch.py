@@ -252,8 +252,10 @@ class Dispatch:
                 found[device] = at
         return found
 
-    def feed_ahead(self, source_at: int, fed: int, last: int) -> int:
-        """Feeds the loading device as far ahead as it may be; returns up to where."""
+    def feed_ahead(
+        self, at: Mapping[str, int], fed: Mapping[str, int], last: int
+    ) -> Mapping[str, int]:
+        """Feeds each loading device as far ahead as it may be; returns up to where."""
         if self._feeder is None:
             return fed
-        return self._feeder.feed(self.plan, self.program.max_lag, source_at, fed, last)
+        return self._feeder.feed(self.plan, self.program.max_lag, at, fed, last)

@@ -1,8 +1,8 @@
-"""Sends minibatches to the device that loads them, a bounded number ahead of where it is."""
+"""Sends minibatches to the devices that load them, a bounded number ahead of where each of them is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import zenoh
@@ -18,30 +18,48 @@ LEAST, MOST = 4, 256  # minibatches
 
 
 class Feeder:
-    """Sends samples from this machine to the device that loads them."""
+    """Sends samples from this machine to the devices that load them: to each its own share."""
 
     def __init__(self, session: Any, group: str, run: str, feed: Feed) -> None:
         self._session, self._group, self._run = session, group, run
         self._feed = feed
         self._ahead = 0
         self._publishers: dict[str, Any] = {}
+        self._made: dict[int, Minibatch] = {}  # minibatches that some of several sources still need
 
-    def feed(self, plan: Plan, lag: int, at: int, fed: int, last: int) -> int:
-        """The plan's source is at minibatch `at`, has had those before `fed`, and keeps `lag` of them
-        until others have done with them. Returns up to where it is fed then."""
+    def feed(
+        self, plan: Plan, lag: int, at: Mapping[str, int], fed: Mapping[str, int], last: int
+    ) -> dict[str, int]:
+        """Each source is at minibatch `at`, has had those before `fed`, and keeps `lag` of them until
+        others have done with them. Returns up to where each is fed then."""
+        now = {s: self._feed_one(plan, s, lag, at[s], fed[s], last) for s in plan.sources}
+        self._made = {step: made for step, made in self._made.items() if step >= min(now.values())}
+        return now
+
+    def _feed_one(self, plan: Plan, source: str, lag: int, at: int, fed: int, last: int) -> int:
         least = LEAST + lag
         self._ahead = max(self._ahead, least)
-        publisher = self._publisher(plan.source)
+        publisher = self._publisher(source)
+        first, end = plan.owned_by(source)
         while fed < min(last, at + self._ahead):
-            inputs, target = self._feed(fed)
+            inputs, target = self._minibatch(fed, keep=len(plan.sources) > 1)
             tensors = {**inputs, **({"target": target} if target is not None else {})}
+            if plan.owners:
+                tensors = {name: tensor[first:end] for name, tensor in tensors.items()}
             specs, payload = pack_tensors(tensors)
             self._ahead = max(least, min(MOST, FEED_BYTES // max(len(payload), 1)))
             header = Header(self._run, plan.version, fed, "feed", 0, 0, "coordinator",
-                            plan.source, len(payload), specs)  # fmt: skip
+                            source, len(payload), specs)  # fmt: skip
             publisher.put(payload, attachment=pack_header(header))
             fed += 1
         return fed
+
+    def _minibatch(self, step: int, keep: bool) -> Minibatch:
+        """Minibatch `step`; the user's function is asked for it once, however many sources there are."""
+        made = self._made.get(step) or self._feed(step)
+        if keep:
+            self._made[step] = made
+        return made
 
     def _publisher(self, source: str) -> Any:
         if source not in self._publishers:

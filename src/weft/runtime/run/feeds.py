@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +10,14 @@ import torch
 from torch import Tensor
 
 from weft.data import Dataset, batch_indices, load
+from weft.data.batches import joint_indices
 from weft.errors import InputError
+from weft.fleet.owners import Owner
 from weft.runtime.run.feeder import Feed, Minibatch
 
 Pair = tuple[Tensor, Tensor]  # samples and their targets
-Data = str | Dataset | tuple[Tensor, Tensor] | Callable[[int], tuple[Tensor, Tensor]]
+One = str | Dataset | tuple[Tensor, Tensor] | Callable[[int], tuple[Tensor, Tensor]]
+Data = One | Mapping[str, tuple[Tensor, Tensor]]  # the latter by device, where several have data
 
 
 @dataclass(frozen=True)
@@ -38,16 +41,23 @@ class Source:
         return named
 
 
-def source_of(data: Data, batch: int, seed: int) -> Source:
-    """What a run reads. Minibatch n is the same wherever and whenever it is asked for."""
+def source_of(data: Data, batch: int, seed: int, owners: Sequence[Owner] = ()) -> Source:
+    """What a run reads. Minibatch n is the same wherever and whenever it is asked for.
+
+    Where several devices have data, a set is divided among them in proportion to their shares. A function
+    of the step gives the whole minibatch, of which each device has its share.
+    """
+    shares = [owner.samples for owner in owners]
     if isinstance(data, str):
-        return _of_set(load(data), batch, seed, name=data)
+        return _of_set(load(data), batch, seed, shares, name=data)
     if isinstance(data, Dataset):
-        return _of_set(data, batch, seed)
+        return _of_set(data, batch, seed, shares)
+    if isinstance(data, Mapping):
+        return _of_devices(data, seed, owners)
     if isinstance(data, tuple):
         x, y = data
         _check_pair(x, y)
-        return Source(x[:2], y, _shuffled(x, y, batch, seed))
+        return Source(x[:2], y, _shuffled(x, y, batch, seed, shares))
     if callable(data):
         given = data
 
@@ -63,24 +73,57 @@ def source_of(data: Data, batch: int, seed: int) -> Source:
         return Source(x[:2], y, pairs)
     raise InputError(
         f"data is a {type(data).__name__}; give a set's name, a Dataset, a pair of tensors, "
-        "or a function that returns the pair of minibatch n"
+        "a pair for each device with data, or a function that returns the pair of minibatch n"
     )
 
 
-def _of_set(found: Dataset, batch: int, seed: int, name: str | None = None) -> Source:
+def _of_devices(
+    data: Mapping[str, tuple[Tensor, Tensor]], seed: int, owners: Sequence[Owner]
+) -> Source:
+    """Data by device: each minibatch has a share of each, in the order of the fleet file."""
+    names = [owner.device for owner in owners]
+    if sorted(names) != sorted(data):
+        where = ", ".join(names) or "one device"
+        raise InputError(
+            f"data is given for {', '.join(data)}; the fleet file has data = true at {where}"
+        )
+    for x, y in data.values():
+        _check_pair(x, y)
+
+    def pairs(step: int) -> Pair:
+        found = []
+        for owner in owners:
+            x, y = data[owner.device]
+            index = batch_indices(len(x), owner.samples, step, seed)
+            found.append((x[index], y[index]))
+        return torch.cat([x for x, _ in found]), torch.cat([y for _, y in found])
+
+    targets = torch.cat([data[name][1] for name in names])
+    return Source(data[names[0]][0][:2], targets, pairs)
+
+
+def _of_set(
+    found: Dataset, batch: int, seed: int, shares: Sequence[int], name: str | None = None
+) -> Source:
     return Source(
         found.train_x[:2],
         found.train_y,
-        _shuffled(found.train_x, found.train_y, batch, seed),
+        _shuffled(found.train_x, found.train_y, batch, seed, shares),
         name,
         (found.test_x, found.test_y),
         found.classes,
     )
 
 
-def _shuffled(x: Tensor, y: Tensor, batch: int, seed: int) -> Callable[[int], Pair]:
+def _shuffled(
+    x: Tensor, y: Tensor, batch: int, seed: int, shares: Sequence[int]
+) -> Callable[[int], Pair]:
     def pairs(step: int) -> Pair:
-        index = batch_indices(len(x), batch, step, seed)
+        index = (
+            joint_indices(len(x), shares, step, seed)
+            if shares
+            else batch_indices(len(x), batch, step, seed)
+        )
         return x[index], y[index]
 
     return pairs

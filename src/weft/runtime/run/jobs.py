@@ -6,9 +6,12 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from weft.fleet.trace import Trace
 from weft.graph.network import Graph
 from weft.graph.optimizer import Optimizer
+from weft.plans.plan import Plan
 from weft.program.cost import compute_seconds
 from weft.program.instructions import Forward, Update
 from weft.program.lower.swarm_units import swarm_segment
@@ -37,6 +40,19 @@ class Settings:
     same_clock: bool = False  # all nodes on this machine
     record: bool = True
     keep_every: tuple[int, ...] = ()  # minibatches between copies of all that devices know
+
+
+def data_of(plan: Plan, settings: Settings, device: str) -> msg.Data:
+    """Where a device gets the samples that it loads."""
+    data = msg.Data(name=settings.data, seed=settings.seed)
+    if not plan.owners or device not in plan.sources:
+        return data
+    return msgspec.structs.replace(
+        data,
+        shares=tuple(owner.samples for owner in plan.owners),
+        owner=plan.sources.index(device),
+        first=plan.owned_by(device)[0],
+    )
 
 
 def job_of(
@@ -93,7 +109,7 @@ def job_of(
         if settings.trace is not None
         else None,
         deadline_s=settings.deadline_s,
-        data=msg.Data(name=settings.data, seed=settings.seed) if own is None else own.data,
+        data=data_of(plan, settings, device) if own is None else own.data,
         groups={} if own is None else dict(own.groups),
         tail=plan.peers.tail if plan.peers else 1,
         record=settings.record,

@@ -138,7 +138,10 @@ class Run(Dispatch):
         first = min(begins.values())
         self._change = None
         self._last = min(first + (self.adviser.every or last), last)
-        fed = self.feed_ahead(begins.get(self.plan.source, first), first, self._last)
+        sources = self.plan.sources
+        fed = self.feed_ahead(
+            {s: begins.get(s, first) for s in sources}, dict.fromkeys(sources, first), self._last
+        )
         self.ask_to_run(begins, self._last)
         waiting = set(begins)
         heard = time.monotonic()
@@ -158,7 +161,8 @@ class Run(Dispatch):
                 on_progress(self.outcome)
             if self._look(last):
                 waiting = set(self.working)
-            fed = self.feed_ahead(self.outcome.done[self.plan.source] + 1, fed, self._last)
+            at = {s: self.outcome.done[s] + 1 for s in sources}
+            fed = self.feed_ahead(at, fed, self._last)
         if self._change is not None and self._last < last:
             self.change_to(self._change, self._last)
         return dict.fromkeys(self.working, self._last)

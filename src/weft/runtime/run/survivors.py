@@ -2,8 +2,8 @@
 
     adviser = Survivors("hiertrain+", plan, options, graph)
 
-The strategy is asked again for those who are left. Where it has no plan for them (HierTrain needs a device,
-an edge server and a cloud), another strategy that fits is taken. At the very least the device with the
+The strategy is asked again for those who are left. Where it has no plan for them (HierTrain needs an edge
+server or a cloud machine), another strategy that fits is taken. At the very least the device with the
 data goes on alone.
 """
 

@@ -47,6 +47,11 @@ class Data(Struct, frozen=True, omit_defaults=True):
     ahead: int = 4  # minibatches that may be fed before they are used
     classes: ClassShare | None = None
     rows: int | None = None  # only the first so many samples
+    # Where several devices have data: their shares of the minibatch, whose share is this device's, and the
+    # minibatch's first sample that is its own.
+    shares: tuple[int, ...] = ()
+    owner: int = 0
+    first: int = 0
 
 
 class Job(Struct, frozen=True, kw_only=True):

@@ -8,8 +8,9 @@ from typing import Any
 
 from weft.errors import InputError
 from weft.fleet.fleet import Tier
+from weft.fleet.owners import Owner, first_samples
 from weft.plans import options
-from weft.plans.plan import Plan, Shard
+from weft.plans.plan import Part, Plan, Shard
 from weft.plans.task import Task
 from weft.strategies.common.costs import Costs
 
@@ -43,13 +44,17 @@ def layer_plan(
     Its decisions always say `devices` and `cuts` (layers before each change of device).
     """
     shards = tuple(Shard(device, (first, last)) for device, first, last in runs(assignment))
+    lanes = _by_owner(shards, task.owners)
     return Plan(
         strategy=strategy,
         model=task.profile.model,
         batch=task.batch,
         mode=task.mode,
-        shards=shards,
+        shards=lanes,
         source=task.source,
+        owners=task.owners,
+        # Samples of several owners come in pieces of their own: whichever is there is computed.
+        schedule="eager" if task.owners and micro_batches > 1 else "staged",
         fleet=task.fleet,
         profile=task.profile,
         micro_batches=micro_batches,
@@ -64,6 +69,18 @@ def layer_plan(
             "cuts": [shard.layers[0] for shard in shards[1:]],
             **(decisions or {}),
         },
+    )
+
+
+def _by_owner(shards: tuple[Shard, ...], owners: tuple[Owner, ...]) -> tuple[Shard, ...]:
+    """The same layers for the samples of each owner; whole layers where one device has all data."""
+    if not owners:
+        return shards
+    firsts = first_samples([owner.samples for owner in owners])
+    return tuple(
+        Shard(shard.device, shard.layers, Part(owner.samples, first))
+        for owner, first in zip(owners, firsts, strict=True)
+        for shard in shards
     )
 
 

@@ -4,7 +4,8 @@
                                               ◄── 8-bit gradients ───
 
 m = 0 is the whole network in the cloud (the samples go there as they are), m = N the whole network
-at the edge. One thing happens at a time, as in JointDNN's model; under it the cut is the best one.
+at the edge. One thing happens at a time, as in JointDNN's model, but for the updates: edge and cloud make
+theirs at once, as HierTrain counts its own (eq 11). Under this model the cut is the best one.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ def jalad(task: Task) -> Plan:
     costs = Costs(task)
     edge, cloud = (fastest(task, costs, tier, "jalad") for tier in ("edge", "cloud"))
     ways = [[edge] * m + [cloud] * (costs.layers - m) for m in range(costs.layers + 1)]
-    seconds = [serial_seconds(costs, way) for way in ways]
+    seconds = [
+        serial_seconds(costs, way) - hidden_update(task, edge, cloud, m)
+        for m, way in enumerate(ways)
+    ]
     cut = seconds.index(min(seconds))
     pieces = options.micro_batches(task)
     return layer_plan(
@@ -43,3 +47,13 @@ def jalad(task: Task) -> Plan:
         in_flight=options.in_flight(task, pieces),
         decisions={"workers": [edge, cloud], "cut": cut, "serial_s": seconds[cut]},
     )
+
+
+def hidden_update(task: Task, edge: str, cloud: str, m: int) -> float:
+    """The shorter of the two updates, which takes no time beside the longer one."""
+    if task.mode != "train":
+        return 0.0
+    times, last = task.profile.devices, len(task.profile.layers) - 1
+    at_edge = times[edge].update(0, m - 1) if m else 0.0
+    in_cloud = times[cloud].update(m, last) if m <= last else 0.0
+    return min(at_edge, in_cloud)

@@ -7,6 +7,10 @@
 One thing happens at a time: a layer's forward, backward and update stay on one worker, an edge
 carries the minibatch's activations and brings their gradients back, weights never move. Under this
 serial model the answer is exact. `jointdnn` knows device and cloud, `jointdnn+` the edge as well.
+
+A real step is shorter than the serial model says: updates overlap with messages, and so do pieces. A way
+over more workers can then be shorter by the model and longer in truth. `jointdnn+` therefore compares its
+shortest path with the one without the edge by the simulator's price and takes the sooner.
 """
 
 from __future__ import annotations
@@ -49,9 +53,12 @@ def jointdnn_plus(task: Task) -> Plan:
             "strategy jointdnn+ needs a device of tier 'edge' or 'cloud'; "
             f"the fleet has only devices: {', '.join(task.fleet.names)}"
         )
-    return _shortest(
-        task, costs, "jointdnn+", [fastest(task, costs, t, "jointdnn+") for t in tiers]
-    )
+    near = {tier: fastest(task, costs, tier, "jointdnn+") for tier in tiers}
+    own = _shortest(task, costs, "jointdnn+", list(near.values()))
+    if len(near) == 1:
+        return own
+    without_edge = _shortest(task, costs, "jointdnn+", [near["cloud"]])
+    return own if task.price(own) <= task.price(without_edge) else without_edge
 
 
 def _shortest(task: Task, costs: Costs, name: str, others: list[str]) -> Plan:

@@ -10,8 +10,9 @@ finishes the others' samples. In a cell everything is linear in b but for four m
     T = const + max(o1 b_o, s1 b_s, l1 b_l) + max(o2 b_o, s2 b_s, l2 b_l)          layers 1..m_s
               + max(o3 (b_o + b_s), l3 b_l) + max(o4 (b_o + b_s), l4 b_l)          m_s+1..m_l
 
-(1 and 3 forward, 2 and 4 backward). The paper's bandwidth B_os is one number; where a link's two
-directions differ, each transfer takes its own. Latency is not in the paper's model.
+(1 and 3 forward, 2 and 4 backward). With two workers nobody is s: the case m_s = 0. The paper's
+bandwidth B_os is one number; where a link's two directions differ, each transfer takes its own. Latency is
+not in the paper's model.
 """
 
 from __future__ import annotations
@@ -31,13 +32,18 @@ Ints = NDArray[np.int64]
 
 # The six ways to give the workers (by their index) the roles o, s and l.
 ROLES: Ints = np.array(list(permutations(range(3))), dtype=np.int64)
+NOBODY = 2  # the index of the worker that is missing where there are only two
+ROLES_OF_TWO: Ints = np.array([(0, NOBODY, 1), (1, NOBODY, 0)], dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class HierCosts:
-    """What the model reads of a task: three workers, the first of them holds the samples."""
+    """What the model reads of a task: two or three workers, the first of them holds the samples.
 
-    workers: tuple[str, str, str]
+    Arrays always have three rows; that of a missing worker is 0 and is never asked for a sample.
+    """
+
+    workers: tuple[str, ...]
     batch: int
     forward: Array  # [worker, a, b]: seconds per sample of layers a..b-1
     backward: Array
@@ -52,14 +58,15 @@ class HierCosts:
         return len(self.weights) - 1
 
     @staticmethod
-    def of(task: Task, workers: tuple[str, str, str]) -> HierCosts:
+    def of(task: Task, workers: tuple[str, ...]) -> HierCosts:
         profile, batch = task.profile, task.batch
         times = [profile.devices[name] for name in workers]
         route, codec = options.route(task), options.codec(task)
         sent = [coded_bytes(batch * layer.output_bytes, codec) / batch for layer in profile.layers]
-        per_byte = np.array(
-            [[1 / task.fleet.path_rate(a, b, route) for b in workers] for a in workers]
-        )
+        per_byte = np.zeros((3, 3))
+        for i, a in enumerate(workers):
+            for j, b in enumerate(workers):
+                per_byte[i, j] = 1 / task.fleet.path_rate(a, b, route)
         return HierCosts(
             workers=workers,
             batch=batch,
@@ -89,7 +96,8 @@ def _sections(rows: list[Array]) -> Array:
 
     Added up from every a: differences of prefix sums would lose small layers behind large ones.
     """
-    values = np.stack(rows)
+    values = np.zeros((3, len(rows[0])))
+    values[: len(rows)] = np.stack(rows)
     workers, layers = values.shape
     sums = np.zeros((workers, layers + 1, layers + 1))
     np.cumsum(
@@ -144,13 +152,17 @@ def late(rest: Array, b_os: Array, b_l: Array) -> Array:
 
 
 def all_cells(costs: HierCosts) -> Cells:
-    """Every (roles, m_s, m_l), 0 <= m_s <= m_l <= N.
+    """Every (roles, m_s, m_l), 0 <= m_s <= m_l <= N; with two workers m_s is 0.
 
     A worker without layers has no samples: there a sample costs more than any plan that is worth it.
     """
     layers, batch = costs.layers, costs.batch
     m_s, m_l = np.triu_indices(layers + 1)
-    o, s, l = ROLES.T  # noqa: E741 - the paper's letter
+    roles = ROLES
+    if len(costs.workers) == 2:
+        roles = ROLES_OF_TWO
+        m_s, m_l = m_s[m_s == 0], m_l[m_s == 0]
+    o, s, l = roles.T  # noqa: E741 - the paper's letter
     up_s, down_s = costs.per_byte[s, o][:, None], costs.per_byte[o, s][:, None]
     up_l, down_l = costs.per_byte[l, o][:, None], costs.per_byte[o, l][:, None]
     enter = costs.enter[:, None]
@@ -188,9 +200,9 @@ def all_cells(costs: HierCosts) -> Cells:
     pairs = len(m_s)
     cells = Cells(
         batch,
-        np.repeat(ROLES.T, pairs, axis=1),
-        np.tile(m_s, 6),
-        np.tile(m_l, 6),
+        np.repeat(roles.T, pairs, axis=1),
+        np.tile(m_s, len(roles)),
+        np.tile(m_l, len(roles)),
         const,
         first,
         rest,

@@ -6,6 +6,9 @@ message at a time, samples travel in about eight pieces, a device computes whate
 gradients leave layer by layer. The search climbs from the paper's own optimum (with the codecs'
 sizes) over roles, cuts, shares and pieces. Every other strategy's plan, with the same codecs, is a
 candidate too, so `hiertrain+` is never slower than the best of them.
+
+Where several devices have data of their own, each has a row of shares. All samples are in one program, so
+the edge server's time and the links are shared.
 """
 
 from __future__ import annotations
@@ -13,12 +16,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
-from itertools import permutations
-from typing import NamedTuple
 
 import msgspec
 
-from weft.codecs.registry import CodecName
+from weft.codecs.registry import CodecName, coded_bytes
 from weft.errors import WeftError
 from weft.plans import options
 from weft.plans.plan import Plan
@@ -27,11 +28,10 @@ from weft.plans.registry import get
 from weft.plans.strategy import strategy
 from weft.plans.task import Task
 from weft.strategies.common.costs import Costs
-from weft.strategies.hiertrain.model import HierCosts, all_cells
-from weft.strategies.hiertrain.search import fastest_split
-from weft.strategies.hiertrain.strategy import lane_shards, three_workers
+from weft.strategies.hiertrain.coding import IN_8_BITS, Codecs, chosen_codecs
+from weft.strategies.hiertrain.splits import Split, neighbours, paper_split, simple_splits
+from weft.strategies.hiertrain.strategy import lane_shards, tier_workers
 
-WHAT_IS_CODED = ("none", "activations", "weights", "all")  # each includes those before it
 OTHERS = (
     "all-device",
     "all-edge",
@@ -42,24 +42,10 @@ OTHERS = (
     "chain",
     "hiertrain",
 )
-PIECES = (4, 8, 16)
 WORTH_IT = 0.95  # a split must gain this much over a simpler plan: runs differ from prices by less
 MOST_WORKERS = 6
 CLIMBS = 4  # from as many seeds
 BUDGET = 160  # prices asked for in each climb with three workers; more with more
-
-
-class Split(NamedTuple):
-    """A point of the search. `o` trains all layers; each of the others trains its first `cuts[i]`
-    layers on its share and o finishes them. `shares` has o's samples first."""
-
-    o: str
-    others: tuple[str, ...]
-    cuts: tuple[int, ...]
-    shares: tuple[int, ...]
-    pieces: int = 8
-    eager: bool = True
-    stream: bool = True
 
 
 @strategy(
@@ -68,12 +54,13 @@ class Split(NamedTuple):
     modes=("train",),
     options={
         "codecs": "none | activations | weights | all: what may cross links in 8 bits; "
-        "activations: and their gradients; weights: these and weight gradients; all: samples too",
+        "activations: and their gradients; weights: these and weight gradients; all: samples too; "
+        "a codec or input_codec that is given is taken in any case",
     },
+    several_sources=True,
 )
 def hiertrain_plus(task: Task) -> Plan:
-    allowed = options.choice(task, "codecs", WHAT_IS_CODED, "all")
-    search = _Search(task, all_workers(task), allowed)
+    search = _Search(task, all_workers(task), chosen_codecs(task))
     search.climb()
     split, seconds = search.best, search.seconds
     search.best, search.seconds = None, seconds / WORTH_IT
@@ -86,28 +73,29 @@ def hiertrain_plus(task: Task) -> Plan:
 
 
 def all_workers(task: Task) -> tuple[str, ...]:
-    """HierTrain's three, then the fastest of what else the fleet has within reach."""
-    three = three_workers(task, "hiertrain+")
+    """HierTrain's two or three, then the fastest of what else the fleet has within reach."""
+    paper = tier_workers(task, "hiertrain+")
     costs = Costs(task)
     more = [
         device.name
         for device in task.fleet.devices
-        if device.name not in three and task.fleet.connected(task.source, device.name)
+        if device.name not in paper and task.fleet.connected(task.source, device.name)
     ]
-    return (*three, *sorted(more, key=costs.total))[:MOST_WORKERS]
+    # A device with data first: its samples need no link.
+    more.sort(key=lambda name: (name not in task.sources, costs.total(name)))
+    return (*paper, *more)[:MOST_WORKERS]
 
 
 class _Search:
-    def __init__(self, task: Task, workers: tuple[str, ...], allowed: str) -> None:
+    def __init__(self, task: Task, workers: tuple[str, ...], codecs: Codecs) -> None:
         plain = {k: v for k, v in task.options.items() if k not in ("codecs", "codec")}
         self.task = dataclasses.replace(task, options=plain)
         self.workers = workers
-        self.three = (workers[0], workers[1], workers[2])  # what the paper's model knows
+        self.paper = tier_workers(task, "hiertrain+")  # what the paper's model knows
         self.layers = len(task.profile.layers)
-        level = WHAT_IS_CODED.index(allowed)
-        self.codec: CodecName = "int8" if level >= 1 else options.codec(task)
-        self.gradient_codec: CodecName = "int8" if level >= 2 else "none"
-        self.input_codec: CodecName = "int8" if level >= 3 else options.input_codec(task)
+        # Samples of each device with data, and its name: none where one device has all of them.
+        self.batches = {owner.device: owner.samples for owner in task.owners} or {"": task.batch}
+        self.codec, self.gradient_codec, self.input_codec = codecs
         self.best: Plan | None = None
         self.seconds = math.inf
         self.asked: dict[Split, float] = {}
@@ -126,13 +114,13 @@ class _Search:
 
     def climb(self) -> None:
         """From the best seeds, as long as a neighbour is better."""
-        seeds = sorted(set(self.seeds()), key=self.try_split)
+        seeds = sorted(dict.fromkeys(self.seeds()), key=self.try_split)
         for seed in seeds[:CLIMBS]:
             here, value, found = seed, self.try_split(seed), True
-            last = len(self.asked) + BUDGET * (len(self.workers) - 2)
+            last = len(self.asked) + BUDGET * max(1, len(self.workers) - 2)
             while found and len(self.asked) < last:
                 found = False
-                for neighbour in self.neighbours(here):
+                for neighbour in neighbours(here, self.layers, self.task.batch):
                     if len(self.asked) >= last:
                         break
                     price = self.try_split(neighbour)
@@ -142,74 +130,40 @@ class _Search:
 
     def seeds(self) -> Iterator[Split]:
         """The paper's optimum with and without codecs, and simple splits for every choice of roles."""
-        for profile in (self.task.profile, self.coded_profile()):
-            cells = all_cells(
-                HierCosts.of(dataclasses.replace(self.task, profile=profile), self.three)
-            )
-            found = fastest_split(cells)
-            o, s, l = (self.workers[i] for i in cells.roles[:, found.cell])  # noqa: E741
-            more = tuple(device for device in self.workers if device not in (o, s, l))
-            cuts = (int(cells.m_s[found.cell]), int(cells.m_l[found.cell]), *[1] * len(more))
-            shares = (found.b_o, found.b_s, found.b_l, *[0] * len(more))
-            yield Split(o, (s, l, *more), tuple(max(1, m) for m in cuts), shares)
-        batch, middle = self.task.batch, max(1, self.layers // 2)
-        for o in self.workers:
-            others = tuple(device for device in self.workers if device != o)
-            even = batch // (2 * len(others))
-            shares = (batch - even * len(others), *[even] * len(others))
-            yield Split(o, others, (middle,) * len(others), shares)
-            for i in range(len(others)):
-                half = [batch // 2 if j == i else 0 for j in range(len(others))]
-                yield Split(o, others, (1,) * len(others), (batch - batch // 2, *half))
+        if not self.task.owners:  # the paper's model knows one device with data
+            for profile in (self.task.profile, self.coded_profile()):
+                coded = dataclasses.replace(self.task, profile=profile)
+                yield paper_split(coded, self.paper, self.workers)
+        yield from simple_splits(self.workers, self.batches, self.layers)
 
     def coded_profile(self) -> Profile:
         """What the paper's model should count where codecs shrink what crosses."""
-        small = 4 if self.codec == "int8" else 1
-        weights = 4 if self.gradient_codec == "int8" else 1
+        batch, given = self.task.batch, self.task.profile
+
+        def small(size: int, codec: CodecName) -> int:
+            return coded_bytes(batch * size, codec) // batch
+
         layers = tuple(
             msgspec.structs.replace(
                 layer,
-                output_bytes=layer.output_bytes // small,
-                param_bytes=layer.param_bytes // weights,
+                output_bytes=small(layer.output_bytes, self.codec),
+                param_bytes=coded_bytes(layer.param_bytes, self.gradient_codec),
             )
-            for layer in self.task.profile.layers
+            for layer in given.layers
         )
-        inputs = self.task.profile.input_bytes // (4 if self.input_codec == "int8" else 1)
-        return msgspec.structs.replace(self.task.profile, layers=layers, input_bytes=inputs)
-
-    def neighbours(self, split: Split) -> Iterator[Split]:
-        batch = self.task.batch
-        for step in dict.fromkeys(max(1, batch // n) for n in (4, 8, 16, 32, batch)):
-            for give, take in permutations(range(len(split.shares)), 2):
-                if split.shares[give] >= step:
-                    shares = list(split.shares)
-                    shares[give] -= step
-                    shares[take] += step
-                    yield split._replace(shares=tuple(shares))
-        for i, m in enumerate(split.cuts):
-            for cut in (m - 1, m + 1):
-                if 1 <= cut <= self.layers:
-                    yield split._replace(cuts=(*split.cuts[:i], cut, *split.cuts[i + 1 :]))
-        yield split._replace(eager=not split.eager)
-        yield split._replace(stream=not split.stream)
-        for pieces in PIECES:
-            if pieces != split.pieces and pieces <= batch:
-                yield split._replace(pieces=pieces)
-        for i, other in enumerate(split.others):
-            others = (*split.others[:i], split.o, *split.others[i + 1 :])
-            yield split._replace(o=other, others=others)
+        inputs = small(given.input_bytes, self.input_codec)
+        return msgspec.structs.replace(given, layers=layers, input_bytes=inputs)
 
     def plan(self, split: Split) -> Plan:
-        lanes = list(zip(split.others, split.cuts, split.shares[1:], strict=True))
+        lanes = split.lanes(self.layers, tuple(self.batches))
         return Plan(
             strategy="hiertrain+",
             model=self.task.profile.model,
             batch=self.task.batch,
             mode=self.task.mode,
-            shards=lane_shards(
-                self.layers, split.o, [*lanes, (split.o, self.layers, split.shares[0])]
-            ),
+            shards=lane_shards(self.layers, split.o, [lane[:3] for lane in lanes]),
             source=self.task.source,
+            owners=self.task.owners,
             fleet=self.task.fleet,
             profile=self.task.profile,
             micro_batches=min(split.pieces, self.task.batch),
@@ -222,8 +176,11 @@ class _Search:
             route=options.route(self.task),
             optimizer=self.task.optimizer,
             decisions={
-                "o": split.o, "b_o": split.shares[0],
-                "lanes": [{"device": d, "layers": m, "samples": b} for d, m, b in lanes if b],
+                "o": split.o, "b_o": sum(row[0] for row in split.shares),
+                "lanes": [
+                    {"device": d, "layers": m, "samples": b, **({"of": owner} if owner else {})}
+                    for d, m, b, owner in lanes if b and d != split.o
+                ],
                 "pieces": split.pieces,
                 "codecs": {"activations": self.codec, "weight_gradients": self.gradient_codec,
                            "samples": self.input_codec},
@@ -232,7 +189,8 @@ class _Search:
 
     def others(self) -> Iterator[Plan]:
         """Every other strategy's plan, pipelined where it can be, with the codecs that are allowed."""
-        for name in OTHERS:
+        able = [name for name in OTHERS if not self.task.owners or get(name).several_sources]
+        for name in able:
             for pieces in ("1", "4", "8", "16"):
                 chosen = {**self.task.options, "input_codec": self.input_codec}
                 if name != "jalad":
@@ -247,7 +205,7 @@ class _Search:
                     found = get(name).decide(dataclasses.replace(self.task, options=chosen))
                 except WeftError:
                     continue  # this fleet has no such tier, or the way visits a device twice
-                if name == "jalad" and self.codec != "int8":
+                if name == "jalad" and self.codec != IN_8_BITS:
                     continue  # 8 bits by definition
                 yield msgspec.structs.replace(
                     found.deciding(**{"as": name}),

@@ -7,6 +7,7 @@
 The decision (who is o, s and l; m_s <= m_l; b_o + b_s + b_l = B) minimises the paper's step time T
 and is exact. T sets barriers between stages and lets flows that share a link run at full rate each,
 so the simulator's price of the plan on physical links is another number; `decisions` hold T as model_s.
+A fleet without an edge server, or without a cloud machine, is the case m_s = 0: nobody is s.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from weft.errors import InputError
+from weft.fleet.fleet import Tier
 from weft.plans import options
 from weft.plans.plan import Part, Plan, Shard
 from weft.plans.strategy import strategy
@@ -31,10 +33,11 @@ from weft.strategies.hiertrain.search import fastest_split
     needs=frozenset({"tiers"}),
 )
 def hiertrain(task: Task) -> Plan:
-    workers = three_workers(task, "hiertrain")
+    workers = tier_workers(task, "hiertrain")
     cells = all_cells(HierCosts.of(task, workers))
     found = fastest_split(cells)
-    o, s, l = (workers[index] for index in cells.roles[:, found.cell])  # noqa: E741
+    roles = dict(zip("osl", (int(index) for index in cells.roles[:, found.cell]), strict=True))
+    names = {role: workers[index] for role, index in roles.items() if index < len(workers)}
     m_s, m_l = int(cells.m_s[found.cell]), int(cells.m_l[found.cell])
     return Plan(
         strategy="hiertrain",
@@ -42,7 +45,11 @@ def hiertrain(task: Task) -> Plan:
         batch=task.batch,
         mode=task.mode,
         shards=role_shards(
-            len(task.profile.layers), (o, s, l), m_s, m_l, (found.b_o, found.b_s, found.b_l)
+            len(task.profile.layers),
+            (names["o"], names.get("s", ""), names["l"]),
+            m_s,
+            m_l,
+            (found.b_o, found.b_s, found.b_l),
         ),
         source=task.source,
         fleet=task.fleet,
@@ -52,7 +59,7 @@ def hiertrain(task: Task) -> Plan:
         route=options.route(task),
         optimizer=task.optimizer,
         decisions={
-            "roles": {"o": o, "s": s, "l": l},
+            "roles": names,
             "m_s": m_s,
             "m_l": m_l,
             "b_o": found.b_o,
@@ -63,19 +70,28 @@ def hiertrain(task: Task) -> Plan:
     )
 
 
-def three_workers(task: Task, strategy: str) -> tuple[str, str, str]:
-    """The device with the data, the fastest edge server and the fastest cloud machine in reach."""
+def tier_workers(task: Task, strategy: str) -> tuple[str, ...]:
+    """The device with the data, the fastest edge server and the fastest cloud machine in reach.
+
+    Of a fleet without an edge server, or without a cloud machine, the two that there are.
+    """
     costs = Costs(task)
-    edge = fastest(task, costs, "edge", strategy)
-    cloud = fastest(task, costs, "cloud", strategy)
-    if task.source in (edge, cloud):
-        tier = task.fleet.device(task.source).tier
+    present = {device.tier for device in task.fleet.devices}
+    tiers: list[Tier] = [tier for tier in ("edge", "cloud") if tier in present]
+    if not tiers:
         raise InputError(
-            f"strategy {strategy} needs three workers with the data on the first; "
-            f"{task.source} (tier {tier!r}) holds the data and is also the fastest of its tier: "
+            f"strategy {strategy} needs a device of tier 'edge' or 'cloud' beside the one with the "
+            f"data; the fleet has only devices: {', '.join(task.fleet.names)}"
+        )
+    others = [fastest(task, costs, tier, strategy) for tier in tiers]
+    for source in set(task.sources) & set(others):
+        tier = task.fleet.device(source).tier
+        raise InputError(
+            f"strategy {strategy} needs other machines beside the one with the data; "
+            f"{source} (tier {tier!r}) holds the data and is also the fastest of its tier: "
             "put the data on a device of tier 'device'"
         )
-    return task.source, edge, cloud
+    return task.source, *others
 
 
 def role_shards(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
+from weft.fleet.owners import owners_of
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.network import Graph
 from weft.graph.optimizer import Optimizer
@@ -79,13 +80,14 @@ def profile_for(trainee: Trainee, fleet: Fleet, given: Profile | None) -> Profil
 
 
 class OneNetwork(Workload):
-    """The network is handed out in shards; its samples come from one device, or from here."""
+    """The network is handed out in shards; its samples come from the devices with data, or from here."""
 
     def __init__(self, asked: Asked) -> None:
         if asked.place.emulated:
             warm()  # the emulated devices' process imports torch while this one captures
         self.asked = asked
-        self.source = source_of(asked.data, asked.batch, asked.seed)
+        owners = asked.plan.owners if asked.plan else owners_of(asked.fleet, asked.batch)
+        self.source = source_of(asked.data, asked.batch, asked.seed, owners)
         self.trainee = prepare(
             asked.model, self.source, asked.loss, asked.fleet, batch=asked.batch, rule=asked.rule,
             emulated=asked.place.emulated, profile=asked.profile, name=asked.name,

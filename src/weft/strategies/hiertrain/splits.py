@@ -1,0 +1,114 @@
+"""The points of hiertrain+'s search: where it begins, and how one point leads to others.
+
+split = next(simple_splits(workers, {"pi1": 20, "pi2": 12}, layers=8))
+neighbours(split, layers=8, batch=32)       # a few samples, one cut, the pieces or a role changed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import permutations
+from typing import NamedTuple
+
+from weft.plans.task import Task
+from weft.strategies.hiertrain.model import HierCosts, all_cells
+from weft.strategies.hiertrain.search import fastest_split
+
+PIECES = (4, 8, 16)
+
+
+class Split(NamedTuple):
+    """A point of the search. `o` trains all layers; each of the others trains its first `cuts[i]`
+    layers on its share and o finishes them. `shares` has a row for each device with data: o's samples
+    first, then those of the others."""
+
+    o: str
+    others: tuple[str, ...]
+    cuts: tuple[int, ...]
+    shares: tuple[tuple[int, ...], ...]
+    pieces: int = 8
+    eager: bool = True
+    stream: bool = True
+
+    def lanes(self, layers: int, owners: Sequence[str]) -> list[tuple[str, int, int, str]]:
+        """(device, its first layers, samples, whose samples) in the order of the samples."""
+        found = []
+        for owner, row in zip(owners, self.shares, strict=True):
+            others = zip(self.others, self.cuts, row[1:], strict=True)
+            found += [(device, m, samples, owner) for device, m, samples in others]
+            found.append((self.o, layers, row[0], owner))
+        return found
+
+
+def paper_split(task: Task, paper: tuple[str, ...], workers: tuple[str, ...]) -> Split:
+    """The optimum of the paper's model; workers that the model does not know get no samples."""
+    cells = all_cells(HierCosts.of(task, paper))
+    found = fastest_split(cells)
+    o, *roles = cells.roles[:, found.cell]
+    cuts_of = cells.m_s[found.cell], cells.m_l[found.cell]
+    lanes = [
+        (paper[index], max(1, int(m)), share)
+        for index, m, share in zip(roles, cuts_of, (found.b_s, found.b_l), strict=True)
+        if index < len(paper)
+    ]
+    known = (paper[o], *(device for device, _, _ in lanes))
+    lanes += [(device, 1, 0) for device in workers if device not in known]
+    others, cuts, shares = zip(*lanes, strict=True)
+    return Split(paper[o], others, cuts, ((found.b_o, *shares),))
+
+
+def simple_splits(
+    workers: tuple[str, ...], batches: Mapping[str, int], layers: int
+) -> Iterator[Split]:
+    """For every choice of o: all others alike, and each of them alone with half of the samples.
+
+    Of several devices with data, each also keeps all of its samples, for the first or half of the layers.
+    """
+    middle = max(1, layers // 2)
+    for o in workers:
+        others = tuple(device for device in workers if device != o)
+        even = []
+        for batch in batches.values():
+            each = batch // (2 * len(others))
+            even.append((batch - each * len(others), *[each] * len(others)))
+        yield Split(o, others, (middle,) * len(others), tuple(even))
+        for chosen in range(len(others)):
+            rows = []
+            for batch in batches.values():
+                half = [batch // 2 if n == chosen else 0 for n in range(len(others))]
+                rows.append((batch - batch // 2, *half))
+            yield Split(o, others, (1,) * len(others), tuple(rows))
+        if len(batches) > 1:
+            at_home = tuple(
+                tuple(batch if device == home else 0 for device in (o, *others))
+                if home in workers
+                else (batch, *[0] * len(others))
+                for home, batch in batches.items()
+            )
+            for cut in dict.fromkeys((1, middle)):
+                yield Split(o, others, (cut,) * len(others), at_home)
+
+
+def neighbours(split: Split, layers: int, batch: int) -> Iterator[Split]:
+    """Splits that differ in one thing."""
+    for step in dict.fromkeys(max(1, batch // n) for n in (4, 8, 16, 32, batch)):
+        for number, row in enumerate(split.shares):
+            for give, take in permutations(range(len(row)), 2):
+                if row[give] >= step:
+                    moved = list(row)
+                    moved[give] -= step
+                    moved[take] += step
+                    rows = (*split.shares[:number], tuple(moved), *split.shares[number + 1 :])
+                    yield split._replace(shares=rows)
+    for i, m in enumerate(split.cuts):
+        for cut in (m - 1, m + 1):
+            if 1 <= cut <= layers:
+                yield split._replace(cuts=(*split.cuts[:i], cut, *split.cuts[i + 1 :]))
+    yield split._replace(eager=not split.eager)
+    yield split._replace(stream=not split.stream)
+    for pieces in PIECES:
+        if pieces != split.pieces and pieces <= batch:
+            yield split._replace(pieces=pieces)
+    for i, other in enumerate(split.others):
+        others = (*split.others[:i], split.o, *split.others[i + 1 :])
+        yield split._replace(o=other, others=others)
