@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from weft.adapt.steer import PolicySteering, View, plan_for, setting_of
+from weft.adapt.steer import PolicySteering, View
 from weft.adapt.watch import Watch
 from weft.errors import InputError
 from weft.fleet.fleet import Device, Fleet
 from weft.fleet.trace import Moment, Trace
 from weft.plans import registry
 from weft.plans.online import Online, OnlineRequest, Setting
+from weft.plans.split import plan_for, setting_of
 from weft.runtime.emulate.local import LocalFleet
 
 Subject = Any

@@ -56,6 +56,8 @@ class Seen(Struct, frozen=True):
     # minibatch and when the worker is lost; where it has not, policies go by `servers`.
     probed: tuple[Server, ...] = ()
     faster: tuple[str, ...] = ()  # servers that have told us since then that they got faster
+    # Before the first minibatch: where the weights lie already. What stays there need not be moved.
+    placed: Setting | None = None
 
 
 class Decision(Struct, frozen=True):

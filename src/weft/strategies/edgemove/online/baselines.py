@@ -48,7 +48,7 @@ class DeviceCloud:
     def decide(self, seen: Seen) -> Decision | None:
         cloud = next((s for s in seen.servers if s.tier == "cloud"), None)
         if cloud is None:
-            return alone(seen, self.costs, "the cloud is out of reach")
+            return alone(self.costs, "the cloud is out of reach")
         if self._profiled is None:
             self._profiled = cloud
         known = Server(
@@ -82,7 +82,7 @@ class PipeDreamE:
             return None
         near = [server for server in seen.probed or seen.servers if server.tier == "edge"]
         if not near:
-            return alone(seen, self.costs, "no server is in reach")
+            return alone(self.costs, "no server is in reach")
         near = sorted(near, key=lambda server: server.rtt_s)[: math.ceil(len(near) * NEARBY)]
         chosen = near[int(self._random.integers(len(near)))]
         inner = slice(1, self.costs.layers)
@@ -92,8 +92,6 @@ class PipeDreamE:
         return Decision(Setting(chosen.name, cut, self.in_flight), why, profile=True)
 
 
-def alone(seen: Seen, costs: SplitCosts, why: str) -> Decision | None:
-    """The client goes on by itself; nothing to decide where it already does."""
-    if seen.setting.worker is None:
-        return None
+def alone(costs: SplitCosts, why: str) -> Decision:
+    """The client goes on by itself. Where it already does, this changes nothing and tells why."""
     return Decision(Setting(None, costs.layers), why)

@@ -96,7 +96,7 @@ class EdgeMove:
         chosen = self._fastest(servers)
         self._probing, self._worst_s = False, 0.0
         if chosen is None:
-            return alone(seen, self.costs, "no server is in reach")
+            return alone(self.costs, "no server is in reach")
         cut = approximate_cut(
             self.costs.layers,
             self.costs.alone_s,

@@ -71,13 +71,13 @@ class EdgeMovePlus:
     def decide(self, seen: Seen) -> Decision | None:
         near = self._means(seen)
         if not near:
-            return alone(seen, self.costs, "no server is in reach")
+            return alone(self.costs, "no server is in reach")
         now = seen.setting
         best = max(
-            (self._best(near, codec, now) for codec in self._coded), key=lambda choice: choice.rate
+            (self._best(near, codec, seen.placed or now) for codec in self._coded), key=lambda choice: choice.rate
         )
         if best.rate * self.costs.alone_s <= 1:
-            return alone(seen, self.costs, "no server is faster than the client alone")
+            return alone(self.costs, "no server is faster than the client alone")
         if now.worker is None or seen.lost:
             why = "the worker is lost" if seen.lost else "the best choice at the start"
             return Decision(best.setting, why)
@@ -91,8 +91,8 @@ class EdgeMovePlus:
         moved = "server" if other else "cut or pipeline"
         return Decision(best.setting, f"another {moved}: {best.period_s * 1e3:.1f} ms expected")
 
-    def _best(self, near: Sequence[Server], codec: CodecName, now: Setting) -> Choice:
-        """The best server, cut and count for one codec."""
+    def _best(self, near: Sequence[Server], codec: CodecName, placed: Setting) -> Choice:
+        """The best server, cut and count for one codec; the weights lie where `placed` says."""
         costs = self._coded[codec]
         stages = stage_seconds(costs, ways_of(near))
         if self.in_flight is None:
@@ -102,21 +102,21 @@ class EdgeMovePlus:
         periods = self._periods(stages, counts)
         empty_s = np.sum(stages, axis=0)  # the pipeline runs empty and fills again: one whole way
         holds_s = np.minimum([server.stays_s for server in near], HOLDS_S)[:, None]
-        spent_s = empty_s + self._moving_s(near, now)
+        spent_s = empty_s + self._moving_s(near, placed)
         rates = np.maximum(holds_s - spent_s, 0.0) / (periods * np.maximum(holds_s, 1e-3))
         row, column = divmod(int(rates.argmax()), rates.shape[1])
         setting = Setting(near[row].name, column + 1, int(counts[row, column]), codec)
         return Choice(float(rates[row, column]), float(periods[row, column]), setting)
 
-    def _moving_s(self, near: Sequence[Server], now: Setting) -> Floats:
+    def _moving_s(self, near: Sequence[Server], placed: Setting) -> Floats:
         """Seconds in which weights move: a new worker gets its whole part, the old one what is new
         to it, and the client what comes back."""
         inner = slice(1, self.costs.layers)
         ways = ways_of(near)
         moved = np.tile(self.costs.worker_bytes[inner], (len(near), 1)) / ways[1][:, None]
         for row, server in enumerate(near):
-            if server.name == now.worker:
-                new = self.costs.param_bytes[now.cut] - self.costs.param_bytes[inner]
+            if server.name == placed.worker:
+                new = self.costs.param_bytes[placed.cut] - self.costs.param_bytes[inner]
                 moved[row] = np.where(
                     new > 0, new / server.up_bytes_per_s, -new / server.down_bytes_per_s
                 )
