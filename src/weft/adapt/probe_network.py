@@ -1,7 +1,7 @@
 """A test network for probing: it costs what the real one costs and tells nothing else of it.
 
     segment = probe_network(flops=4.2e6, seed=7)
-    work = test_work(profile, batch=32, slowest_s=6.3, seed=7)     # work.share of a step's cost
+    work = probe_work(profile, batch=32, slowest_s=6.3, seed=7)     # work.share of a step's cost
 
 A step of a large network would take seconds, so a probe trains less: fewer samples, or less of the network.
 What it takes is scaled back by the share.
@@ -29,7 +29,7 @@ MOST_FLOPS = 8e6  # per sample: 4 million weights, 16 MB
 MOST_SAMPLES = 1024
 
 
-class TestWork(NamedTuple):
+class ProbeWork(NamedTuple):
     """What devices train in a probe."""
 
     segment: Segment
@@ -37,13 +37,13 @@ class TestWork(NamedTuple):
     share: float  # of the operations of a step of the real network
 
 
-def test_work(profile: Profile, batch: int, slowest_s: float, seed: int) -> TestWork:
+def probe_work(profile: Profile, batch: int, slowest_s: float, seed: int) -> ProbeWork:
     """A test network whose step takes at most TRAIN_S where a step of the real one takes `slowest_s`."""
     flops = profile_flops(profile)
     wanted = flops * batch * min(1.0, TRAIN_S / slowest_s if slowest_s > 0 else 1.0)
     samples = min(max(1, round(wanted / min(flops, MOST_FLOPS))), MOST_SAMPLES)
     segment = probe_network(min(wanted / samples, MOST_FLOPS), seed)
-    return TestWork(segment, samples, segment_flops(segment) * samples / (flops * batch))
+    return ProbeWork(segment, samples, segment_flops(segment) * samples / (flops * batch))
 
 
 def probe_network(flops: float, seed: int) -> Segment:

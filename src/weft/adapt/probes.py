@@ -23,7 +23,7 @@ import secrets
 import statistics
 import time
 
-from weft.adapt.probe_network import TestWork, test_work
+from weft.adapt.probe_network import ProbeWork, probe_work
 from weft.adapt.watch import Watch
 from weft.errors import WeftError
 from weft.runtime.run.run import Run
@@ -53,12 +53,12 @@ class Probes:
         self._work = self._size()
         run.heard = self.hear
 
-    def _size(self) -> TestWork:
+    def _size(self) -> ProbeWork:
         """One test network for all, so that they can be compared."""
         source = self.run.plan.source
         trains = [d for d in self._profile.devices if d != source or not self._emulated]
         slowest = max((self._step_s(d) for d in trains), default=0.0)
-        return test_work(self._profile, self.run.plan.batch, slowest, secrets.randbits(32))
+        return probe_work(self._profile, self.run.plan.batch, slowest, secrets.randbits(32))
 
     def _step_s(self, device: str) -> float:
         """Seconds of a step of the whole real network, by the profile."""

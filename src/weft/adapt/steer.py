@@ -38,7 +38,9 @@ class View:
     reach: frozenset[str]  # devices that are there and can be reached, the source among them
     present: frozenset[str]  # devices that are there, whether the source reaches them or not
     faster: tuple[str, ...] = ()  # servers that have told since the last look that they got faster
-    away: Mapping[str, str] = field(default_factory=dict)  # servers out of reach, and how that showed
+    away: Mapping[str, str] = field(
+        default_factory=dict
+    )  # servers out of reach, and how that showed
     # WeftError where the run cannot go on under a plan, whatever it costs (its loss forbids it)
     check: Callable[[Plan], None] = lambda plan: None
 

@@ -1,7 +1,7 @@
 """How a client and one worker share a network: as a short setting, and as the plan of it.
 
-    setting_of(plan)                             # Setting("edge1", cut=3, in_flight=2)
-    plan_for(Setting("edge2", 4, 2), like=plan)  # the same network, fleet and batch, shared otherwise
+setting_of(plan)                             # Setting("edge1", cut=3, in_flight=2)
+plan_for(Setting("edge2", 4, 2), like=plan)  # the same network, fleet and batch, shared otherwise
 """
 
 from __future__ import annotations

@@ -81,6 +81,7 @@ class Prober:
         }
         self._runner, self._network = Runner(network.segment, state), network
         self._step(self._runner, network, samples=1)  # the first step of any network takes longer
+        self._told = self.load()
 
     def close(self) -> None:
         self._fabric.probes.put(None)
@@ -92,6 +93,10 @@ class Prober:
         """How many times slower than idle this device is now."""
         if self._changes is not None:
             return self._changes.slowdown(time.monotonic())
+        if self._network is not None and self._network.pace_s:
+            return (
+                1.0  # emulated: how busy the machine is that emulates it is not this device's load
+            )
         busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
         return 1.0 + busy / (os.cpu_count() or 1)
 

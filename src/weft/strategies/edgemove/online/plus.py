@@ -74,7 +74,8 @@ class EdgeMovePlus:
             return alone(self.costs, "no server is in reach")
         now = seen.setting
         best = max(
-            (self._best(near, codec, seen.placed or now) for codec in self._coded), key=lambda choice: choice.rate
+            (self._best(near, codec, seen.placed or now) for codec in self._coded),
+            key=lambda choice: choice.rate,
         )
         if best.rate * self.costs.alone_s <= 1:
             return alone(self.costs, "no server is faster than the client alone")
