@@ -20,6 +20,7 @@ from weft.fleet.fleet import Fleet
 from weft.plans.online import Decision, Online, Seen, Server, Setting
 from weft.plans.plan import Plan
 from weft.plans.split import plan_for, setting_of
+from weft.program.memory import fits
 from weft.runtime.run.advice import Change
 from weft.simulate.price import price, priced
 
@@ -190,6 +191,8 @@ class PolicySteering:
             if not hops or any(plan.source in (hop.source, hop.dest) for hop in hops):
                 continue  # gradients would cross the client's own radio
             seconds = size / plan.fleet.path_rate(worker, name)
+            if not fits(plan_for(setting_of(plan), plan, labels=self._labels, standby=name)):
+                continue  # it has no room for the copy
             if view.watch.period_s and seconds > HELD_BACK * view.watch.period_s:
                 continue  # the wire would hold training up
             best = min(best or (seconds, name), (seconds, name))
@@ -212,6 +215,7 @@ class PolicySteering:
                 name, watch.slowdown(name) * _whole(view.plan, name) / base,
                 watch.rate(client, name), watch.rate(name, client), watch.rtt(client, name),
                 fleet.device(name).tier, over=max(self.every, PROBE) if name == worker else PROBE,
+                shared=_share_a_channel(fleet, client, name),
             )
             for name in fleet.names
             if name != client and name in view.reach and fleet.connected(client, name)
@@ -230,6 +234,12 @@ def _whole(plan: Plan, device: str) -> float:
         + times.backward(0, last, plan.batch)
         + times.update(0, last)
     )
+
+
+def _share_a_channel(fleet: Fleet, client: str, server: str) -> bool:
+    """Whether what goes there and what comes back take turns on a channel."""
+    there = {hop.channel for hop in fleet.route(client, server)}
+    return any(hop.channel in there for hop in fleet.route(server, client))
 
 
 def _alone_why(decision: Decision, view: View) -> str:

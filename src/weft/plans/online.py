@@ -10,7 +10,7 @@ many minibatches are in flight. It keeps whatever memory it wants; it opens noth
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -41,6 +41,7 @@ class Server(Struct, frozen=True):
     tier: Tier = "edge"
     stays_s: float = math.inf  # how long it will be in reach, as far as the client can tell
     over: int = 1  # minibatches behind these numbers: how far chance is averaged out
+    shared: bool = False  # both ways are one channel, such as a Wi-Fi's
 
 
 class Seen(Struct, frozen=True):
@@ -81,6 +82,12 @@ class Policy(Protocol):
 
 
 Labels = Literal["worker", "home"]
+Fits = Callable[[Setting], bool]  # whether client and worker have the memory for a setting
+
+
+def always_fits(setting: Setting) -> bool:
+    """Where nobody's memory is limited."""
+    return True
 
 
 @dataclass(frozen=True)
