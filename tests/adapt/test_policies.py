@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
-from weft.adapt.steer import PolicySteering, View, plan_for, setting_of
+from weft.adapt.steer import PolicySteering, View
 from weft.adapt.watch import Watch
 from weft.errors import InputError
-from weft.fleet.fleet import Device, Fleet
+from weft.fleet.fleet import Device, Fleet, Link, Medium
 from weft.fleet.trace import Moment, Trace
 from weft.plans import registry
 from weft.plans.online import Online, OnlineRequest, Setting
+from weft.plans.split import plan_for, setting_of
+from weft.program.memory import fits, memory_bytes
 from weft.runtime.emulate.local import LocalFleet
 
 Subject = Any
@@ -131,3 +134,111 @@ def test_a_short_run_shortens_the_papers_cycles_unless_told_otherwise(
     assert every("edgemove+", None, 0.1) == 10
     assert every("edgemove+", None, 0.5) == 25
     assert every("edgemove", 30, 0.1) == 30
+
+
+ONLINE = ["edgemove", "edgemove+", "pipedream-e", "device-cloud"]
+
+
+def cloudy(fleet: Fleet) -> Fleet:
+    """e3 is a cloud machine, and the phone is slow enough to want a server."""
+    devices = tuple(
+        Device(d.name, "cloud" if d.name == "e3" else d.tier, 1e-3 if d.data else 4.0, data=d.data)
+        for d in fleet.devices
+    )
+    return Fleet(devices, fleet.link)
+
+
+def view_of(plan: Any, fleet: Fleet) -> View:
+    return View(0, 0.0, plan, Watch(plan), frozenset(fleet.names), frozenset(fleet.names))
+
+
+def begun(strategy: str, plan: Any, fleet: Fleet, **options: object) -> Any:
+    """The plan that a live run of a strategy begins with."""
+    steering = steering_of(strategy, plan, options, 20)
+    change = steering.begin(view_of(steering.first(plan), fleet))
+    return plan if change is None else change.plan
+
+
+@pytest.mark.parametrize("strategy", ONLINE)
+def test_the_codec_that_was_set_is_the_one_that_runs(
+    strategy: str, subject: Subject, fleet: Fleet
+) -> None:
+    """Policies asked for settings without one, and so a live run dropped it."""
+    there = cloudy(fleet)
+    plan = begun(strategy, subject.plan("e1", 2, there, codec="int8"), there, codec="int8")
+    assert setting_of(plan).worker is not None
+    assert plan.codec == "int8"
+
+
+def test_sizes_are_coded_once_whatever_the_first_plan_chose(subject: Subject, fleet: Fleet) -> None:
+    plain = steering_of("edgemove+", subject.plan("e1", 2, fleet), {"codecs": "all"}, 20).policy
+    coded = steering_of(
+        "edgemove+", subject.plan("e1", 2, fleet, codec="int8"), {"codecs": "all"}, 20
+    ).policy
+    for codec in ("none", "int8"):
+        assert coded._coded[codec].up_bytes.tolist() == plain._coded[codec].up_bytes.tolist()
+    assert coded._coded["none"].up_bytes[1] > 3 * coded._coded["int8"].up_bytes[1]
+
+
+def test_edgemove_plus_may_use_every_machine_live_as_in_its_plans(
+    subject: Subject, fleet: Fleet
+) -> None:
+    """Only a cloud machine is there: the planner took it, and the policy then trained alone."""
+    devices = (Device("phone", gflops=1e-4, data=True), Device("e3", "cloud", gflops=1.0))
+    far = Fleet(devices, (Link(("phone", "e3"), 200.0, 200.0, 1.0),))
+    plan = begun("edgemove+", subject.plan("e3", 2, far), far)
+    assert setting_of(plan).worker == "e3"
+    with pytest.raises(InputError, match="tier 'edge'"):
+        steering_of("edgemove", subject.plan("e3", 2, far), {}, 20)
+
+
+def test_a_shared_medium_is_seen_as_one_channel(subject: Subject, script: Any) -> None:
+    devices = (Device("phone", gflops=1.0, data=True), Device("e1", "edge", gflops=4.0))
+    wifi = Fleet(devices, (), (Medium("wifi", "e1", ("phone",), 20.0),))
+    policy = script(start=Setting("e1", 2))
+    PolicySteering(Online(policy, "e1")).begin(view_of(subject.plan("e1", 2, wifi), wifi))
+    assert policy.seen[0].servers[0].shared
+    wired = Fleet(devices, (Link(("phone", "e1"), 20.0, 20.0),))
+    policy = script(start=Setting("e1", 2))
+    PolicySteering(Online(policy, "e1")).begin(view_of(subject.plan("e1", 2, wired), wired))
+    assert not policy.seen[0].servers[0].shared
+
+
+def narrow(fleet: Fleet, phone_mb: float, e1_mb: float) -> Fleet:
+    limits = {"phone": phone_mb, "e1": e1_mb}
+    devices = tuple(
+        Device(d.name, d.tier, d.gflops, limits.get(d.name, 0.001), data=d.data)
+        for d in fleet.devices
+    )
+    return Fleet(devices, fleet.link)
+
+
+@pytest.mark.parametrize("strategy", ["edgemove", "edgemove+"])
+def test_a_live_policy_takes_only_what_fits_with_activations_and_older_weights(
+    strategy: str, subject: Subject, fleet: Fleet
+) -> None:
+    """e2 and e3 have no room at all; the phone has room for one setting's need and no more."""
+    plan = subject.plan("e1", 2, fleet)
+    needs = {
+        (cut, k): memory_bytes(plan_for(Setting("e1", cut, k), plan))
+        for cut in range(1, subject.last + 1)
+        for k in (2, 4)
+    }
+    assert needs[2, 4]["phone"] > needs[2, 2]["phone"]  # stashed versions and activations
+    room = needs[2, 2]["phone"] / 1e6
+    tight = narrow(fleet, phone_mb=room, e1_mb=1.0)
+    chosen = begun(strategy, subject.plan("e1", 2, tight), tight)
+    assert setting_of(chosen).worker in ("e1", None)
+    assert fits(msgspec.structs.replace(chosen, fleet=tight))
+    steering = steering_of(strategy, subject.plan("e1", 2, tight), {}, 20)
+    assert steering.policy.fits(Setting("e1", 2, 2))
+    assert not steering.policy.fits(Setting("e1", 3, 2))
+    assert not steering.policy.fits(Setting("e2", 2, 2))
+
+
+def test_who_has_no_room_for_the_copy_does_not_stand_by(
+    subject: Subject, fleet: Fleet, script: Any
+) -> None:
+    tight = narrow(fleet, phone_mb=1.0, e1_mb=1.0)
+    view = view_of(subject.plan("e1", 2, tight), tight)
+    assert PolicySteering(Online(script(start=Setting("e1", 2)), "e1")).begin(view) is None

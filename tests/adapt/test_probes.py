@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -12,11 +13,28 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.adapt.probe_network import MOST, probe_network, profile_flops, segment_flops
+from weft.adapt.probe_network import (
+    MOST,
+    MOST_FLOPS,
+    MOST_SAMPLES,
+    TRAIN_S,
+    probe_network,
+    probe_work,
+    profile_flops,
+    segment_flops,
+)
+from weft.adapt.probes import LEAST_LIMIT_S, SLACK, Probes
+from weft.adapt.watch import Watch
+from weft.fleet.fleet import Device, Fleet
 from weft.fleet.trace import Moment, Trace
 from weft.graph.execute import Runner
 from weft.plans.online import Setting
+from weft.plans.profile import LayerCost, Profile
 from weft.runtime.emulate.local import LocalFleet
+from weft.runtime.run.jobs import Settings
+from weft.runtime.wire import messages as msg
+from weft.strategies.edgemove.model import split_costs
+from weft.strategies.edgemove.online.plus import EdgeMovePlus
 
 Subject = Any
 
@@ -72,3 +90,131 @@ def test_probes_see_slow_servers_and_slow_links_and_notices_tell_of_faster_ones(
     assert math.isfinite(first["e1"].down_bytes_per_s)
     assert any("e2" in seen.faster for seen in policy.seen)
     assert policy.seen[-1].servers[1].slowdown < first["e2"].slowdown / 2
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(4, 11), st.integers(1, 64), st.floats(-3, 3), st.integers(0, 2**32))
+def test_a_probe_trains_a_known_share_that_is_short_on_the_slowest_device(
+    exponent: float, batch: int, seconds: float, seed: int
+) -> None:
+    """A step of VGG-16 takes seconds: then fewer samples are trained, or less of the network."""
+    flops, slowest_s = 10**exponent, 10**seconds
+    profile = Profile("any", 4, (LayerCost("a", 4, 4, flops),), {})
+    work = probe_work(profile, batch, slowest_s, seed)
+    per_sample = segment_flops(work.segment)
+    assert work.samples <= MOST_SAMPLES
+    assert per_sample <= MOST_FLOPS * 1.1 + 2000
+    assert work.share == pytest.approx(per_sample * work.samples / (flops * batch))
+    least = 2000 * work.samples / (flops * batch)  # of the smallest network that there is
+    assert work.share * slowest_s <= max(TRAIN_S, least * slowest_s) * 1.2
+    if slowest_s <= TRAIN_S and batch * flops <= MOST_FLOPS:
+        assert work.share == pytest.approx(1.0, rel=0.2, abs=least)
+
+
+def probes_of(subject: Subject, fleet: Fleet, **settings: Any) -> Probes:
+    """Probes of a run that only this test talks to."""
+    plan = subject.plan("e1", 2, fleet)
+    run = SimpleNamespace(
+        plan=plan, settings=Settings(**settings), run_id="r", everyone=fleet.names, heard=None
+    )
+    return Probes(run, Watch(plan))  # type: ignore[arg-type]
+
+
+def answer(server: str, seconds: float) -> msg.ServerProbed:
+    return msg.ServerProbed("phone", server, True, seconds, 1e6, 1e6, 0.01)
+
+
+def step_s(probes: Probes, server: str) -> float:
+    """What a step of the real network takes on a server, as a policy sees it."""
+    return probes.watch.slowdown(server) * probes._step_s(server)
+
+
+def test_real_servers_are_compared_with_each_other_whatever_their_profiles_say(
+    subject: Subject, fleet: Fleet
+) -> None:
+    """Each was divided by its own best before: the first answer of every server was 1.0."""
+    odd = Fleet(tuple(Device(d.name, d.tier, 40.0 if d.name == "e3" else d.gflops, data=d.data)
+                      for d in fleet.devices), fleet.link)  # fmt: skip
+    probes = probes_of(subject, odd)
+    assert probes.everyone == ["phone", "e1", "e2", "e3"]
+    for server, seconds in (("phone", 0.4), ("e1", 0.1), ("e2", 0.2), ("e3", 0.3)):
+        probes.hear(answer(server, seconds))
+    client = probes._step_s("phone")
+    assert step_s(probes, "e1") == pytest.approx(client / 4)
+    assert step_s(probes, "e2") == pytest.approx(client / 2)
+    assert step_s(probes, "e3") == pytest.approx(client * 3 / 4)
+
+
+def test_a_server_that_has_worked_tells_what_a_test_network_stands_for(
+    subject: Subject, fleet: Fleet
+) -> None:
+    probes = probes_of(subject, fleet)
+    for server, seconds in (("phone", 0.4), ("e1", 0.1), ("e2", 0.2)):
+        probes.hear(answer(server, seconds))
+    probes.watch._slowdowns["e1"] = 7.0  # by its spans
+    probes.worked("e1")
+    probes.hear(answer("e1", 0.1))
+    probes.hear(answer("e2", 0.2))
+    assert step_s(probes, "e1") == pytest.approx(7 * probes._step_s("e1"))
+    assert step_s(probes, "e2") == pytest.approx(2 * step_s(probes, "e1"))
+
+
+def test_a_limit_is_a_multiple_of_what_is_expected_and_never_very_short(
+    subject: Subject, fleet: Fleet
+) -> None:
+    slow = Fleet(
+        tuple(Device(d.name, d.tier, 1e-6, data=d.data) for d in fleet.devices), fleet.link
+    )
+    probes = probes_of(subject, slow, paced=frozenset(fleet.names))
+    expected = probes._step_s("e1") * probes._work.share
+    assert probes._step_s("e1") > 1
+    exchange = probes._exchange("e1", training=False)
+    assert exchange.train_s > SLACK * expected
+    assert exchange.ping_s == LEAST_LIMIT_S
+    priced = msgspec.structs.replace(
+        probes.run.plan, stale=2, predicted=SimpleNamespace(seconds=3.0)
+    )
+    probes.run.plan = priced
+    busy = probes._exchange("e1", training=True)  # three minibatches may wait for the link
+    assert busy.ping_s == pytest.approx(exchange.ping_s + 9.0)
+    assert probes._exchange("e2", training=True).ping_s == exchange.ping_s  # a link of its own
+
+
+def test_a_server_on_which_a_step_takes_seconds_is_in_reach(
+    go: Callable[..., Any], shared: LocalFleet, script: Any, fleet: Any, subject: Subject
+) -> None:
+    """A probe had to finish a whole step within 0.75 s: else its server was out of reach."""
+    flops = 3 * profile_flops(subject.plan("e1", 2, fleet).profile) * subject.batch
+    devices = tuple(Device(d.name, d.tier, flops / 3e9 if d.tier == "edge" else 1.0, data=d.data)
+                    for d in fleet.devices)  # fmt: skip
+    policy = script(start=Setting(None, 4), every=20)
+    go(shared, policy, 3, start=(None, 4), on=Fleet(devices, fleet.link),
+       paced=frozenset({"e1", "e2", "e3"}))  # fmt: skip
+    slowdowns = {server.name: server.slowdown for server in policy.seen[0].probed}
+    assert slowdowns == {name: pytest.approx(1.0, rel=0.5) for name in ("e1", "e2", "e3")}
+
+
+def test_unpaced_servers_are_told_by_the_clients_own_speed(
+    go: Callable[..., Any], shared: LocalFleet, script: Any, fleet: Any
+) -> None:
+    """All are this machine; the profile has the servers four times as fast as the client."""
+    policy = script(start=Setting(None, 4), every=20)
+    go(shared, policy, 3, start=(None, 4))
+    for server in policy.seen[0].probed:
+        assert 1.2 < server.slowdown < 14, server
+
+
+def test_alone_says_why_and_the_prediction_is_that_of_the_plan_that_runs(
+    go: Callable[..., Any], shared: LocalFleet, fleet: Any, subject: Subject
+) -> None:
+    away = Trace(tuple(Moment(0.0, device=name, in_reach=False) for name in ("e1", "e2", "e3")))
+    plan = subject.plan("e1", 2, fleet)
+    policy = EdgeMovePlus(split_costs(plan.profile, "phone", "e1", plan.batch))
+    ran = go(shared, policy, 5, trace=away, paced=frozenset(fleet.names))
+    event = next(e for e in ran.live.events if e["kind"] == "worker_changed")
+    assert event["why"].startswith("the client trains alone: no server is in reach (e1 did not ")
+    assert "within 0.75 s" in event["why"]
+    predicted = ran.live.plan.predicted
+    assert predicted is not None
+    assert set(predicted.compute_s) == {"phone"}
+    assert predicted.seconds == pytest.approx(policy.costs.alone_s, rel=0.05)

@@ -145,7 +145,7 @@ def test_a_strategy_that_needs_the_lost_device_gives_way_to_one_that_does_not(
     assert steering.look(view(change.plan, watch, 6, {"phone", "far"})) is None
     back = steering.look(view(change.plan, watch, 7))
     assert back is None or back.plan.strategy == strategy
-    assert steering.failures() == []
+    assert steering.notes() == []
 
 
 def test_a_plan_that_the_run_forbids_is_not_taken_after_a_loss(plan: Plan) -> None:

@@ -27,8 +27,6 @@ from weft.runtime.run.run import Run
 AHEAD_S = 0.25  # a look comes this long before the end of its series: training need not wait for it
 FIRST_PATIENCE_S, LEAST_PATIENCE_S = 5.0, 1.0
 PATIENCE = 8  # periods without any news: somebody is out of reach
-FIRST_PROBES_S = 5.0
-LOST_PROBES_S = 1.0  # training stands still
 LEAST_LOOKED = 3  # minibatches: of fewer there is nothing to learn
 
 
@@ -70,11 +68,16 @@ class Adaptive(Adviser):
         self._looked = step
         if self.steering.probes:
             self.probes.install()
-            self.probes.start(self.probes.servers)
-            self.probes.wait(FIRST_PROBES_S)
+            self.probes.start(self.probes.everyone)
+            self.probes.wait()
         change = self.steering.begin(self._view(run, step))
+        self._tell(run, step)
         self._set_patience(run)
         return change
+
+    def _tell(self, run: Run, step: int) -> None:
+        for kind, why in self.steering.notes():
+            run.note(step, kind, why)
 
     # --- looks ----------------------------------------------------------------------------------
 
@@ -89,27 +92,30 @@ class Adaptive(Adviser):
             return None
         self.watch.take(run.look_back(self._looked))
         self._looked_at = True
+        for device in run.working:
+            if device != run.plan.source:
+                self.probes.worked(device)
         self._set_patience(run)
         self._looked = done
         came = self._greet(run, done)
         view = self._view(run, done)
         change = self.steering.look(view)
-        for why in self.steering.failures():
-            run.note(done, "advice_failed", why)
+        self._tell(run, done)
         if came and change is None:  # the others do not know the way to it yet
             same = msgspec.structs.replace(run.plan, fleet=run.fleet.within(view.present))
             change = Change(same, f"{', '.join(came)} can be used")
         if self.steering.probes and not self.probes.under_way:
             busy = set(run.working)
-            self.probes.start([d for d in self.probes.servers if d not in busy])
+            self.probes.start([d for d in self.probes.servers if d not in busy], training=True)
         return change
 
     def _view(self, run: Run, step: int, without: str | None = None) -> View:
         there = frozenset(run.crew.present) - run.absent
         present = (there & set(run.fleet.names)) - {without}
+        away = self.probes.out_of_reach
         return View(step, time.monotonic() - run.begun_s, run.plan, self.watch,
-                    present - self.probes.out_of_reach, present,
-                    self.probes.take_faster(), partial(check_loss, run.graph))  # fmt: skip
+                    present - away.keys(), present, self.probes.take_faster(), dict(away),
+                    partial(check_loss, run.graph))  # fmt: skip
 
     def _greet(self, run: Run, step: int) -> list[str]:
         """Notices who has come and who has gone among those that have no part in the plan."""
@@ -135,7 +141,8 @@ class Adaptive(Adviser):
         alone = len({s.device for s in run.plan.shards}) != 2
         patience = max(LEAST_PATIENCE_S, PATIENCE * self.watch.period_s)
         if not self._looked_at:  # the first minibatches may take their time
-            patience = FIRST_PATIENCE_S
+            predicted = run.plan.predicted.seconds if run.plan.predicted else 0.0
+            patience = max(FIRST_PATIENCE_S, PATIENCE * predicted)
         run.patience = None if alone or not self.steering.probes else patience
 
     def _worker_is_away(self, run: Run) -> bool:
@@ -143,8 +150,8 @@ class Adaptive(Adviser):
         worker = next(s.device for s in run.plan.shards if s.device != run.plan.source)
         if worker not in run.crew.present:
             return True
-        self.probes.start([worker])
-        self.probes.wait(LOST_PROBES_S)
+        self.probes.start([worker], training=True)
+        self.probes.wait()
         return worker in self.probes.out_of_reach
 
     def blame(self, run: Run, fault: WeftError) -> str:
@@ -159,11 +166,11 @@ class Adaptive(Adviser):
         if device in run.absent:
             self.probes.forget(device)
         else:
-            self.probes.out_of_reach.add(device)
+            self.probes.out_of_reach.setdefault(device, f"{device} was lost")
         if self.steering.probes:
-            away = self.probes.out_of_reach | {device}
+            away = self.probes.out_of_reach.keys() | {device}
             self.probes.start([d for d in self.probes.servers if d not in away])
-            self.probes.wait(LOST_PROBES_S)
+            self.probes.wait()
         change = self.steering.lost(self._view(run, step, without=device), device)
         self._present = frozenset(run.crew.present) - run.absent
         return change

@@ -1,6 +1,10 @@
 """A test network for probing: it costs what the real one costs and tells nothing else of it.
 
     segment = probe_network(flops=4.2e6, seed=7)
+    work = probe_work(profile, batch=32, slowest_s=6.3, seed=7)     # work.share of a step's cost
+
+A step of a large network would take seconds, so a probe trains less: fewer samples, or less of the network.
+What it takes is scaled back by the share.
 
 Only the total number of operations goes in. Layers, widths and weights are drawn at random: how many
 layers the real network has, what they are, and what they have learned cannot be read from it. (What it
@@ -12,6 +16,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from typing import NamedTuple
 
 from weft.graph.network import Node, Segment, State, Value
 from weft.graph.operators.calls import dense, relu
@@ -19,6 +24,26 @@ from weft.plans.profile import Profile
 
 FEWEST, MOST = 3, 9  # layers
 WIDEST = 4096
+TRAIN_S = 0.3  # a step of the test network takes no longer on the slowest device that trains it
+MOST_FLOPS = 8e6  # per sample: 4 million weights, 16 MB
+MOST_SAMPLES = 1024
+
+
+class ProbeWork(NamedTuple):
+    """What devices train in a probe."""
+
+    segment: Segment
+    samples: int
+    share: float  # of the operations of a step of the real network
+
+
+def probe_work(profile: Profile, batch: int, slowest_s: float, seed: int) -> ProbeWork:
+    """A test network whose step takes at most TRAIN_S where a step of the real one takes `slowest_s`."""
+    flops = profile_flops(profile)
+    wanted = flops * batch * min(1.0, TRAIN_S / slowest_s if slowest_s > 0 else 1.0)
+    samples = min(max(1, round(wanted / min(flops, MOST_FLOPS))), MOST_SAMPLES)
+    segment = probe_network(min(wanted / samples, MOST_FLOPS), seed)
+    return ProbeWork(segment, samples, segment_flops(segment) * samples / (flops * batch))
 
 
 def probe_network(flops: float, seed: int) -> Segment:

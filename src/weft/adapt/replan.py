@@ -49,9 +49,9 @@ class Replanning:
         self._reach: frozenset[str] | None = None
         self._failures: list[str] = []
 
-    def failures(self) -> list[str]:
+    def notes(self) -> list[tuple[str, str]]:
         failures, self._failures = self._failures, []
-        return failures
+        return [("advice_failed", why) for why in failures]
 
     def first(self, plan: Plan) -> Plan:
         return plan

@@ -9,18 +9,20 @@ in flight; `Replanning` (replan.py) asks any strategy again with what was measur
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
 
 from weft.adapt.watch import Watch
-from weft.errors import InputError
 from weft.fleet.fleet import Fleet
-from weft.plans.online import Decision, Labels, Online, Seen, Server, Setting
-from weft.plans.plan import Plan, Shard
+from weft.plans.online import Decision, Online, Seen, Server, Setting
+from weft.plans.plan import Plan
+from weft.plans.split import plan_for, setting_of
+from weft.program.memory import fits
 from weft.runtime.run.advice import Change
+from weft.simulate.price import price, priced
 
 PROBE = 20  # minibatches that a probe counts for: made to be exact, one step of a whole network
 HELD_BACK = 0.5  # a standby may take up at most this share of the wire's time per period
@@ -37,6 +39,9 @@ class View:
     reach: frozenset[str]  # devices that are there and can be reached, the source among them
     present: frozenset[str]  # devices that are there, whether the source reaches them or not
     faster: tuple[str, ...] = ()  # servers that have told since the last look that they got faster
+    away: Mapping[str, str] = field(
+        default_factory=dict
+    )  # servers out of reach, and how that showed
     # WeftError where the run cannot go on under a plan, whatever it costs (its loss forbids it)
     check: Callable[[Plan], None] = lambda plan: None
 
@@ -63,50 +68,10 @@ class Steering(Protocol):
 
     def lost(self, view: View, device: str) -> Change: ...
 
-    def failures(self) -> list[str]:
-        """Why there was no advice since it was last asked: errors of planning do not end a run."""
+    def notes(self) -> list[tuple[str, str]]:
+        """What the run's events shall tell since it was last asked: kind, why. Errors of planning are among
+        them: they do not end a run."""
         ...
-
-
-def setting_of(plan: Plan) -> Setting:
-    """How a plan of client and worker shares the network."""
-    worker = next((s.device for s in plan.shards if s.device != plan.source), None)
-    cut = len(plan.profile.layers)
-    if worker is not None:
-        cut = next(s.layers[0] for s in plan.shards if s.device == worker)
-    return Setting(worker, cut, plan.stale + 1, plan.codec)
-
-
-def plan_for(
-    setting: Setting, like: Plan, *, labels: Labels = "worker", standby: str | None = None
-) -> Plan:
-    """The plan of a setting; all else (batch, codecs, fleet, profile) as in `like`."""
-    last = len(like.profile.layers) - 1
-    client, worker, cut = like.source, setting.worker, setting.cut
-    if cut < 1:
-        raise InputError(f"cut = {cut} would send the samples away; 1 to {last} are allowed")
-    end = last if labels == "worker" else last - 1  # of the worker's layers
-    shards: tuple[Shard, ...]
-    if worker is None or cut > end:  # nothing is left for a worker
-        worker, cut, shards = None, last + 1, (Shard(client, (0, last)),)
-    else:
-        shards = (Shard(client, (0, cut - 1)), Shard(worker, (cut, end)))
-        shards += (Shard(client, (last, last)),) if end < last else ()
-    copies = () if worker is None or standby is None else (Shard(standby, shards[1].layers),)
-    plan = msgspec.structs.replace(
-        like,
-        shards=shards,
-        standby=copies,
-        stale=setting.in_flight - 1 if worker is not None else 0,
-        codec=setting.codec if worker is not None else like.codec,
-    )
-    return plan.deciding(
-        worker=worker,
-        cut=cut,
-        in_flight=setting.in_flight,
-        standby=standby if copies else None,
-        labels=labels,
-    )
 
 
 class PolicySteering:
@@ -122,6 +87,7 @@ class PolicySteering:
         self._reference, self._profiled = online.reference, online.profiled
         self._standby, self._labels = online.standby, online.labels
         self._asked = False  # the policy waits for probes
+        self._notes: list[tuple[str, str]] = []
         self._fleet: Fleet | None = None  # the whole, whoever is there
 
     def also(self, plan: Plan) -> tuple[str, ...]:
@@ -130,19 +96,28 @@ class PolicySteering:
     def first(self, plan: Plan) -> Plan:
         """Without a standby: who is there will be known when the run begins."""
         self._fleet = plan.fleet
-        return plan_for(setting_of(plan), plan, labels=self._labels)
+        return priced(plan_for(setting_of(plan), plan, labels=self._labels))
 
     def begin(self, view: View) -> Change | None:
         alone = Setting(None, len(view.plan.profile.layers))
-        decision = self.policy.decide(self._seen(view, probed=True, setting=alone))
-        found = self._change(decision or Decision(alone, "the client trains alone"), view)
-        return None if _same(found.plan, view.plan) else found
+        seen = self._seen(view, probed=True, setting=alone)
+        placed = msgspec.structs.replace(seen, placed=setting_of(view.plan))
+        decision = self.policy.decide(placed)
+        found = self._change(decision or Decision(alone, "its policy names no server"), view)
+        if not _same(found.plan, view.plan):
+            return found
+        if setting_of(found.plan).worker is None:
+            self._notes.append(("trains_alone", found.why))
+        return None
 
     def look(self, view: View) -> Change | None:
         decision = self.policy.decide(self._seen(view, probed=self._asked))
         self._asked = decision is not None and decision.probe
-        if decision is None or decision.setting == setting_of(view.plan):
+        now = setting_of(view.plan)
+        if decision is None or decision.setting == now:
             return None
+        if decision.setting.worker is None and now.worker is None:
+            return None  # it is alone already
         return self._change(decision, view)
 
     def lost(self, view: View, device: str) -> Change:
@@ -160,11 +135,11 @@ class PolicySteering:
             setting = Setting(there[0], now.cut, now.in_flight, now.codec)
             return self._change(Decision(setting, f"{device} is gone; {there[0]} takes over"), view)
         alone = Setting(None, len(view.plan.profile.layers))
-        why = f"{device} is gone and no server is left: the client trains alone"
-        return self._change(Decision(alone, why), view)
+        return self._change(Decision(alone, f"{device} is gone and no server is left"), view)
 
-    def failures(self) -> list[str]:
-        return []
+    def notes(self) -> list[tuple[str, str]]:
+        notes, self._notes = self._notes, []
+        return notes
 
     def _change(self, decision: Decision, view: View) -> Change:
         plan = self._plan(decision.setting, view)
@@ -175,7 +150,8 @@ class PolicySteering:
             if getattr(before, key) != getattr(after, key)
         }
         pause = self._profile_s(after, view) if decision.profile else 0.0
-        return Change(plan, decision.why, what, pause)
+        why = decision.why if after.worker is not None else _alone_why(decision, view)
+        return Change(plan, why, what, pause)
 
     def _profile_s(self, setting: Setting, view: View) -> float:
         """Seconds in which client and worker measure every layer, one after the other."""
@@ -189,7 +165,12 @@ class PolicySteering:
             view.plan, fleet=self._whole_fleet(view).within(view.present)
         )
         chosen = self._choose_standby(plan_for(setting, like, labels=self._labels), view)
-        return plan_for(setting, like, labels=self._labels, standby=chosen)
+        plan = plan_for(setting, like, labels=self._labels, standby=chosen)
+        # What it will take is told by what was measured; emulated devices stay as the plan has them.
+        measured = msgspec.structs.replace(
+            plan, fleet=view.watch.fleet().within(view.present), profile=view.watch.profile()
+        )
+        return msgspec.structs.replace(plan, predicted=price(measured))
 
     def _whole_fleet(self, view: View) -> Fleet:
         return self._fleet or view.plan.fleet
@@ -210,6 +191,8 @@ class PolicySteering:
             if not hops or any(plan.source in (hop.source, hop.dest) for hop in hops):
                 continue  # gradients would cross the client's own radio
             seconds = size / plan.fleet.path_rate(worker, name)
+            if not fits(plan_for(setting_of(plan), plan, labels=self._labels, standby=name)):
+                continue  # it has no room for the copy
             if view.watch.period_s and seconds > HELD_BACK * view.watch.period_s:
                 continue  # the wire would hold training up
             best = min(best or (seconds, name), (seconds, name))
@@ -232,6 +215,7 @@ class PolicySteering:
                 name, watch.slowdown(name) * _whole(view.plan, name) / base,
                 watch.rate(client, name), watch.rate(name, client), watch.rtt(client, name),
                 fleet.device(name).tier, over=max(self.every, PROBE) if name == worker else PROBE,
+                shared=_share_a_channel(fleet, client, name),
             )
             for name in fleet.names
             if name != client and name in view.reach and fleet.connected(client, name)
@@ -250,6 +234,18 @@ def _whole(plan: Plan, device: str) -> float:
         + times.backward(0, last, plan.batch)
         + times.update(0, last)
     )
+
+
+def _share_a_channel(fleet: Fleet, client: str, server: str) -> bool:
+    """Whether what goes there and what comes back take turns on a channel."""
+    there = {hop.channel for hop in fleet.route(client, server)}
+    return any(hop.channel in there for hop in fleet.route(server, client))
+
+
+def _alone_why(decision: Decision, view: View) -> str:
+    """Why the client trains alone, with what is known of those who did not answer."""
+    away = "; ".join(view.away[name] for name in sorted(view.away))
+    return f"the client trains alone: {decision.why}{f' ({away})' if away else ''}"
 
 
 def _same(a: Plan, b: Plan) -> bool:

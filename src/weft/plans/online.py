@@ -10,7 +10,7 @@ many minibatches are in flight. It keeps whatever memory it wants; it opens noth
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -41,6 +41,7 @@ class Server(Struct, frozen=True):
     tier: Tier = "edge"
     stays_s: float = math.inf  # how long it will be in reach, as far as the client can tell
     over: int = 1  # minibatches behind these numbers: how far chance is averaged out
+    shared: bool = False  # both ways are one channel, such as a Wi-Fi's
 
 
 class Seen(Struct, frozen=True):
@@ -56,6 +57,8 @@ class Seen(Struct, frozen=True):
     # minibatch and when the worker is lost; where it has not, policies go by `servers`.
     probed: tuple[Server, ...] = ()
     faster: tuple[str, ...] = ()  # servers that have told us since then that they got faster
+    # Before the first minibatch: where the weights lie already. What stays there need not be moved.
+    placed: Setting | None = None
 
 
 class Decision(Struct, frozen=True):
@@ -79,6 +82,12 @@ class Policy(Protocol):
 
 
 Labels = Literal["worker", "home"]
+Fits = Callable[[Setting], bool]  # whether client and worker have the memory for a setting
+
+
+def always_fits(setting: Setting) -> bool:
+    """Where nobody's memory is limited."""
+    return True
 
 
 @dataclass(frozen=True)

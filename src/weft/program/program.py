@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from msgspec import Struct
 
 from weft.plans.plan import Plan
@@ -22,7 +24,10 @@ class Program(Struct, frozen=True):
     def beat(self) -> int:
         """Minibatches after which the pattern comes again: of a round, or of those in flight."""
         rounds = max((every(i) for code in self.code.values() for i in code), default=1)
-        return max(rounds, self.plan.stale + 1)
+        plan, in_flight = self.plan, self.plan.stale + 1
+        if plan.stale and len(plan.shards) > 1 and plan.shards[-1].device == plan.source:
+            in_flight = math.lcm(2, in_flight)  # there and back twice: the ends come in pairs too
+        return max(rounds, in_flight)
 
     def __len__(self) -> int:
         return sum(len(code) for code in self.code.values())

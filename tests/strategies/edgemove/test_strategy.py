@@ -13,6 +13,7 @@ from weft.fleet.fleet import Device, Fleet, Link, Medium
 from weft.plans.plan import Plan
 from weft.plans.registry import make_plan
 from weft.plans.task import Task
+from weft.program.memory import fits, memory_bytes
 from weft.strategies.common.costs import Costs
 from weft.strategies.edgemove.plus import MOST_IN_FLIGHT
 
@@ -121,6 +122,34 @@ def test_what_does_not_fit_is_not_chosen(make_task: MakeTask) -> None:
     plan = make_plan("edgemove+", task)  # a layer is 1 MB, with its gradient 2 MB
     assert plan.decisions["worker"] == "near"
     assert plan.decisions["cut"] >= 2
+
+
+@pytest.mark.parametrize("name", ["edgemove", "edgemove+", "device-cloud", "pipedream-e"])
+def test_memory_counts_activations_and_stashed_weights(name: str, make_task: MakeTask) -> None:
+    """Each choice is made again with one byte less for the client than the first one needs."""
+    given = {"speeds": {**SPEEDS, "pi": 12.0}, "layers": 8, "in_flight": "4"}
+    plan = make_plan(name, make_task(fleet=STREET, **given))
+    assert plan.decisions["cut"] >= 2
+    need = memory_bytes(plan)["pi"]
+    weights = sum(plan.profile.layers[n].param_bytes for n in range(plan.decisions["cut"]))
+    assert need > 4 * weights  # twice the weights were counted
+    room = (need - 1) / 1e6
+    tight = Fleet((Device("pi", data=True, memory_mb=room), *STREET.devices[1:]), STREET.link)
+    again = make_plan(name, make_task(fleet=tight, **given))
+    assert again.decisions["cut"] < plan.decisions["cut"]
+    assert fits(again)
+
+
+def test_fewer_in_flight_are_taken_where_more_do_not_fit(make_task: MakeTask) -> None:
+    given = {"speeds": {**SPEEDS, "pi": 8.0}, "layers": 2}
+    far = Fleet(STREET.devices[:2], (Link(("pi", "near"), 50, 100, 40),))
+    free = make_plan("edgemove+", make_task(fleet=far, **given))
+    assert free.stale >= 1
+    room = (memory_bytes(free)["pi"] - 1) / 1e6
+    tight = Fleet((Device("pi", data=True, memory_mb=room), far.devices[1]), far.link)
+    plan = make_plan("edgemove+", make_task(fleet=tight, **given))
+    assert plan.stale < free.stale
+    assert fits(plan)
 
 
 @settings(deadline=None, max_examples=60)

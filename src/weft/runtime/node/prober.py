@@ -6,6 +6,7 @@
 
 Both ends have one thread for this beside the one that trains. The messages take the same links as
 activations do. The test network is data like any other: a server makes its weights up itself.
+Who asks may train the test network too: then servers can be compared with it.
 A server also says, to whoever listens, when it has become faster.
 """
 
@@ -38,6 +39,13 @@ PING, THERE, BACK = range(3)
 LOOK_S = 0.25  # how often a server looks at its own load
 FASTER = 0.9  # of the slowdown it last told: then it tells again
 MAX_BYTES = 4 << 20
+TRAINED_S = 0.02  # a shorter step of the test network is repeated: a clock tells little of one
+MOST_STEPS = 20
+WORDS = {
+    PING: "did not answer an empty message",
+    THERE: "did not train the test network",
+    BACK: "did not send its data",
+}
 
 
 class Prober:
@@ -72,6 +80,8 @@ class Prober:
             for name, info in network.segment.state.items()
         }
         self._runner, self._network = Runner(network.segment, state), network
+        self._step(self._runner, network, samples=1)  # the first step of any network takes longer
+        self._told = self.load()
 
     def close(self) -> None:
         self._fabric.probes.put(None)
@@ -83,6 +93,10 @@ class Prober:
         """How many times slower than idle this device is now."""
         if self._changes is not None:
             return self._changes.slowdown(time.monotonic())
+        if self._network is not None and self._network.pace_s:
+            return (
+                1.0  # emulated: how busy the machine is that emulates it is not this device's load
+            )
         busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
         return 1.0 + busy / (os.cpu_count() or 1)
 
@@ -115,7 +129,9 @@ class Prober:
         sleep_until(header.due)
         found: dict[str, Tensor] = {}
         if header.at == THERE:
+            begin = time.monotonic()
             found["seconds"] = torch.tensor([self._train()], dtype=torch.float64)
+            found["trained"] = torch.tensor([time.monotonic() - begin], dtype=torch.float64)
         elif header.at == BACK:
             size = min(header.micro, MAX_BYTES)
             found["data"] = torch.randint(0, 256, (size,), dtype=torch.uint8)
@@ -126,19 +142,26 @@ class Prober:
         )  # fmt: skip
 
     def _train(self) -> float:
-        """One step of the test network; seconds, the emulated slowness included."""
-        if self._runner is None or self._network is None:
+        """Seconds of one step of the test network, the emulated slowness included."""
+        runner, network = self._runner, self._network
+        if runner is None or network is None:
             return 0.0
-        begin = time.monotonic()
-        segment = self._network.segment
-        inputs = {n: example(v, self._network.samples) for n, v in segment.inputs.items()}
-        outputs = self._runner.forward(inputs, training=True)
+        begin, steps = time.monotonic(), 0
+        while steps == 0 or (time.monotonic() - begin < TRAINED_S and steps < MOST_STEPS):
+            due = time.monotonic() + network.pace_s * self.load()
+            self._step(runner, network, network.samples)
+            if network.pace_s:
+                sleep_until(due)
+            steps += 1
+        return (time.monotonic() - begin) / steps
+
+    @staticmethod
+    def _step(runner: Runner, network: msg.TestNetwork, samples: int) -> None:
+        inputs = {n: example(v, samples) for n, v in network.segment.inputs.items()}
+        outputs = runner.forward(inputs, training=True)
         torch.autograd.backward([sum((o.sum() for o in outputs.values()), torch.zeros(()))])
-        for parameter in self._runner.parameters:
+        for parameter in runner.parameters:
             parameter.grad = None
-        if self._network.pace_s:
-            sleep_until(begin + self._network.pace_s * self.load())
-        return time.monotonic() - begin
 
     # --- who asks -----------------------------------------------------------------------------------
 
@@ -147,51 +170,61 @@ class Prober:
         threading.Thread(target=self._round, args=(command,), name="probes", daemon=True).start()
 
     def _round(self, command: msg.ProbeServers) -> None:
+        torch.set_num_threads(1)
         with self._asking:
-            for server, size in command.servers.items():
+            for server, exchange in command.servers.items():
                 begun = self._fabric.begun
                 if self._fabric.run != command.run:
                     return
-                found = self._probe(server, size, command)
+                found = self._probe(server, exchange, command.run)
                 if (
                     self._fabric.begun == begun and self._fabric.run
                 ):  # else a new plan has cut the probe short
                     self._report(found)
 
-    def _probe(self, server: str, size: int, command: msg.ProbeServers) -> msg.ServerProbed:
-        unreached = msg.ServerProbed(self._fabric.name, server, reached=False)
-        size = min(size, MAX_BYTES)
+    def _probe(self, server: str, exchange: msg.Exchange, run: str) -> msg.ServerProbed:
+        name = self._fabric.name
+        if server == name:
+            return msg.ServerProbed(name, name, True, self._train())
+        size = min(exchange.bytes, MAX_BYTES)
         data = {"data": torch.randint(0, 256, (size,), dtype=torch.uint8)}
         try:
-            trips = [self._exchange(server, PING, command, {}, 0)[0] for _ in range(2)]
-            up_s, answer = self._exchange(server, THERE, command, data, 0)
-            down_s, _ = self._exchange(server, BACK, command, {}, size)
-        except (WeftError, BadMessage):
-            return unreached
+            trips = [self._exchange(server, PING, run, exchange.ping_s)[0] for _ in range(2)]
+            up_s, answer = self._exchange(server, THERE, run, exchange.train_s, data)
+            down_s, _ = self._exchange(server, BACK, run, exchange.data_s, back=size)
+        except (WeftError, BadMessage) as error:
+            return msg.ServerProbed(name, server, reached=False, why=str(error))
         rtt = min(trips)
         seconds = float(answer["seconds"]) if "seconds" in answer else 0.0
+        trained = float(answer["trained"]) if "trained" in answer else seconds
         return msg.ServerProbed(
-            self._fabric.name, server, True, seconds,
-            size / max(up_s - rtt - seconds, 1e-6), size / max(down_s - rtt, 1e-6), rtt,
+            name, server, True, seconds,
+            size / max(up_s - rtt - trained, 1e-6), size / max(down_s - rtt, 1e-6), rtt,
         )  # fmt: skip
 
     def _exchange(
-        self, server: str, what: int, command: msg.ProbeServers, data: dict[str, Tensor], back: int
+        self,
+        server: str,
+        what: int,
+        run: str,
+        limit_s: float,
+        data: dict[str, Tensor] | None = None,
+        back: int = 0,
     ) -> tuple[float, dict[str, Tensor]]:
         """(seconds, answer) of one message there and back."""
         number = self._fabric.next_probe()
-        specs, payload = pack_tensors(data)
+        specs, payload = pack_tensors(data or {})
         begin = time.monotonic()
         self._fabric.send(
-            Header(command.run, 0, number, "probe", what, back, self._fabric.name, server,
+            Header(run, 0, number, "probe", what, back, self._fabric.name, server,
                    len(payload), specs), payload
         )  # fmt: skip
-        deadline = begin + command.seconds
+        deadline = begin + limit_s
         while True:
             try:
                 letter = self._answers.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
-                raise WeftError(f"{server} did not answer a probe") from None
+                raise WeftError(f"{server} {WORDS[what]} within {limit_s:.2g} s") from None
             if letter.header.step == number and letter.header.source == server:
                 sleep_until(letter.header.due)
                 return time.monotonic() - begin, unpack_tensors(letter.header, letter.payload)

@@ -154,7 +154,8 @@ class ProbeLink(Struct, frozen=True, tag="probe_link"):
 
 
 class TestNetwork(Struct, frozen=True, tag="test_network"):
-    """What a probed server trains: a network with random weights that costs as much as the real one."""
+    """What a probed server trains: a network with random weights that costs as much as the real one, or a
+    known share of it."""
 
     run: str
     segment: Segment
@@ -163,12 +164,22 @@ class TestNetwork(Struct, frozen=True, tag="test_network"):
     pace_s: float = 0.0  # emulated: seconds that a step of it shall take on an idle server
 
 
+class Exchange(Struct, frozen=True):
+    """How one server is probed: what crosses, and how long its answers may take before it counts as out of
+    reach."""
+
+    bytes: int  # sent there and back
+    ping_s: float = 1.0  # for an empty message there and back
+    train_s: float = 1.0  # for the data there, and a step of the test network
+    data_s: float = 1.0  # for the data back
+
+
 class ProbeServers(Struct, frozen=True, tag="probe_servers"):
-    """Probe these, one after the other, while you go on working; each is reported when it is known."""
+    """Probe these, one after the other, while you go on working; each is reported when it is known. Your own
+    name among them: train the test network yourself."""
 
     run: str
-    servers: dict[str, int]  # bytes to send there and back
-    seconds: float = 1.0  # for one exchange; past it a server is out of reach
+    servers: dict[str, Exchange]
 
 
 class Echo(Struct, frozen=True, tag="echo"):
@@ -300,6 +311,7 @@ class ServerProbed(Struct, frozen=True, tag="server_probed"):
     up_bytes_per_s: float = 0.0
     down_bytes_per_s: float = 0.0
     rtt_s: float = 0.0
+    why: str = ""  # it was not reached
 
 
 class Notice(Struct, frozen=True, tag="notice"):

@@ -73,6 +73,10 @@ class Costs:
         copies = 2 if self.train else 1
         return copies * (self._weights[last + 1] - self._weights[first]) <= limit * 1e6
 
+    def bytes_over(self, m: int) -> tuple[int, int]:
+        """What cut m sends there and, in training, its gradients back; coded."""
+        return self._there[m], self._back[m] if self.train else 0
+
     # The serial model: one thing at a time.
 
     def send(self, source: str, dest: str, count: int) -> float:

@@ -10,10 +10,12 @@ The client C, the uplink U, the worker W and the downlink D each do one thing at
 
 the steady state takes exactly  P = max(C, W, U, D, (C + W + U + D + RTT) / k)  per minibatch: nobody
 can be faster than the busiest of the four, and each minibatch takes one of k places for its whole way.
+Where the labels stay at home, a minibatch goes there and back twice: see home.py.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -22,7 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.codecs.registry import CodecName, coded_bytes
+from weft.plans.online import Labels
 from weft.plans.profile import DeviceTimes, Profile
+from weft.strategies.edgemove.home import HomeStages, LastAtHome, home_period, useful_at_home
 
 Floats = NDArray[np.float64]
 NEWTON = 3  # steps: then the period is exact to 0.01%
@@ -38,10 +42,23 @@ class SplitCosts:
     up_bytes: Floats  # activations
     down_bytes: Floats  # their gradients
     param_bytes: Floats  # of the client's layers
+    home: LastAtHome | None = (
+        None  # where the labels stay at home: the last layer is the client's too
+    )
 
     @property
     def layers(self) -> int:
         return len(self.client_s) - 1
+
+    @property
+    def most_cut(self) -> int:
+        """The most layers that the client may begin with: the worker keeps one."""
+        return self.layers - (1 if self.home is None else 2)
+
+    @property
+    def inner(self) -> slice:
+        """The cuts that leave both sides a layer."""
+        return slice(1, self.most_cut + 1)
 
     @property
     def alone_s(self) -> float:
@@ -51,8 +68,9 @@ class SplitCosts:
     @property
     def worker_bytes(self) -> Floats:
         """By cut: the weights that the worker holds."""
-        found: Floats = self.param_bytes[-1] - self.param_bytes
-        return found
+        end = self.layers if self.home is None else self.layers - 1
+        held: Floats = np.maximum(self.param_bytes[end] - self.param_bytes, 0.0)
+        return held
 
     def coded(self, codec: CodecName) -> SplitCosts:
         """The same network with activations and gradients in a codec (from float32)."""
@@ -61,9 +79,8 @@ class SplitCosts:
             for side in (self.up_bytes, self.down_bytes)
         )
         there[0] = self.up_bytes[0]  # samples are no activations
-        return SplitCosts(
-            self.forward_s, self.client_s, self.worker_s, there, back, self.param_bytes
-        )
+        home = None if self.home is None else self.home.coded(codec)
+        return dataclasses.replace(self, up_bytes=there, down_bytes=back, home=home)
 
 
 class Ways(NamedTuple):
@@ -73,6 +90,7 @@ class Ways(NamedTuple):
     up_bytes_per_s: Floats
     down_bytes_per_s: Floats
     rtt_s: Floats
+    shared: Floats = np.zeros(1)  # 1: both ways are one channel, such as a Wi-Fi's
 
 
 class Stages(NamedTuple):
@@ -84,8 +102,19 @@ class Stages(NamedTuple):
     down_s: Floats
     rtt_s: Floats
 
+    @property
+    def way_s(self) -> Floats:
+        """Seconds of one minibatch's whole way, nobody else on it."""
+        whole: Floats = np.sum(self, axis=0)
+        return whole
 
-def split_costs(profile: Profile, client: str, worker: str, batch: int) -> SplitCosts:
+
+AnyStages = Stages | HomeStages
+
+
+def split_costs(
+    profile: Profile, client: str, worker: str, batch: int, labels: Labels = "worker"
+) -> SplitCosts:
     """The costs of every cut between two devices of a profile."""
     mine, theirs = profile.devices[client], profile.devices[worker]
     layers = len(profile.layers)
@@ -100,21 +129,27 @@ def split_costs(profile: Profile, client: str, worker: str, batch: int) -> Split
             [batch * profile.gradient_bytes(m) for m in range(layers + 1)], dtype=float
         ),
         param_bytes=_prefix([layer.param_bytes for layer in profile.layers]),
+        home=LastAtHome.of(profile, client, worker, batch) if labels == "home" else None,
     )
 
 
-def stage_seconds(costs: SplitCosts, ways: Ways) -> Stages:
+def stage_seconds(costs: SplitCosts, ways: Ways) -> AnyStages:
     """Every way (rows) with every cut that leaves both sides a layer (columns: cut 1, 2, ...)."""
-    inner = slice(1, costs.layers)
-    slowdown, up, down, rtt = (np.atleast_1d(value)[:, None] for value in ways)
+    inner = costs.inner
+    slowdown, up, down, rtt, shared = (np.atleast_1d(value)[:, None] for value in ways)
     worker = costs.worker_s[inner] * slowdown
     client = np.broadcast_to(costs.client_s[inner], worker.shape)
+    up_s, down_s = costs.up_bytes[inner] / up, costs.down_bytes[inner] / down
+    if costs.home is not None:
+        return costs.home.stages(client, worker, slowdown, (up_s, down_s), (up, down, rtt, shared))
     rtts = np.broadcast_to(rtt, worker.shape)
-    return Stages(client, worker, costs.up_bytes[inner] / up, costs.down_bytes[inner] / down, rtts)
+    return Stages(client, worker, up_s + shared * down_s, (1 - shared) * down_s, rtts)
 
 
-def period(stages: Stages, in_flight: int | NDArray[np.int64]) -> Floats:
+def period(stages: AnyStages, in_flight: int | NDArray[np.int64]) -> Floats:
     """Steady-state seconds per minibatch; one count for all, or one for each."""
+    if isinstance(stages, HomeStages):
+        return home_period(stages, in_flight)
     client, worker, up, down, rtt = stages
     busiest = np.maximum(np.maximum(client, worker), np.maximum(up, down))
     found: Floats = np.maximum(busiest, (client + worker + up + down + rtt) / in_flight)
@@ -157,8 +192,10 @@ def _normal_below(x: Floats) -> Floats:
     return found
 
 
-def useful_in_flight(stages: Stages) -> NDArray[np.int64]:
+def useful_in_flight(stages: AnyStages) -> NDArray[np.int64]:
     """The fewest minibatches in flight that keep the busiest resource busy."""
+    if isinstance(stages, HomeStages):
+        return useful_at_home(stages)
     client, worker, up, down, rtt = stages
     busiest = np.maximum(np.maximum(client, worker), np.maximum(up, down))
     # A hair below: 2.0000000001 of rounding must not cost one more version of the weights.

@@ -11,24 +11,22 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple
 
-import msgspec
-import numpy as np
-
 from weft.codecs.registry import CODECS, CodecName
-from weft.errors import WeftError
 from weft.plans import options
 from weft.plans.plan import Plan
 from weft.plans.strategy import strategy
 from weft.plans.task import Task
+from weft.program.memory import fits
 from weft.strategies.common.costs import Costs
 from weft.strategies.common.stages import layer_plan
-from weft.strategies.edgemove.model import period, useful_in_flight
+from weft.strategies.edgemove.model import period
 from weft.strategies.edgemove.strategy import (
     IN_FLIGHT,
     LIVE,
     ONLINE,
+    cuts_of,
     cuttable,
-    edgemove,
+    fits_split,
     fleet_stages,
     split_plan,
     workers,
@@ -59,27 +57,10 @@ class Found(NamedTuple):
     **ONLINE,
 )
 def edgemove_plus(task: Task) -> Plan:
-    """By the period of the pipeline, and never slower than edgemove with the same codec."""
-    plan = by_period(task)
-    if task.options.get("labels") != "home":
-        return plan
-    try:
-        faithful = edgemove(
-            dataclasses.replace(task, options={**task.options, "codec": plan.codec})
-        )
-    except WeftError:
-        return plan  # this fleet has no edge server
-    # The period knows nothing of a last layer that stays at home with its labels.
-    if task.price(faithful) < task.price(plan) * (1 - 1e-9):
-        return msgspec.structs.replace(faithful, strategy="edgemove+")
-    return plan
-
-
-def by_period(task: Task) -> Plan:
     """The plan whose server, cut, count in flight and codec have the shortest period."""
     choose = options.choice(task, "codecs", ("none", "all"), "none") == "all"
     codecs: tuple[CodecName, ...] = tuple(CODECS) if choose else (options.codec(task),)
-    cuttable(task, "edgemove+")
+    cuttable(task, "edgemove+", may_stay_alone=True)
     best: Found | None = None
     for codec in codecs:
         coded = dataclasses.replace(task, options={**task.options, "codec": codec})
@@ -88,10 +69,11 @@ def by_period(task: Task) -> Plan:
         if found is not None and (best is None or found.seconds < best.seconds):
             best = found
     alone_s = Costs(task).total(task.source)
-    if best is None or best.seconds >= alone_s:
-        decisions = {"worker": None, "cut": len(task.profile.layers), "in_flight": 1}
-        whole = [task.source] * len(task.profile.layers)
-        return layer_plan(task, "edgemove+", whole, decisions={**decisions, "model_s": alone_s})
+    decisions = {"worker": None, "cut": len(task.profile.layers), "in_flight": 1}
+    whole = [task.source] * len(task.profile.layers)
+    alone = layer_plan(task, "edgemove+", whole, decisions={**decisions, "model_s": alone_s})
+    if best is None or (best.seconds >= alone_s and fits(alone)):
+        return alone
     coded = dataclasses.replace(task, options={**task.options, "codec": best.codec})
     plan = split_plan(coded, "edgemove+", Costs(coded), best.worker, best.cut, best.in_flight)
     return plan.deciding(codec=best.codec)
@@ -101,19 +83,20 @@ def best_split(task: Task, codec: CodecName) -> Found | None:
     """The best of all servers, cuts and counts that fit into memory."""
     costs = Costs(task)
     fixed = options.integer(task, "in_flight", 0)
-    best: Found | None = None
+    found = []
     for worker in workers(task, "edgemove+", keep=lambda tier: True):
         stages = fleet_stages(task, costs, worker)
-        useful = np.clip(useful_in_flight(stages), 1, MOST_IN_FLIGHT)
-        counts = np.full_like(useful, fixed) if fixed else useful
-        periods = period(stages, counts)
-        for cut in range(1, costs.layers):
-            if not (
-                costs.fits(task.source, 0, cut - 1) and costs.fits(worker, cut, costs.layers - 1)
-            ):
-                continue
-            index = cut - 1
-            found = Found(float(periods[index]), int(counts[index]), worker, cut, codec)
-            if best is None or found[:2] < best[:2]:
-                best = found
-    return best
+        for count in [fixed] if fixed else range(1, MOST_IN_FLIGHT + 1):
+            periods = period(stages, count)
+            found += [
+                Found(float(periods[cut - 1]), count, worker, cut, codec)
+                for cut in cuts_of(task, costs)
+            ]
+    found.sort(key=lambda choice: (_rounded(choice.seconds), choice.in_flight))
+    fitting = (c for c in found if fits_split(task, costs, c.worker, c.cut, c.in_flight))
+    return next(fitting, None)
+
+
+def _rounded(seconds: float) -> float:
+    """A hair of rounding must not cost one more version of the weights."""
+    return float(f"{seconds:.9g}")

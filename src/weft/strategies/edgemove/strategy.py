@@ -6,7 +6,9 @@
 
 The client keeps the data and the first layers, the worker the others; two minibatches are in flight
 (`--set in_flight=N`), so the client's gradients are one update old and it stashes its weights.
-`model_s` is the pipeline's exact period; see model.py.
+`model_s` is the pipeline's exact period; see model.py, and home.py for `labels=home`.
+
+The papers' schemes know nothing of memory. Where their choice does not fit, the nearest that fits is taken.
 """
 
 from __future__ import annotations
@@ -17,15 +19,18 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.errors import InputError
 from weft.plans import options
 from weft.plans.plan import Plan
 from weft.plans.strategy import strategy
 from weft.plans.task import Task
+from weft.program.memory import fits
 from weft.strategies.common.costs import Costs
 from weft.strategies.common.stages import fastest, layer_plan
-from weft.strategies.edgemove.model import Stages, approximate_cut, middling, period
+from weft.strategies.edgemove.home import HomeStages
+from weft.strategies.edgemove.model import AnyStages, Stages, approximate_cut, middling, period
 
 IN_FLIGHT = {
     "in_flight": "minibatches in flight; the client's gradients are one fewer updates old",
@@ -50,14 +55,25 @@ ONLINE: dict[str, Any] = {"needs": frozenset({"tiers"}), "exact": False, "refuse
 )
 def edgemove(task: Task) -> Plan:
     costs = cuttable(task, "edgemove")
-    worker = min(
+    count = options.in_flight(task, TWO)
+    by_score = sorted(
         workers(task, "edgemove"),
         key=lambda name: costs.total(name) + network_s(task, costs, name),
     )
-    cut = approximate_cut(
-        costs.layers, costs.total(task.source), costs.total(worker), network_s(task, costs, worker)
-    )
-    return split_plan(task, "edgemove", costs, worker, cut, options.in_flight(task, TWO))
+
+    def first_cut(worker: str) -> int:
+        alone_s, there_s = costs.total(task.source), costs.total(worker)
+        cut = approximate_cut(costs.layers, alone_s, there_s, network_s(task, costs, worker))
+        return min(cut, most_cut(task, costs))
+
+    for worker in by_score:
+        wanted = first_cut(worker)
+        by_distance = sorted(cuts_of(task, costs), key=lambda cut: abs(cut - wanted))
+        for cut in by_distance:
+            if fits_split(task, costs, worker, cut, count):
+                return split_plan(task, "edgemove", costs, worker, cut, count)
+    worker = by_score[0]  # nothing fits: the check that follows says who lacks how much
+    return split_plan(task, "edgemove", costs, worker, first_cut(worker), count)
 
 
 @strategy(
@@ -74,7 +90,8 @@ def device_cloud(task: Task) -> Plan:
     if worker == task.source:
         raise not_alone(task, "device-cloud", "cloud")
     count = options.in_flight(task, TWO)
-    cut = int(period(fleet_stages(task, costs, worker), count).argmin()) + 1
+    periods = period(fleet_stages(task, costs, worker), count)
+    cut = best_that_fits(task, costs, worker, count, periods)
     return split_plan(task, "device-cloud", costs, worker, cut, count)
 
 
@@ -90,17 +107,30 @@ def pipedream_e(task: Task) -> Plan:
     costs = cuttable(task, "pipedream-e")
     seed = options.integer(task, "seed", 1)
     worker = random.Random(seed).choice(workers(task, "pipedream-e"))
-    stages = fleet_stages(task, costs, worker)
-    cut = int(np.maximum(stages.client_s, stages.worker_s).argmin()) + 1
-    return split_plan(task, "pipedream-e", costs, worker, cut, options.in_flight(task, TWO))
+    count = options.in_flight(task, TWO)
+    last = last_at_home(task, costs)
+    computing = [
+        max(
+            costs.compute(task.source, 0, cut - 1) + last,
+            costs.compute(worker, cut, most_cut(task, costs)),
+        )
+        for cut in cuts_of(task, costs)
+    ]
+    cut = best_that_fits(task, costs, worker, count, np.array(computing))
+    return split_plan(task, "pipedream-e", costs, worker, cut, count)
 
 
-def cuttable(task: Task, name: str) -> Costs:
+def cuttable(task: Task, name: str, may_stay_alone: bool = False) -> Costs:
     """The task's prices, where there is something to cut."""
     if len(task.profile.layers) < 2:
         raise InputError(
             f"strategy {name} cuts the network once; {task.profile.model} has only one layer: "
             "use all-device"
+        )
+    if at_home(task) and len(task.profile.layers) < 3 and not may_stay_alone:
+        raise InputError(
+            f"strategy {name} with labels=home gives a server the layers between the first and the last; "
+            f"{task.profile.model} has only two: use all-device, or labels=worker"
         )
     # Both are read again where they act; a wrong one must not wait for that.
     options.choice(task, "labels", LABELS, LABELS[0])
@@ -132,10 +162,33 @@ def not_alone(task: Task, name: str, tier: str) -> InputError:
     )
 
 
-def fleet_stages(task: Task, costs: Costs, worker: str) -> Stages:
+def at_home(task: Task) -> bool:
+    """Whether the labels, and so the last layer, stay with the client."""
+    return options.choice(task, "labels", LABELS, LABELS[0]) == "home"
+
+
+def most_cut(task: Task, costs: Costs) -> int:
+    """The most layers that the client may begin with: the worker keeps one. It is also the worker's last
+    layer."""
+    return costs.layers - (2 if at_home(task) else 1)
+
+
+def cuts_of(task: Task, costs: Costs) -> range:
+    """The cuts that leave both sides a layer."""
+    return range(1, most_cut(task, costs) + 1)
+
+
+def last_at_home(task: Task, costs: Costs) -> float:
+    """The client's seconds for the last layer, where that stays at home."""
+    return costs.compute(task.source, costs.layers - 1, costs.layers - 1) if at_home(task) else 0.0
+
+
+def fleet_stages(task: Task, costs: Costs, worker: str) -> AnyStages:
     """Every cut between the source and one worker. Uplink and downlink may share a channel, so the
     busiest channel stands for both, and all other time on the way counts as propagation."""
-    cuts = range(1, costs.layers)
+    cuts = cuts_of(task, costs)
+    if at_home(task):
+        return home_stages(task, costs, worker)
     client = np.array([costs.compute(task.source, 0, m - 1) for m in cuts])
     theirs = np.array([costs.compute(worker, m, costs.layers - 1) for m in cuts])
     load = np.array([costs.load(m, task.source, worker) for m in cuts])
@@ -143,11 +196,50 @@ def fleet_stages(task: Task, costs: Costs, worker: str) -> Stages:
     return Stages(client, theirs, load, np.zeros_like(load), np.maximum(way - load, 0.0))
 
 
+def home_stages(task: Task, costs: Costs, worker: str) -> HomeStages:
+    """The same where the last layer stays at home: every minibatch goes there and back twice."""
+    source, last, times = task.source, costs.layers - 1, task.profile.devices[worker]
+    outputs, output_gradients = costs.bytes_over(last)
+    slopes = costs.slopes(source, worker).values()
+    up, down = task.fleet.path_latency(source, worker), task.fleet.path_latency(worker, source)
+    rows = []
+    for cut in cuts_of(task, costs):
+        activations, gradients = costs.bytes_over(cut)
+        there, back = activations + output_gradients, gradients + outputs
+        forward = times.forward(cut, last - 1, task.batch)
+        rows.append((
+            costs.compute(source, 0, cut - 1), costs.compute(source, last, last), forward,
+            costs.compute(worker, cut, last - 1) - forward,
+            costs.send(source, worker, activations) - up, costs.send(worker, source, outputs) - down,
+            costs.send(source, worker, output_gradients) - up,
+            costs.send(worker, source, gradients) - down, up + down,
+            max((there * a + back * b for a, b in slopes), default=0.0),
+        ))  # fmt: skip
+    return HomeStages(*np.array(rows, dtype=float).reshape(-1, 10).T)
+
+
+def fits_split(task: Task, costs: Costs, worker: str, cut: int, in_flight: int) -> bool:
+    """Whether both sides have the memory: weights and their older versions, activations, messages."""
+    limits = (task.fleet.device(name).memory_mb for name in (task.source, worker))
+    if all(limit is None for limit in limits):
+        return True
+    return fits(split_plan(task, "any", costs, worker, cut, in_flight))
+
+
+def best_that_fits(
+    task: Task, costs: Costs, worker: str, in_flight: int, seconds: NDArray[np.float64]
+) -> int:
+    """The cut with the fewest seconds that fits; where none does, the one with the fewest."""
+    by_seconds = [int(index) + 1 for index in np.argsort(seconds, kind="stable")]
+    fitting = (cut for cut in by_seconds if fits_split(task, costs, worker, cut, in_flight))
+    return next(fitting, by_seconds[0])
+
+
 def network_s(task: Task, costs: Costs, worker: str) -> float:
     """The probe's RTT: propagation both ways, and transmission over a middling cut."""
     fleet = task.fleet
     rtt = fleet.path_latency(task.source, worker) + fleet.path_latency(worker, task.source)
-    ways = [costs.cross(m, task.source, worker) for m in range(1, costs.layers)]
+    ways = [costs.cross(m, task.source, worker) for m in cuts_of(task, costs)]
     return rtt + middling(np.maximum(np.array(ways) - rtt, 0.0))
 
 
@@ -156,7 +248,7 @@ def split_plan(task: Task, name: str, costs: Costs, worker: str, cut: int, in_fl
     seconds = float(period(fleet_stages(task, costs, worker), in_flight)[cut - 1])
     last = costs.layers - 1
     owners = [task.source] * cut + [worker] * (costs.layers - cut)
-    if options.choice(task, "labels", LABELS, LABELS[0]) == "home" and cut < last:
+    if at_home(task):
         owners[last] = task.source
     return msgspec.structs.replace(
         layer_plan(task, name, owners),

@@ -137,7 +137,10 @@ def test_a_lost_worker_is_replaced_and_with_nobody_left_the_client_goes_on_alone
     nobody = policy.decide(look(Setting("b", 4, 2), lost=True))
     assert nobody is not None
     assert nobody.setting == ALONE
-    assert policy.decide(look(ALONE)) is None
+    still = policy.decide(look(ALONE))
+    assert still is not None
+    assert still.setting == ALONE
+    assert "out of reach" in still.why or "no server is in reach" in still.why
     back = policy.decide(look(ALONE, server("c")))
     assert back is not None
     assert back.setting.worker == "c"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import msgspec
@@ -132,8 +133,26 @@ def test_with_nobody_worth_it_the_client_trains_alone(
     costs: SplitCosts, server: MakeServer, look: MakeLook
 ) -> None:
     policy = EdgeMovePlus(costs)
-    assert policy.decide(look(ALONE, step=0)) is None
-    assert policy.decide(look(ALONE, server("slow", 50.0, 0.01, 5.0))) is None
+    nobody = policy.decide(look(ALONE, step=0))
+    slow = policy.decide(look(ALONE, server("slow", 50.0, 0.01, 5.0)))
+    assert nobody is not None
+    assert slow is not None
+    assert nobody.setting == slow.setting == ALONE
+    assert nobody.why == "no server is in reach"
+    assert slow.why == "no server is faster than the client alone"
     lost = EdgeMovePlus(costs).decide(look(Setting("a", 3, 2), lost=True))
     assert lost is not None
     assert lost.setting == ALONE
+
+
+def test_at_the_start_weights_that_lie_with_a_server_already_need_not_be_moved(
+    costs: SplitCosts, server: MakeServer, look: MakeLook
+) -> None:
+    """The weights of a new worker take a good part of the time that a choice holds."""
+    heavy = dataclasses.replace(costs, param_bytes=costs.param_bytes * 100)
+    a, b = server("a", 1.3, 40, 0.01), server("b", 1.0, 40, 0.01)
+    assert start(EdgeMovePlus(heavy, in_flight=1), look, a, b).worker == "b"
+    placed = look(ALONE, a, b, step=0, placed=Setting("a", 3, 1))
+    decision = EdgeMovePlus(heavy, in_flight=1).decide(placed)
+    assert decision is not None
+    assert decision.setting.worker == "a"

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
+import msgspec
 import numpy as np
 
-from weft.plans.online import Decision, Seen, Server, Setting
-from weft.strategies.edgemove.model import SplitCosts, Ways, period, stage_seconds
+from weft.codecs.registry import CodecName
+from weft.plans.online import Decision, Fits, Seen, Server, Setting, always_fits
+from weft.strategies.edgemove.model import Floats, SplitCosts, Ways, period, stage_seconds
 
 IN_FLIGHT = 2  # PipeDream's count for two stages; all get the same
 PROFILED = 140  # minibatches that every layer runs on both sides in a layer-by-layer profile
+NO_ROOM = "no cut leaves both sides a layer and fits into the memory of client and server"
 NEARBY = 0.5  # of the servers in reach, by round trip
 
 
 def ways_of(servers: Iterable[Server]) -> Ways:
     """Several servers' numbers side by side."""
-    rows = [(s.slowdown, s.up_bytes_per_s, s.down_bytes_per_s, s.rtt_s) for s in servers]
+    rows = [(s.slowdown, s.up_bytes_per_s, s.down_bytes_per_s, s.rtt_s, s.shared) for s in servers]
     return Ways(*np.array(rows, dtype=float).T)
 
 
@@ -35,46 +39,68 @@ class OnDevice:
         return None
 
 
-class DeviceCloud:
+class Chosen:
+    """What the policies with one count and one codec for the whole run have in common."""
+
+    def __init__(
+        self,
+        costs: SplitCosts,
+        every: int,
+        in_flight: int = IN_FLIGHT,
+        codec: CodecName = "none",
+        fits: Fits = always_fits,
+    ) -> None:
+        self.costs, self.every, self.in_flight = costs.coded(codec), every, in_flight
+        self.codec, self.fits = codec, fits
+
+    def setting(self, worker: str | None, cut: int) -> Setting:
+        return Setting(worker, cut, self.in_flight, self.codec)
+
+    def best_cut(self, worker: str, seconds: Floats) -> int | None:
+        """The cut with the fewest seconds (of cut 1, 2, ...) that both sides have the memory for."""
+        by_seconds = (int(index) + 1 for index in np.argsort(seconds, kind="stable"))
+        return next((cut for cut in by_seconds if self.fits(self.setting(worker, cut))), None)
+
+
+class DeviceCloud(Chosen):
     """One cloud machine for the whole run. It profiles once, and cuts again when the data rates
     have changed so much that another cut is better; it does not see how busy anybody is."""
 
     def __init__(
-        self, costs: SplitCosts, every: int = 50, in_flight: int = IN_FLIGHT, gain: float = 0.05
+        self, costs: SplitCosts, every: int = 50, gain: float = 0.05, **given: Any
     ) -> None:
-        self.costs, self.every, self.in_flight, self.gain = costs, every, in_flight, gain
+        super().__init__(costs, every, **given)
+        self.gain = gain
         self._profiled: Server | None = None
 
     def decide(self, seen: Seen) -> Decision | None:
         cloud = next((s for s in seen.servers if s.tier == "cloud"), None)
         if cloud is None:
-            return alone(seen, self.costs, "the cloud is out of reach")
+            return alone(self.costs, "the cloud is out of reach")
         if self._profiled is None:
             self._profiled = cloud
-        known = Server(
-            cloud.name, self._profiled.slowdown, cloud.up_bytes_per_s, cloud.down_bytes_per_s,
-            self._profiled.rtt_s, "cloud",
-        )  # fmt: skip
+        known = msgspec.structs.replace(
+            cloud, slowdown=self._profiled.slowdown, rtt_s=self._profiled.rtt_s
+        )
         periods = period(stage_seconds(self.costs, ways_of([known])), self.in_flight)[0]
-        best = int(periods.argmin()) + 1
+        best = self.best_cut(cloud.name, periods)
+        if best is None:
+            return alone(self.costs, NO_ROOM)
         now = seen.setting
         if now.worker == cloud.name:
             if periods[best - 1] > (1 - self.gain) * periods[now.cut - 1]:
                 return None
-            return Decision(Setting(cloud.name, best, self.in_flight), "the data rates changed")
-        best_cut = Setting(cloud.name, best, self.in_flight)
-        return Decision(best_cut, "the best cut for the cloud", profile=True)
+            return Decision(self.setting(cloud.name, best), "the data rates changed")
+        return Decision(self.setting(cloud.name, best), "the best cut for the cloud", profile=True)
 
 
-class PipeDreamE:
+class PipeDreamE(Chosen):
     """A random server nearby, kept as long as it is in reach; the cut balances computing and ignores
     links. Nearby are those that answer a ping sooner than half of the others do. Every choice is
     preceded by a layer-by-layer profile, for which training stops."""
 
-    def __init__(
-        self, costs: SplitCosts, every: int = 500, seed: int = 0, in_flight: int = IN_FLIGHT
-    ) -> None:
-        self.costs, self.every, self.in_flight = costs, every, in_flight
+    def __init__(self, costs: SplitCosts, every: int = 500, seed: int = 0, **given: Any) -> None:
+        super().__init__(costs, every, **given)
         self._random = np.random.default_rng([seed, 11])
 
     def decide(self, seen: Seen) -> Decision | None:
@@ -82,18 +108,25 @@ class PipeDreamE:
             return None
         near = [server for server in seen.probed or seen.servers if server.tier == "edge"]
         if not near:
-            return alone(seen, self.costs, "no server is in reach")
+            return alone(self.costs, "no server is in reach")
         near = sorted(near, key=lambda server: server.rtt_s)[: math.ceil(len(near) * NEARBY)]
         chosen = near[int(self._random.integers(len(near)))]
-        inner = slice(1, self.costs.layers)
-        worker = self.costs.worker_s[inner] * chosen.slowdown
-        cut = int(np.maximum(self.costs.client_s[inner], worker).argmin()) + 1
+        cut = self.best_cut(chosen.name, self.computing(chosen.slowdown))
+        if cut is None:
+            return alone(self.costs, NO_ROOM)
         why = "the worker is lost" if seen.lost else "a server at random"
-        return Decision(Setting(chosen.name, cut, self.in_flight), why, profile=True)
+        return Decision(self.setting(chosen.name, cut), why, profile=True)
+
+    def computing(self, slowdown: float) -> Floats:
+        """By cut, the seconds of whoever computes longer."""
+        inner, home = self.costs.inner, self.costs.home
+        mine, theirs = self.costs.client_s[inner], self.costs.worker_s[inner]
+        if home is not None:
+            mine, theirs = mine + home.client_s, theirs - home.worker_s
+        longer: Floats = np.maximum(mine, theirs * slowdown)
+        return longer
 
 
-def alone(seen: Seen, costs: SplitCosts, why: str) -> Decision | None:
-    """The client goes on by itself; nothing to decide where it already does."""
-    if seen.setting.worker is None:
-        return None
+def alone(costs: SplitCosts, why: str) -> Decision:
+    """The client goes on by itself. Where it already does, this changes nothing and tells why."""
     return Decision(Setting(None, costs.layers), why)

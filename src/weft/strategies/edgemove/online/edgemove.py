@@ -11,13 +11,14 @@ changes to a better one a cycle later, when the answers are there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
-from weft.plans.online import Decision, Seen, Server, Setting
+from weft.plans.online import Decision, Seen, Server
 from weft.strategies.edgemove.model import SplitCosts, approximate_cut, middling
-from weft.strategies.edgemove.online.baselines import IN_FLIGHT, alone
+from weft.strategies.edgemove.online.baselines import NO_ROOM, Chosen, alone
 
 BETTER = 0.03  # a neighbouring cut must be so much faster
 DRIFT = 0.10  # a held cut is looked at again when its time leaves this band
@@ -26,8 +27,14 @@ DRIFT = 0.10  # a held cut is looked at again when its time leaves this band
 class CutSearch:
     """Algorithm 2 for one worker: asked once per cycle for the next cut."""
 
-    def __init__(self, cut: int, layers: int, random: np.random.Generator) -> None:
-        self.layers, self.random = layers, random
+    def __init__(
+        self,
+        cut: int,
+        most_cut: int,
+        random: np.random.Generator,
+        fits: Callable[[int], bool] = lambda cut: True,
+    ) -> None:
+        self.most_cut, self.random, self.fits = most_cut, random, fits
         self.best, self.best_s = cut, np.inf
         self.todo: list[int] = []  # directions not tried yet from the best cut
         self.armed = True
@@ -46,19 +53,17 @@ class CutSearch:
             self.best, self.best_s, self.todo = cut, seconds, [onward]
         while self.todo:
             neighbour = self.best + self.todo.pop(0)
-            if 1 <= neighbour <= self.layers - 1:
+            if 1 <= neighbour <= self.most_cut and self.fits(neighbour):
                 return neighbour
         self.armed = False
         return self.best
 
 
-class EdgeMove:
+class EdgeMove(Chosen):
     """The paper's policy: Algorithms 1 to 3."""
 
-    def __init__(
-        self, costs: SplitCosts, every: int = 500, seed: int = 0, in_flight: int = IN_FLIGHT
-    ) -> None:
-        self.costs, self.every, self.in_flight = costs, every, in_flight
+    def __init__(self, costs: SplitCosts, every: int = 500, seed: int = 0, **given: Any) -> None:
+        super().__init__(costs, every, **given)
         self._random = np.random.default_rng([seed, 12])
         self._search: CutSearch | None = None
         self._worst_s = 0.0  # t_wst; 0: the next cycle sets it
@@ -70,12 +75,12 @@ class EdgeMove:
             why = "the worker is lost" if seen.lost else "the fastest in the probe"
             reach = {server.name for server in seen.servers}
             probed = [server for server in seen.probed if server.name in reach]
-            return self._change(seen, probed or seen.servers, why)
+            return self._change(probed or seen.servers, why)
         if self._probing and seen.probed:
             self._probing = False
             best = self._fastest(seen.probed)
             if best is not None and best.name != worker:
-                return self._change(seen, seen.probed, "another server is faster")
+                return self._change(seen.probed, "another server is faster")
             self._worst_s = seen.period_s
         slower = self._worst_s > 0 and seen.period_s > self._worst_s
         self._worst_s = self._worst_s or seen.period_s
@@ -85,30 +90,47 @@ class EdgeMove:
     def _adapt_cut(self, seen: Seen) -> Decision | None:
         now = seen.setting
         if self._search is None:
-            self._search = CutSearch(now.cut, self.costs.layers, self._random)
+            self._search = self._search_from(str(now.worker), now.cut)
         cut = self._search.next(now.cut, seen.period_s)
         if cut == now.cut and not self._probing:
             return None
         why = "the cycle was the slowest so far" if cut == now.cut else "a neighbouring cut"
-        return Decision(Setting(now.worker, cut, self.in_flight), why, probe=self._probing)
+        return Decision(self.setting(now.worker, cut), why, probe=self._probing)
 
-    def _change(self, seen: Seen, servers: Sequence[Server], why: str) -> Decision | None:
-        chosen = self._fastest(servers)
+    def _search_from(self, worker: str, cut: int) -> CutSearch:
+        def fits(tried: int) -> bool:
+            return self.fits(self.setting(worker, tried))
+
+        return CutSearch(cut, self.costs.most_cut, self._random, fits)
+
+    def _change(self, servers: Sequence[Server], why: str) -> Decision:
         self._probing, self._worst_s = False, 0.0
-        if chosen is None:
-            return alone(seen, self.costs, "no server is in reach")
+        by_score = self._by_score(servers)
+        for chosen in by_score:
+            wanted = self._first_cut(chosen)
+            # The paper knows nothing of memory: the nearest cut that fits.
+            distance = np.abs(np.arange(1, self.costs.most_cut + 1) - wanted).astype(float)
+            cut = self.best_cut(chosen.name, distance)
+            if cut is not None:
+                self._search = self._search_from(chosen.name, cut)
+                return Decision(self.setting(chosen.name, cut), why)
+        return alone(self.costs, NO_ROOM if by_score else "no server is in reach")
+
+    def _first_cut(self, server: Server) -> int:
+        """Algorithm 1."""
         cut = approximate_cut(
             self.costs.layers,
             self.costs.alone_s,
-            float(self.costs.worker_s[0]) * chosen.slowdown,
-            self._network_s(chosen),
+            float(self.costs.worker_s[0]) * server.slowdown,
+            self._network_s(server),
         )
-        self._search = CutSearch(cut, self.costs.layers, self._random)
-        return Decision(Setting(chosen.name, cut, self.in_flight), why)
+        return min(cut, self.costs.most_cut)
+
+    def _by_score(self, servers: Sequence[Server]) -> list[Server]:
+        return sorted((s for s in servers if s.tier == "edge"), key=self._score)
 
     def _fastest(self, servers: Sequence[Server]) -> Server | None:
-        near = [server for server in servers if server.tier == "edge"]
-        return min(near, key=self._score, default=None)
+        return next(iter(self._by_score(servers)), None)
 
     def _score(self, server: Server) -> float:
         """Seconds of the test network there, with the way there and back."""
@@ -117,7 +139,7 @@ class EdgeMove:
     def _network_s(self, server: Server) -> float:
         """RTT per iteration: propagation, and transmission over a middling cut, since the cut is not
         known yet and the test network must not tell."""
-        inner = slice(1, self.costs.layers)
+        inner = self.costs.inner
         up, down = (
             middling(sizes[inner]) for sizes in (self.costs.up_bytes, self.costs.down_bytes)
         )

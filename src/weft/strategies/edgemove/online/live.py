@@ -9,13 +9,17 @@ where they have ten thousands, and a layer-by-layer profile is shortened alike.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, cast, get_args
 
 from weft.codecs.registry import CODECS, CodecName
 from weft.errors import InputError
 from weft.fleet.fleet import Tier
-from weft.plans.online import Labels, Online, OnlineRequest, Policy
+from weft.plans.online import Labels, Online, OnlineRequest, Policy, Setting
+from weft.plans.plan import Plan
+from weft.plans.split import plan_for
+from weft.program.memory import fits
 from weft.strategies.edgemove.model import SplitCosts, split_costs
 from weft.strategies.edgemove.online.baselines import PROFILED, DeviceCloud, PipeDreamE
 from weft.strategies.edgemove.online.edgemove import EdgeMove
@@ -29,21 +33,21 @@ def edgemove(request: OnlineRequest) -> Online:
     """The policy of `edgemove` for a live run."""
 
     def policy(costs: SplitCosts, given: dict[str, Any]) -> Policy:
-        return EdgeMove(costs, seed=request.seed, **given)
+        return EdgeMove(costs, seed=request.seed, codec=request.plan.codec, **given)
 
-    return _online(request, policy)
+    return _online(request, policy, ("edge",))
 
 
 def edgemove_plus(request: OnlineRequest) -> Online:
-    """The policy of `edgemove+` for a live run."""
-    codecs: tuple[CodecName, ...] = ("none",)
+    """The policy of `edgemove+` for a live run: as its planner, it may use every machine in reach."""
+    codecs: tuple[CodecName, ...] = (request.plan.codec,)
     if request.options.get("codecs") == "all":
         codecs = tuple(CODECS)
 
     def policy(costs: SplitCosts, given: dict[str, Any]) -> Policy:
         return EdgeMovePlus(costs, codecs=codecs, **given)
 
-    return _online(request, policy)
+    return _online(request, policy, get_args(Tier))
 
 
 def pipedream_e(request: OnlineRequest) -> Online:
@@ -51,35 +55,38 @@ def pipedream_e(request: OnlineRequest) -> Online:
     seed = int(str(request.options.get("seed", request.seed)))
 
     def policy(costs: SplitCosts, given: dict[str, Any]) -> Policy:
-        return PipeDreamE(costs, seed=seed, **given)
+        return PipeDreamE(costs, seed=seed, codec=request.plan.codec, **given)
 
-    return _online(request, policy)
+    return _online(request, policy, ("edge",))
 
 
 def device_cloud(request: OnlineRequest) -> Online:
     """The policy of `device-cloud` for a live run."""
 
     def policy(costs: SplitCosts, given: dict[str, Any]) -> Policy:
-        return DeviceCloud(costs, **given)
+        return DeviceCloud(costs, codec=request.plan.codec, **given)
 
-    return _online(request, policy, tier="cloud")
+    return _online(request, policy, ("cloud",))
 
 
 def _online(
     request: OnlineRequest,
     make: Callable[[SplitCosts, dict[str, Any]], Policy],
-    tier: Tier = "edge",
+    tiers: tuple[Tier, ...],
 ) -> Online:
-    plan, scale = request.plan, request.scale
-    servers = [d.name for d in plan.fleet.devices if d.tier == tier and d.name != plan.source]
+    plan, scale, labels = request.plan, request.scale, _labels(request)
+    servers = [d.name for d in plan.fleet.devices if d.tier in tiers and d.name != plan.source]
     if not servers:
         raise InputError(
-            f"strategy {plan.strategy} needs a device of tier {tier!r} beside the source"
+            f"strategy {plan.strategy} needs a device of tier {' or '.join(map(repr, tiers))} "
+            "beside the source"
         )
-    costs = split_costs(plan.profile, plan.source, servers[0], plan.batch).coded(plan.codec)
+    costs = split_costs(plan.profile, plan.source, servers[0], plan.batch, labels)
     given: dict[str, Any] = {} if request.every is None else {"every": request.every}
     if "in_flight" in request.options:
         given["in_flight"] = int(str(request.options["in_flight"]))
+    if any(device.memory_mb is not None for device in plan.fleet.devices):
+        given["fits"] = functools.cache(functools.partial(_fits, plan, labels))
     policy = make(costs, given)
     if request.every is None:
         policy.every = min(policy.every, max(LEAST_LOOKED, round(policy.every * scale)))
@@ -89,9 +96,14 @@ def _online(
         policy,
         servers[0],
         standby=_standby(request),
-        labels=_labels(request),
+        labels=labels,
         profiled=max(1, round(PROFILED * scale)),
     )
+
+
+def _fits(plan: Plan, labels: Labels, setting: Setting) -> bool:
+    """Whether client and worker have the memory for a setting: the same count as a planner's."""
+    return fits(plan_for(setting, plan, labels=labels))
 
 
 def _labels(request: OnlineRequest) -> Labels:

@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.codecs.registry import CodecName
-from weft.plans.online import Decision, Seen, Server, Setting
+from weft.fleet.fleet import Tier
+from weft.plans.online import Decision, Fits, Seen, Server, Setting, always_fits
 from weft.strategies.edgemove.model import (
+    AnyStages,
     Floats,
     SplitCosts,
     Spread,
@@ -29,7 +31,7 @@ from weft.strategies.edgemove.model import (
     stage_seconds,
     useful_in_flight,
 )
-from weft.strategies.edgemove.online.baselines import alone, ways_of
+from weft.strategies.edgemove.online.baselines import NO_ROOM, alone, ways_of
 
 MOST_IN_FLIGHT = 4  # plain SGD takes no more iterations up to here
 # Minibatches that are remembered; a new measurement counts by how many are behind it. Links change
@@ -62,22 +64,26 @@ class EdgeMovePlus:
         codecs: Sequence[CodecName] = ("none",),
         spread: Spread = EVEN,
         idle: float = 0.0,
+        fits: Fits = always_fits,
+        tiers: Sequence[Tier] = get_args(Tier),
     ) -> None:
         self.costs, self.every, self.in_flight = costs, every, in_flight
-        self.spread, self.idle = spread, idle
+        self.spread, self.idle, self.fits, self.tiers = spread, idle, fits, tiers
         self._coded = {codec: costs.coded(codec) for codec in codecs}
         self._known: dict[str, Server] = {}  # means; `over` says how many minibatches are in them
 
     def decide(self, seen: Seen) -> Decision | None:
         near = self._means(seen)
         if not near:
-            return alone(seen, self.costs, "no server is in reach")
+            return alone(self.costs, "no server is in reach")
         now = seen.setting
-        best = max(
-            (self._best(near, codec, now) for codec in self._coded), key=lambda choice: choice.rate
-        )
+        choices = (self._best(near, codec, seen.placed or now) for codec in self._coded)
+        fitting = [choice for choice in choices if choice is not None]
+        if not fitting:
+            return alone(self.costs, NO_ROOM)
+        best = max(fitting, key=lambda choice: choice.rate)
         if best.rate * self.costs.alone_s <= 1:
-            return alone(seen, self.costs, "no server is faster than the client alone")
+            return alone(self.costs, "no server is faster than the client alone")
         if now.worker is None or seen.lost:
             why = "the worker is lost" if seen.lost else "the best choice at the start"
             return Decision(best.setting, why)
@@ -91,32 +97,54 @@ class EdgeMovePlus:
         moved = "server" if other else "cut or pipeline"
         return Decision(best.setting, f"another {moved}: {best.period_s * 1e3:.1f} ms expected")
 
-    def _best(self, near: Sequence[Server], codec: CodecName, now: Setting) -> Choice:
-        """The best server, cut and count for one codec."""
-        costs = self._coded[codec]
-        stages = stage_seconds(costs, ways_of(near))
-        if self.in_flight is None:
-            counts = np.clip(useful_in_flight(stages), 1, MOST_IN_FLIGHT)
-        else:
-            counts = np.full(stages.client_s.shape, self.in_flight)
-        periods = self._periods(stages, counts)
-        empty_s = np.sum(stages, axis=0)  # the pipeline runs empty and fills again: one whole way
+    def _best(self, near: Sequence[Server], codec: CodecName, placed: Setting) -> Choice | None:
+        """The best server, cut and count for one codec; the weights lie where `placed` says."""
+        stages = stage_seconds(self._coded[codec], ways_of(near))
+        # The pipeline runs empty and fills again: one whole way.
+        spent_s = stages.way_s + self._moving_s(near, placed)
         holds_s = np.minimum([server.stays_s for server in near], HOLDS_S)[:, None]
-        spent_s = empty_s + self._moving_s(near, now)
-        rates = np.maximum(holds_s - spent_s, 0.0) / (periods * np.maximum(holds_s, 1e-3))
-        row, column = divmod(int(rates.argmax()), rates.shape[1])
-        setting = Setting(near[row].name, column + 1, int(counts[row, column]), codec)
-        return Choice(float(rates[row, column]), float(periods[row, column]), setting)
+        share = np.maximum(holds_s - spent_s, 0.0) / np.maximum(holds_s, 1e-3)
+        useful = np.clip(useful_in_flight(stages), 1, MOST_IN_FLIGHT)
+        if self.in_flight is not None:
+            counts = [np.full(useful.shape, self.in_flight)]
+        elif self.fits is always_fits:
+            counts = [useful]
+        else:  # fewer in flight need fewer versions of weights and activations
+            counts = [np.minimum(useful, most) for most in range(1, MOST_IN_FLIGHT + 1)]
+        found = (self._first_that_fits(near, codec, stages, count, share) for count in counts)
+        fitting = [choice for choice in found if choice is not None]
+        return max(fitting, key=lambda choice: choice.rate, default=None)
 
-    def _moving_s(self, near: Sequence[Server], now: Setting) -> Floats:
+    def _first_that_fits(
+        self,
+        near: Sequence[Server],
+        codec: CodecName,
+        stages: AnyStages,
+        counts: NDArray[np.int64],
+        share: Floats,
+    ) -> Choice | None:
+        """The fastest server and cut that client and server have the memory for."""
+        if not counts.size:
+            return None  # no cut leaves both sides a layer
+        periods = self._periods(stages, counts)
+        rates = share / periods
+        order = [rates.argmax()] if self.fits is always_fits else np.argsort(-rates, axis=None)
+        for index in order:
+            row, column = divmod(int(index), rates.shape[1])
+            setting = Setting(near[row].name, column + 1, int(counts[row, column]), codec)
+            if self.fits(setting):
+                return Choice(float(rates[row, column]), float(periods[row, column]), setting)
+        return None
+
+    def _moving_s(self, near: Sequence[Server], placed: Setting) -> Floats:
         """Seconds in which weights move: a new worker gets its whole part, the old one what is new
         to it, and the client what comes back."""
-        inner = slice(1, self.costs.layers)
+        inner = self.costs.inner
         ways = ways_of(near)
         moved = np.tile(self.costs.worker_bytes[inner], (len(near), 1)) / ways[1][:, None]
         for row, server in enumerate(near):
-            if server.name == now.worker:
-                new = self.costs.param_bytes[now.cut] - self.costs.param_bytes[inner]
+            if server.name == placed.worker:
+                new = self.costs.param_bytes[placed.cut] - self.costs.param_bytes[inner]
                 moved[row] = np.where(
                     new > 0, new / server.up_bytes_per_s, -new / server.down_bytes_per_s
                 )
@@ -130,18 +158,17 @@ class EdgeMovePlus:
         stages = stage_seconds(self._coded[now.codec], ways_of([server]))
         return float(self._periods(stages, now.in_flight)[0, now.cut - 1])
 
-    def _periods(self, stages: Stages, in_flight: int | NDArray[np.int64]) -> Floats:
-        if not any(self.spread):
+    def _periods(self, stages: AnyStages, in_flight: int | NDArray[np.int64]) -> Floats:
+        if not any(self.spread) or not isinstance(stages, Stages):
             return period(stages, in_flight)
         return noisy_period(stages, in_flight, self.spread)
 
     def _means(self, seen: Seen) -> list[Server]:
-        """Every edge server in reach, as its latest measurements have it; one that was away starts
-        anew."""
+        """Every machine in reach, as its latest measurements have it; one that was away starts anew."""
         probed = {server.name: server for server in seen.probed}
         found: dict[str, Server] = {}
         for server in seen.servers:
-            if server.tier != "edge":
+            if server.tier not in self.tiers:
                 continue
             known = mean_of(self._known.get(server.name), server)
             probe = probed.get(server.name, server)
