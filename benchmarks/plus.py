@@ -6,8 +6,8 @@ Each draw has a network and a fleet, drawn as the loom draws them. All strategie
 priced by the simulator, on the same links and with the same codecs: none, unless the row says otherwise. A
 win or a loss is more than 1% of time. A rival that cannot plan for the fleet is left out. A draw that the
 strategy with the plus cannot plan for does not count; "refused" says how often a rival could. (jointdnn+ is
-the name of a baseline in HierTrain's paper. stitchnet+ and decoupled+ trade time for what is learned: their own
-benchmarks compare that.)
+the name of a baseline in HierTrain's paper. stitchnet+ and decoupled+ trade time for what is learned: their
+own benchmarks compare that.)
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ def _runs() -> list[tuple[str, Feature]]:
         for feature in matrix().features:
             working = [name for name in names if CELLS[name, feature] == WORKS]
             chosen += [(name, feature) for name in working[:1]]
-    return [*chosen, STANDS_BY]
+    # Who goes back after a death is also shown by who comes back after it.
+    return [*(cell for cell in chosen if cell != ("chain", STANDS_BY[1])), STANDS_BY]
 
 
 def _called(cell: object) -> str:
