@@ -129,7 +129,7 @@ def test_a_fleet_without_a_gateway_that_asks_is_refused(fleet: Fleet, reason: st
 
 
 def test_networks_without_rows_and_profiles_without_network_are_refused() -> None:
-    with pytest.raises(InputError, match="mlp has no convolution that can be cut by rows"):
+    with pytest.raises(InputError, match="mlp has no layer that can be cut by rows"):
         make_plan("coopai", task("mlp", behind_gateway(2)))
     bare = dataclasses.replace(task("lenet5", behind_gateway(2)), graph=None)
     with pytest.raises(InputError, match="coopai needs the network itself, not only a profile"):

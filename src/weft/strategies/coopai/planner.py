@@ -13,7 +13,7 @@ from weft.plans import options
 from weft.plans.plan import Plan
 from weft.plans.task import Task
 from weft.strategies.coopai.block_turns import even
-from weft.strategies.coopai.book import Book, Weights
+from weft.strategies.coopai.book import DEEP, Book, Weights
 from weft.strategies.coopai.clock import Candidate, RoundClock
 from weft.strategies.coopai.crew import Crew
 from weft.strategies.coopai.events import Channel, Latency, Load
@@ -33,6 +33,8 @@ ENDS = 0.12  # more rows at both ends
 NUMBERS = 2  # of devices that are looked at closely
 WAYS = 3  # of each that are priced
 POLISH = 400  # changes
+FEWEST = 60  # changes of a deep network
+BOOK = 60_000  # states x states x devices x layers that the search looks at, at most
 SLOW_POLISH = 100  # where only the simulator itself tells the price
 LARGE = 1 << 20
 MB = 1e6
@@ -45,8 +47,9 @@ class Planner:
         self.cell = cell_of(task, "coopai+")
         self.task = task_in_sequence(task, "coopai+")
         assert self.task.graph is not None
-        self.geometry = geometry_of(self.task.graph)
+        self.geometry = geometry_of(self.task.graph, gathers=True)
         check_rows(self.geometry)
+        self.paper = geometry_of(self.task.graph)
         self.overlap = options.choice(task, "overlap", ("on", "off"), "on") == "on"
         self.free = options.choice(task, "shares", ("free", "even"), "free") == "free"
         objective = options.choice(task, "objective", ("latency", "throughput"), "latency")
@@ -129,13 +132,13 @@ class Planner:
         if self.helps and not self.fixed:
             whole = Block((0, len(self.geometry.layers) - 1), "whole", (1,))
             yield Candidate(0, (whole,), (False,), self.in_flight, gateway=True)
-        printed = as_printed(self.geometry)
+        printed = as_printed(self.paper)
         for single in (False, True):
             splits = best_splits(printed, self.cell.speeds, len(self.cell.devices), single=single)
             possible = [
                 split
                 for split in splits
-                if self.fixed in (0, split.devices) and enough_rows(printed, split)
+                if split.devices == self.fixed or (not self.fixed and enough_rows(printed, split))
             ]
             for split in sorted(possible, key=lambda split: split.seconds)[:1]:
                 blocks = _even_blocks(self.geometry, split)
@@ -155,7 +158,10 @@ class Planner:
                 if (crew := Crew(k, gateway)).size > 1
                 and 1 / (1 / self.spent(crew).sum(axis=0)).sum() < seconds
             ]
-            first = {crew: self.even_seconds(crew) for crew in hopeful[::2]}  # every other
+            step = (
+                2 if len(self.geometry.layers) <= DEEP else 4
+            )  # every other, then beside the best
+            first = {crew: self.even_seconds(crew) for crew in hopeful[::step]}
             best = min(first, key=lambda crew: first[crew], default=Crew(0, gateway))
             beside = (Crew(best.devices - 1, gateway), Crew(best.devices + 1, gateway))
             found |= first | {crew: self.even_seconds(crew) for crew in beside if crew in hopeful}
@@ -184,6 +190,9 @@ class Planner:
     def tries(self) -> int:
         """Changes to try; a price takes as many times as long as there are frames."""
         most = POLISH if self.clocked else SLOW_POLISH
+        layers = len(self.geometry.layers)
+        if layers > DEEP:
+            most = max(most * DEEP // layers, min(FEWEST, most))
         return max(3 * most // self.task.batch, 1) if self.streams else most
 
     def changes(self) -> list[Change]:
@@ -214,7 +223,14 @@ class Planner:
             found.append(tuple(w * (d in chosen) for d, w in enumerate(even)))
         if crew.seat is not None:
             found.append(tuple(float(d == crew.seat) for d in range(k)))
-        return tuple(dict.fromkeys(found))
+        states = tuple(dict.fromkeys(found))
+        few = int(math.sqrt(BOOK / (k * len(self.geometry.layers))))
+        return states if len(states) <= few else self._spread(states, max(few, 2))
+
+    def _spread(self, states: tuple[Weights, ...], few: int) -> tuple[Weights, ...]:
+        """So many of them, from the first to the last: those of each kind."""
+        last = len(states) - 1
+        return tuple(states[round(n * last / (few - 1))] for n in range(few))
 
     def price(self, candidate: Candidate) -> float:
         if not self.clocked:
