@@ -134,8 +134,11 @@ def is_flatten(graph: Graph, node: Node) -> bool:
 
 
 def _is_dense(graph: Graph, node: Node) -> bool:
-    """Whether it is a fully connected layer on vectors."""
-    return operator_named(node.op).units == "dense" and len(graph.values[node.name].shape) == 2
+    """Whether it is a fully connected layer on vectors, one for each sample. PyTorch's attention has
+    tokens and samples in one dimension: a vector for each token."""
+    value = graph.values[node.name]
+    dense = operator_named(node.op).units == "dense"
+    return dense and len(value.shape) == 2 and value.batch_dim == 0
 
 
 def _nodes(graph: Graph, first: int, last: int) -> list[Node]:

@@ -56,7 +56,8 @@ class Opened:
 
 class Book:
     """`seconds`: of every layer on every device. `seat`: the gateway's place among the devices, where it
-    computes too; nothing travels between it and itself."""
+    computes too; nothing travels between it and itself. `air`: what a byte costs on the way to each device,
+    compared with a byte of the fastest link; where it is not given, all are the same."""
 
     def __init__(
         self,
@@ -64,10 +65,12 @@ class Book:
         states: Sequence[Weights],
         seconds: Floats,
         seat: int | None = None,
+        air: Sequence[float] = (),
     ) -> None:
         self.geometry = geometry
         self.seat = seat
-        self.air = np.array([FREE if d == seat else 1.0 for d in range(len(states[0]))])
+        costs = air or (1.0,) * len(states[0])
+        self.air = np.array([FREE if d == seat else cost for d, cost in enumerate(costs)])
         self.states = tuple(states)
         self.k = len(states[0])
         self.seconds = seconds

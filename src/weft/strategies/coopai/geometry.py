@@ -196,9 +196,11 @@ def _gathering(graph: Graph, layer: Layer, flops: dict[str, float]) -> RowLayer 
 
 def _dense_layer(graph: Graph, layer: Layer) -> DenseLayer | Uncut:
     dense = [node for node in layer.nodes if operator_named(node.op).units == "dense"]
-    if len(dense) != 1 or len(graph.values[dense[0].name].shape) != 2:
+    if len(dense) != 1:
         return Uncut(layer.forward_flops)
-    node = dense[0]
+    node, value = dense[0], graph.values[dense[0].name]
+    if len(value.shape) != 2 or value.batch_dim != 0:  # tokens and samples may be one dimension
+        return Uncut(layer.forward_flops)
     source = refs(node)[0]
     if source not in graph.values:
         return Uncut(layer.forward_flops)

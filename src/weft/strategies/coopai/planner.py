@@ -16,12 +16,12 @@ from weft.strategies.coopai.block_turns import even
 from weft.strategies.coopai.book import DEEP, Book, Weights
 from weft.strategies.coopai.clock import Candidate, RoundClock
 from weft.strategies.coopai.crew import Crew
-from weft.strategies.coopai.events import Channel, Latency, Load
+from weft.strategies.coopai.events import Channel, Clock, Latency, Load, OwnLinks
 from weft.strategies.coopai.frames import frames_of, whole_frames
 from weft.strategies.coopai.geometry import VALUE_BYTES, Geometry, check_rows, geometry_of
 from weft.strategies.coopai.passthrough import as_printed
 from weft.strategies.coopai.plus_search import Way, best_ways
-from weft.strategies.coopai.polish import ROW_MODES, SEEDS, Change, changes, move, polish
+from weft.strategies.coopai.polish import ROW_MODES, SEEDS, Change, changes, joined, move, polish
 from weft.strategies.coopai.rows import Floats
 from weft.strategies.coopai.search import Split, best_splits
 from weft.strategies.coopai.sequence import task_in_sequence
@@ -44,7 +44,7 @@ class Planner:
     """The task with its layers in sequence, and what a candidate costs."""
 
     def __init__(self, task: Task) -> None:
-        self.cell = cell_of(task, "coopai+")
+        self.cell = cell_of(task, "coopai+", links=True)
         self.task = task_in_sequence(task, "coopai+")
         assert self.task.graph is not None
         self.geometry = geometry_of(self.task.graph, gathers=True)
@@ -80,7 +80,9 @@ class Planner:
         self.seconds = np.array(
             [[profile.devices[d].forward(n, n, samples) for d in everyone] for n in layers]
         )
-        hop = task.fleet.route(self.cell.gateway, self.cell.devices[0])[0]
+        hops = [task.fleet.route(self.cell.gateway, device)[0] for device in self.cell.devices]
+        hop = max(hops, key=lambda hop: hop.bytes_per_s)
+        self.air = [hop.bytes_per_s / other.bytes_per_s for other in hops]
         coded = coded_bytes(LARGE, options.codec(task)) / LARGE
         image = coded_bytes(LARGE, options.input_codec(task)) / LARGE
         self.channel = Channel(samples * coded / hop.bytes_per_s, hop.latency_s, image / coded)
@@ -96,7 +98,8 @@ class Planner:
         for crew in self.crews(seconds):
             for way in self.ways(crew, self._states(crew))[:WAYS]:
                 made = Candidate(crew.devices, way.blocks, way.overlap, self.in_flight)
-                found.append(made._replace(gateway=crew.gateway))
+                made = made._replace(gateway=crew.gateway)
+                found += [joined(made), made]
         return self.fastest(found)[1]
 
     def fastest(self, candidates: list[Candidate]) -> tuple[float, Candidate]:
@@ -110,7 +113,8 @@ class Planner:
         tries = options.integer(self.task, "polish", self.tries)
         seeds = SEEDS if self.streams or not self.overlap else SEEDS[:1]
         ends = [polish(best, self.price, tries, self.changes(), seed) for seed in seeds]
-        return min(ends, key=lambda end: end[0])[1]
+        best = min(ends, key=lambda end: end[0])[1]
+        return self.fastest([joined(best), best])[1]
 
     def whole_frames(self) -> Iterator[Plan]:
         """Plans in which devices get whole frames in turn: those that have any done soon enough, or as
@@ -158,9 +162,8 @@ class Planner:
                 if (crew := Crew(k, gateway)).size > 1
                 and 1 / (1 / self.spent(crew).sum(axis=0)).sum() < seconds
             ]
-            step = (
-                2 if len(self.geometry.layers) <= DEEP else 4
-            )  # every other, then beside the best
+            deep = len(self.geometry.layers) > DEEP and len(hopeful) > 6
+            step = 4 if deep else 2  # every other, then beside the best
             first = {crew: self.even_seconds(crew) for crew in hopeful[::step]}
             best = min(first, key=lambda crew: first[crew], default=Crew(0, gateway))
             beside = (Crew(best.devices - 1, gateway), Crew(best.devices + 1, gateway))
@@ -182,9 +185,17 @@ class Planner:
         return found
 
     def ways(self, crew: Crew, states: tuple[Weights, ...]) -> list[Way]:
-        book = Book(self.geometry, states, self.spent(crew), crew.seat)
-        clock = (Load if self.streams else Latency)(self.channel, crew.seat)
-        return best_ways(book, clock, overlap=self.overlap)
+        air = [1.0 if d < 0 else self.air[d] for d in crew.places]
+        book = Book(self.geometry, states, self.spent(crew), crew.seat, air)
+        return best_ways(book, self.clock(crew), overlap=self.overlap)
+
+    def clock(self, crew: Crew) -> Clock:
+        """The event model of this crew."""
+        shared = self.cell.medium is not None
+        if not self.streams:
+            return (Latency if shared else OwnLinks)(self.channel, crew.seat)
+        each = 1 if shared else crew.devices  # of all links together
+        return Load(self.channel._replace(byte_s=self.channel.byte_s / each), crew.seat)
 
     @property
     def tries(self) -> int:
@@ -253,9 +264,12 @@ class Planner:
         most = sum(layer.param_bytes for layer in profile.layers)
         most += 4 * (cuts + max(sizes) * VALUE_BYTES) * task.batch  # a device has up to three turns
         memory = [task.fleet.device(d).memory_mb for d in (self.cell.gateway, *self.cell.devices)]
-        return {hops[0].channel for hops in routes if len(hops) == 1} == {
-            self.cell.medium.name
-        } and all(room is None or room * MB >= most for room in memory)
+        channels = {hops[0].channel for hops in routes if len(hops) == 1}
+        return (
+            self.cell.medium is not None
+            and channels == {self.cell.medium.name}
+            and all(room is None or room * MB >= most for room in memory)
+        )
 
     def plan(self, chosen: Candidate) -> Plan:
         workers = self.workers(Crew(chosen.devices, chosen.gateway))

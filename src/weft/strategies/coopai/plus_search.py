@@ -22,7 +22,7 @@ import numpy as np
 
 from weft.plans.rounds import RoundMode
 from weft.strategies.coopai.book import Book
-from weft.strategies.coopai.events import Clock, Times
+from weft.strategies.coopai.events import Clock, OwnLinks, Times
 from weft.strategies.coopai.geometry import VALUE_BYTES, DenseLayer
 from weft.strategies.coopai.rows import Floats
 from weft.strategies.coopai.slicing import Block
@@ -257,7 +257,8 @@ class _Search:
                     last.inputs == layer.outputs
                 )
             for mode, down, up, places in modes:
-                sent = (down + up) * sum(self.air[:count])
+                some = self.air[:count]
+                sent = (down + up) * (max(some) if isinstance(self.clock, OwnLinks) else sum(some))
                 least = self.earliest(i) + sent * self.clock.channel.byte_s
                 shares = _units(places, work, count) if self.may_keep(m, least) else None
                 if shares is None:

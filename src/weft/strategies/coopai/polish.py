@@ -117,3 +117,18 @@ def _turn(generator: random.Random, now: Candidate, n: int) -> Candidate | None:
     overlap = (*now.overlap[:n], not now.overlap[n], *now.overlap[n + 1 :])
     halves = generator.choice((0.1, 0.3)) if n == 0 and overlap[0] else now.halves
     return now._replace(overlap=overlap, halves=halves)
+
+
+def joined(candidate: Candidate) -> Candidate:
+    """Neighbouring blocks that one device computes whole become one: nothing is sent between them."""
+    blocks: list[Block] = []
+    overlap: list[bool] = []
+    for block, inner in zip(candidate.blocks, candidate.overlap, strict=True):
+        last = blocks[-1] if blocks else None
+        same = last is not None and last.mode == block.mode == "whole"
+        if last is not None and same and last.shares == block.shares:
+            blocks[-1] = Block((last.layers[0], block.layers[1]), "whole", block.shares)
+        else:
+            blocks.append(block)
+            overlap.append(inner)
+    return candidate._replace(blocks=tuple(blocks), overlap=tuple(overlap))
