@@ -16,7 +16,7 @@ from msgspec import Struct
 from weft.errors import InputError, WeftError
 from weft.planning.decide import decide
 from weft.plans import registry
-from weft.plans.plan import Mode
+from weft.plans.plan import Mode, Plan
 from weft.plans.task import Task
 
 
@@ -30,6 +30,7 @@ class Row(Struct, frozen=True):
     devices: tuple[str, ...] = ()
     why_not: str | None = None
     peers: bool = False  # each device does a minibatch of its own in that time
+    note: str = ""  # what else should be said of the plan
 
     @property
     def valid(self) -> bool:
@@ -80,7 +81,17 @@ def try_strategy(strategy: registry.Strategy, task: Task) -> Row:
         plan.predicted.seconds,
         devices=plan.devices,
         peers=plan.peers is not None,
+        note=_alone(plan),
     )
+
+
+def _alone(plan: Plan) -> str:
+    """Said of a plan that could have cut layers into rows and units, and leaves all to one device."""
+    workers = {turn.device for each in plan.rounds for turn in each.turns}
+    if len(workers) != 1:
+        return ""
+    (only,) = workers
+    return f"sharing layers does not pay here: {only} computes everything"
 
 
 def with_speedup(row: Row, slowest: float) -> Row:

@@ -43,6 +43,7 @@ def row_document(row: Row) -> Document:
         "devices": list(row.devices),
         "valid": row.valid,
         "why_not": row.why_not,
+        "note": row.note or None,
     }
 
 

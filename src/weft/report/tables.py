@@ -151,6 +151,7 @@ def compare_table(rows: Sequence[Row], title: str = "") -> RenderableType:
     peers = [row.strategy for row in rows if row.peers and row.valid]
     if peers:
         lines.append(f"{', '.join(peers)}: each device does a minibatch of its own in that time")
+    lines += [f"{row.strategy}: {row.note}" for row in rows if row.note]
     return framed(title, table, "\n".join([*lines, *left_out(rows)]))
 
 

@@ -132,7 +132,7 @@ def test_kinds_of_layers(graph_of: GraphOf) -> None:
     assert [n.name for n in divide(graph, (1, 1), "model").before] == ["n2"]
     assert [n.name for n in divide(graph, (1, 1), "model").after] == ["n4"]
     sequence = graph_of(nn.Sequential(nn.Linear(3, 4)), torch.zeros(2, 5, 3))
-    assert kind_of(sequence, 0) == "whole"
+    assert kind_of(sequence, 0) == "rows"  # of tokens
 
 
 @pytest.mark.parametrize(

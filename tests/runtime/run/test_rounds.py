@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import weft
-from weft.fleet.fleet import Device, Fleet, Medium
+from weft.fleet.fleet import Device, Fleet, Link, Medium
 from weft.graph.capture import capture
 from weft.graph.sequence import in_sequence
 from weft.plans.derive import derive_profile
@@ -145,3 +145,46 @@ def test_whole_frames_in_turn_come_back_in_order_with_the_plans_bytes() -> None:
     assert plan.predicted is not None
     assert sent == sum(plan.predicted.transfer_bytes.values())
     assert "coopai+" in str(plan)
+
+
+class VisionTransformer(nn.Module):
+    """Patches of an image as tokens, PyTorch's own encoder."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 4, stride=4)
+        layer = nn.TransformerEncoderLayer(width, 4, 64, 0.1, batch_first=True, norm_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = self.encoder(self.patches(x).flatten(2).transpose(1, 2))
+        y: torch.Tensor = self.head(tokens.mean(1))
+        return y
+
+
+def test_a_vision_transformer_on_four_devices_with_links_of_their_own_answers_as_one() -> None:
+    torch.manual_seed(0)
+    model = VisionTransformer().eval()
+    names = [f"r{n}" for n in range(1, 5)]
+    fleet = Fleet(
+        (Device("gw", "edge", 0.05, data=True), *(Device(name, gflops=0.05) for name in names)),
+        link=tuple(Link(("gw", name), 100.0, 100.0) for name in names),
+    )
+    x = torch.rand(2, 3, 32, 32)
+    options = {"gateway": "off", "devices": 4, "polish": 5}
+    plan = weft.plan(
+        model, x[:1], fleet, strategy="coopai+", mode="infer", batch=2, options=options
+    )
+    shared = [r for r in plan.rounds if r.mode == "rows" and len({t.device for t in r.turns}) == 4]
+    assert sum(r.layers[1] - r.layers[0] + 1 for r in shared) >= 7  # patches, encoders
+    with weft.serve(model, x, fleet, plan=plan, local=True) as net:
+        answer = net(x)
+        timeline, _ = net.timeline()
+    with torch.no_grad():
+        torch.testing.assert_close(answer, model(x), rtol=1e-5, atol=1e-5)
+    assert plan.predicted is not None
+    sent = sum(span.bytes for span in timeline.spans if span.what == "transfer")
+    assert sent == sum(plan.predicted.transfer_bytes.values())
+    alone = sum(plan.profile.devices["r1"].forward_s) * 2
+    assert plan.predicted.seconds < 0.6 * alone

@@ -259,5 +259,5 @@ def test_layers_that_nothing_can_cut_are_a_block_for_one_device() -> None:
 
 def test_a_network_without_rows_is_refused_with_the_reason() -> None:
     bare = Geometry("mlp", (DenseLayer(4, 2, 16.0, None),), (("a",), ("b",)), {}, {}, {}, {}, {})
-    with pytest.raises(InputError, match="mlp has no convolution that can be cut by rows"):
+    with pytest.raises(InputError, match="mlp has no layer that can be cut by rows"):
         check_rows(bare)

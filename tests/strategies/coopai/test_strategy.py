@@ -8,16 +8,22 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
+from torch import nn
 
 from weft.errors import InputError
 from weft.fleet.fleet import Device, Fleet, Link, Medium
+from weft.graph.capture import capture
+from weft.graph.sequence import in_sequence
 from weft.planning.decide import decide
-from weft.planning.task import ask
+from weft.planning.task import ask, make_task
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan
 from weft.plans.profile import DeviceTimes
 from weft.plans.registry import make_plan
 from weft.plans.task import Task
+from weft.simulate.price import price
+from weft.strategies.coopai.geometry import DenseLayer, geometry_of
 from weft.strategies.coopai.sequence import task_in_sequence
 
 
@@ -129,7 +135,7 @@ def test_a_fleet_without_a_gateway_that_asks_is_refused(fleet: Fleet, reason: st
 
 
 def test_networks_without_rows_and_profiles_without_network_are_refused() -> None:
-    with pytest.raises(InputError, match="mlp has no convolution that can be cut by rows"):
+    with pytest.raises(InputError, match="mlp has no layer that can be cut by rows"):
         make_plan("coopai", task("mlp", behind_gateway(2)))
     bare = dataclasses.replace(task("lenet5", behind_gateway(2)), graph=None)
     with pytest.raises(InputError, match="coopai needs the network itself, not only a profile"):
@@ -174,3 +180,16 @@ def test_derived_times_in_sequence_are_those_of_the_sequence() -> None:
             new.profile.devices["gw"].forward_s, derived.devices["gw"].forward_s, strict=True
         ):
             assert ours == pytest.approx(theirs)
+
+
+def test_the_projection_of_torch_s_attention_is_no_fully_connected_layer_on_a_vector() -> None:
+    """Its rows are tokens of all samples: cut as a vector, most of them never reached the gateway."""
+    attention = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True)
+    model = nn.Sequential(nn.Conv2d(3, 8, 1), nn.Flatten(2), attention)
+    graph = in_sequence(capture(model, torch.zeros(2, 3, 4, 4), name="attention"))
+    layers = geometry_of(graph).layers
+    assert not any(isinstance(layer, DenseLayer) for layer in layers)
+    fleet = behind_gateway(2)
+    asked = make_task(derive_profile(graph, fleet), fleet, mode="infer", batch=2, graph=graph)
+    plan = make_plan("coopai", dataclasses.replace(asked, options={"devices": "2"}))
+    assert price(plan).seconds > 0

@@ -7,7 +7,7 @@ over rows, a change of shape) has no rule here and cannot be cut into rows. Rang
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -29,6 +29,10 @@ class Rule(NamedTuple):
     above: int = 0  # rows of padding over the map
     reach: int = 1
     repeat: int = 1
+    axis: int = 2  # the dimension of the result that counts rows
+    resize: int | None = None  # which of the sizes that a view is given is the number of rows
+    takes_all: bool = False  # reads all the rows there are: a part of several results
+    plain: bool = True  # rows of feature maps, as CoopAI's paper cuts them
 
     @property
     def row_by_row(self) -> bool:
@@ -48,6 +52,8 @@ class Rule(NamedTuple):
 
 
 RowRule = Callable[[Graph, Node, tuple[str, ...]], Rule | None]
+# The same for values of any shape: the last argument says which dimension of a value counts rows.
+SequenceRule = Callable[[Graph, Node, tuple[str, ...], MutableMapping[str, int]], Rule | None]
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,8 @@ class Rows:
     of the operator cannot be cut.
     """
 
-    rule: RowRule
+    rule: RowRule | None  # of feature maps
+    sequence: SequenceRule | None = None  # of values of other shapes
     maps_only: bool = True  # the rule is asked only where every value it reads is a map
     padding: int | None = None  # position of a window's padding: only the true borders keep it
     fill: Arg = 0.0  # what stands in that padding

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from weft.errors import InputError
-from weft.graph.operators import flops, rows
+from weft.graph.operators import flops, rows, sequences
 from weft.graph.operators.calls import COUNTER, GETITEM
 from weft.graph.operators.record import Keeps, Operator
 
@@ -29,36 +29,44 @@ def _operator(name: str, **fields: Any) -> Operator:
     return Operator(f"aten.{name}" if "." in name else f"aten.{name}.default", **fields)
 
 
-_ELEMENTWISE: dict[str, Any] = {"rows": rows.ELEMENTWISE, "units": "elementwise"}
-_WEIGHTED_MATRIX: dict[str, Any] = {"weighted": True, "flops": flops.product}
+_ELEMENTWISE: dict[str, Any] = {"rows": sequences.ELEMENTWISE, "units": "elementwise"}
+_WEIGHTED_MATRIX: dict[str, Any] = {
+    "weighted": True,
+    "flops": flops.product,
+    "rows": sequences.PRODUCT,
+}
 _POOL: dict[str, Any] = {"units": "per_channel"}
 
 _RECORDS: tuple[Operator, ...] = (
     # With weights: a layer begins at each of these.
-    _operator("conv1d", direct="torch.conv1d", weighted=True, flops=flops.convolution),
+    _operator("conv1d", direct="torch.conv1d", weighted=True, flops=flops.convolution,
+              rows=sequences.CONVOLUTION1D),
     _operator("conv2d", direct="torch.conv2d", weighted=True, flops=flops.convolution,
               rows=rows.CONVOLUTION, units="channels"),
     _operator("conv3d", weighted=True, flops=flops.convolution),
-    *_alike("conv_transpose1d conv_transpose2d.input", weighted=True,
-            flops=flops.transposed_convolution),
+    _operator("conv_transpose1d", weighted=True, flops=flops.transposed_convolution),
+    _operator("conv_transpose2d.input", weighted=True, flops=flops.transposed_convolution,
+              rows=sequences.TRANSPOSED),
     _operator("linear", direct="torch.nn.functional.linear", weighted=True, flops=flops.dense,
-              units="dense"),
+              rows=sequences.TOKENS, units="dense"),
     _operator("matmul", direct="torch.matmul", **_WEIGHTED_MATRIX),
     *_alike("mm bmm", **_WEIGHTED_MATRIX),
     *_alike("addmm baddbmm", weighted=True, flops=flops.product_added),
-    _operator("embedding", direct="torch.embedding", weighted=True),
+    _operator("embedding", direct="torch.embedding", weighted=True,
+              rows=sequences.EMBEDDING),
     _operator("scaled_dot_product_attention",
               direct="torch.nn.functional.scaled_dot_product_attention", flops=flops.attention,
-              random=True, drop_probability=4),
+              rows=sequences.ATTENTION, random=True, drop_probability=4),
     _operator("mv"),
 
     # Normalisation. Instance norm has "use the batch's statistics" where batch norm has "training": it
     # holds in eval mode too, so it is no training flag.
-    _operator("batch_norm", direct="torch.batch_norm", rows=rows.PER_CHANNEL, units="elementwise",
+    _operator("batch_norm", direct="torch.batch_norm", rows=sequences.PER_CHANNEL, units="elementwise",
               training_flag=5),
-    _operator("layer_norm", direct="torch.layer_norm"),
+    _operator("layer_norm", direct="torch.layer_norm", rows=sequences.LAYER_NORM),
     _operator("group_norm", direct="torch.group_norm"),
-    *_alike("instance_norm rms_norm"),
+    _operator("rms_norm", rows=sequences.LAYER_NORM),
+    _operator("instance_norm"),
 
     # Dropout.
     _operator("dropout", direct="torch.dropout", random=True, training_flag=2, **_ELEMENTWISE),
@@ -69,7 +77,7 @@ _RECORDS: tuple[Operator, ...] = (
     _operator("relu", direct="torch.relu", **_ELEMENTWISE),
     _operator("add.Tensor", direct="torch.add", **_ELEMENTWISE),
     _operator("mul.Tensor", direct="torch.mul", **_ELEMENTWISE),
-    _operator("prelu", rows=rows.PER_CHANNEL, units="elementwise"),
+    _operator("prelu", rows=sequences.PER_CHANNEL, units="elementwise"),
     *_alike("alias contiguous detach", view=True, **_ELEMENTWISE),
     *_alike("""
         abs add.Scalar atan ceil celu clamp clamp_min clone cos div.Scalar div.Tensor elu eq.Scalar eq.Tensor
@@ -84,26 +92,33 @@ _RECORDS: tuple[Operator, ...] = (
     _operator("max_pool2d", direct="torch.max_pool2d", rows=rows.MAX_POOL, **_POOL),
     _operator("avg_pool2d", direct="torch._C._nn.avg_pool2d", rows=rows.AVERAGE_POOL, **_POOL),
     _operator("adaptive_avg_pool2d", rows=rows.SAME_SIZE, **_POOL),
-    *_alike("adaptive_avg_pool1d adaptive_max_pool2d avg_pool1d max_pool1d channel_shuffle "
-            "upsample_bilinear2d.vec"),
-    _operator("cat", direct="torch.cat", rows=rows.JOINED_CHANNELS),
+    _operator("max_pool1d", rows=sequences.MAX_POOL1D),
+    _operator("avg_pool1d", rows=sequences.AVERAGE_POOL1D),
+    *_alike("adaptive_avg_pool1d adaptive_max_pool2d channel_shuffle upsample_bilinear2d.vec"),
+    _operator("cat", direct="torch.cat", rows=sequences.JOINED_CHANNELS),
     _operator("pad", rows=rows.PADDING),
     _operator("pixel_shuffle", rows=rows.SHUFFLE),
     _operator("pixel_unshuffle", rows=rows.UNSHUFFLE),
     _operator("upsample_nearest2d.vec", rows=rows.UPSAMPLE),
-    *_alike("softmax.int _softmax log_softmax.int _log_softmax", rows=rows.SOFTMAX),
+    *_alike("softmax.int _softmax log_softmax.int _log_softmax", rows=sequences.SOFTMAX),
 
     # The same numbers in another shape or order.
-    _operator("flatten.using_ints", direct="torch.flatten", view=True, units="reshape"),
-    _operator("view", direct="torch.Tensor.view", view=True, units="reshape", gives_sizes=True),
-    _operator("reshape", direct="torch.reshape", view=True, units="reshape", gives_sizes=True),
-    _operator("transpose.int", direct="torch.transpose", view=True),
-    _operator("permute", direct="torch.permute", view=True),
-    *_alike("""
-        chunk expand expand_as movedim.int narrow numpy_T select.int slice.Tensor split.Tensor
-        split_with_sizes squeeze squeeze.dim squeeze.dims t unbind.int unflatten.int unsqueeze view_as
-    """, view=True),
-    Operator(GETITEM, direct="operator.getitem", view=True),
+    _operator("flatten.using_ints", direct="torch.flatten", view=True, rows=sequences.RESHAPE,
+              units="reshape"),
+    _operator("view", direct="torch.Tensor.view", view=True, rows=sequences.RESHAPE, units="reshape",
+              gives_sizes=True),
+    _operator("reshape", direct="torch.reshape", view=True, rows=sequences.RESHAPE, units="reshape",
+              gives_sizes=True),
+    _operator("transpose.int", direct="torch.transpose", view=True, rows=sequences.TRANSPOSE),
+    _operator("permute", direct="torch.permute", view=True, rows=sequences.PERMUTE),
+    *_alike("select.int unbind.int", view=True, rows=sequences.SELECT),
+    *_alike("slice.Tensor narrow", view=True, rows=sequences.SLICE),
+    *_alike("chunk split.Tensor split_with_sizes", view=True, rows=sequences.CHUNK),
+    _operator("squeeze.dim", view=True, rows=sequences.SQUEEZE),
+    _operator("unsqueeze", view=True, rows=sequences.UNSQUEEZE),
+    _operator("unflatten.int", view=True, rows=sequences.UNFLATTEN),
+    *_alike("expand expand_as movedim.int numpy_T squeeze squeeze.dims t view_as", view=True),
+    Operator(GETITEM, direct="operator.getitem", view=True, rows=sequences.ITEM),
     *_alike("broadcast_tensors gather glu index.Tensor index_select repeat roll stack"),
 
     # Sums over many places, and what makes no map.

@@ -68,7 +68,8 @@ def kind_of(graph: Graph, layer: int) -> Literal["rows", "units", "whole"]:
 
 def weighted(graph: Graph, node: Node) -> bool:
     """Whether it multiplies with a matrix or kernel of its own: what costs time."""
-    if operator_named(node.op).elementwise:
+    record = operator_named(node.op)
+    if record.elementwise or record.view:
         return False
     return any(len(graph.state[name].shape) > 1 for name in refs(node) if name in graph.state)
 
@@ -133,8 +134,11 @@ def is_flatten(graph: Graph, node: Node) -> bool:
 
 
 def _is_dense(graph: Graph, node: Node) -> bool:
-    """Whether it is a fully connected layer on vectors."""
-    return operator_named(node.op).units == "dense" and len(graph.values[node.name].shape) == 2
+    """Whether it is a fully connected layer on vectors, one for each sample. PyTorch's attention has
+    tokens and samples in one dimension: a vector for each token."""
+    value = graph.values[node.name]
+    dense = operator_named(node.op).units == "dense"
+    return dense and len(value.shape) == 2 and value.batch_dim == 0
 
 
 def _nodes(graph: Graph, first: int, last: int) -> list[Node]:
@@ -171,6 +175,12 @@ def _cut_rows(graph: Graph, nodes: list[Node], layers: tuple[int, int]) -> Divis
                 f"layers {layers[0] + 1} to {layers[1] + 1} cannot be cut into rows: {node.name} "
                 f"({node.op}) needs whole values. Begin a new block there, or use mode whole"
             )
+    for (
+        node
+    ) in nodes:  # made of weights alone (a class token): where the samples are that it goes with
+        if where.get(node.name) == "before" and all(name in graph.state for name in refs(node)):
+            readers = {where.get(other.name) for other in nodes if node.name in refs(other)}
+            where[node.name] = "after" if readers == {"after"} else "before"
     before, own, after = (
         tuple(node for node in nodes if where.get(node.name) == part)
         for part in ("before", "own", "after")

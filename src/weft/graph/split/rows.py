@@ -7,12 +7,31 @@ Each operator's own rule is in its record (weft.graph.operators.rows). Ranges ar
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from weft.errors import InputError
-from weft.graph.network import Graph, Node, Value, refs
+from weft.graph.network import Graph, Node, refs
 from weft.graph.operators.rows import Range, Rule, is_map
 from weft.graph.operators.table import operator_named
+
+
+class RowView(NamedTuple):
+    """A network seen as rows: for every node its rule, for every value which dimension counts rows, and
+    how many there are."""
+
+    rules: dict[str, Rule | None]
+    axes: dict[str, int]
+    heights: dict[str, int]
+
+
+def row_view(graph: Graph) -> RowView:
+    """The view of a graph; found once."""
+    known: RowView | None = graph.__dict__.get("row_view")
+    if known is None:
+        known = graph.__dict__["row_view"] = _row_view(graph)
+    return known
 
 
 def rules_of(graph: Graph, nodes: Iterable[Node]) -> dict[str, Rule | None]:
@@ -22,20 +41,54 @@ def rules_of(graph: Graph, nodes: Iterable[Node]) -> dict[str, Rule | None]:
 
 def rule_of(graph: Graph, node: Node) -> Rule | None:
     """How the rows of a node's result come from rows of what it reads; None if they do not."""
+    return row_view(graph).rules.get(node.name)
+
+
+def _row_view(graph: Graph) -> RowView:
+    axes: dict[str, int] = {}
+    rules: dict[str, Rule | None] = {}
+    heights: dict[str, int] = {}
+    nodes = [node for layer in graph.layers for node in layer.nodes]
+    readers = Counter(name for node in nodes for name in refs(node))
+    for node in nodes:
+        rule = _rule(graph, node, axes)
+        value = graph.values.get(node.name)
+        if value is not None and value.batch_dim is None and value.scales:
+            # Samples and rows are one dimension: it can go on, but nothing can be cut out of it.
+            rule = rule if readers[node.name] == 1 else None
+        rules[node.name] = rule
+        if rule is not None and rule.maps:
+            axes[node.name] = rule.axis
+            if value is None:  # several results
+                source = rule.maps[0]
+                heights[node.name] = graph.values[source].shape[axes[source]]
+    for name, value in graph.values.items():
+        if name not in axes and is_map(value):
+            axes[name] = 2
+        if name in axes:
+            heights[name] = value.shape[axes[name]]
+    return RowView(rules, axes, heights)
+
+
+def _rule(graph: Graph, node: Node, axes: dict[str, int]) -> Rule | None:
     read = tuple(dict.fromkeys(name for name in refs(node) if name not in graph.state))
     value = graph.values.get(node.name)
-    if value is None:
-        return None
-    if not value.scales:  # a constant; whoever needs it makes it
+    if value is not None and not value.scales:  # a constant; whoever needs it makes it
         return Rule((), read)
-    if not is_map(value):
-        return None
     rows = operator_named(node.op).rows
     if rows is None:
         return None
-    if rows.maps_only and not all(is_map(graph.values.get(name)) for name in read):
+    maps = [name for name in read if is_map(graph.values.get(name))]
+    as_maps = is_map(value) and all(axes.get(name, 2) == 2 for name in maps)
+    if rows.rule is not None and as_maps and (not rows.maps_only or len(maps) == len(read)):
+        found = rows.rule(graph, node, read)
+        if found is not None:
+            return found
+    if rows.sequence is None:
         return None
-    return rows.rule(graph, node, read)
+    for name in maps:
+        axes.setdefault(name, 2)
+    return rows.sequence(graph, node, read, axes)
 
 
 def needed_rows(
@@ -49,7 +102,7 @@ def needed_rows(
     Clipped at the true borders. Of a map whose windows lie wholly in the padding one row is asked
     for, as a strip is never empty. `rules`: those of the nodes, where they are at hand.
     """
-    rows = dict(wanted)
+    rows, heights = dict(wanted), row_view(graph).heights
     for node in reversed(nodes):
         if node.name not in rows:
             continue
@@ -62,9 +115,9 @@ def needed_rows(
         if rule.maps:
             span = rule.span(*rows[node.name])
             for name in rule.maps:
-                _widen(rows, name, _clipped(span, graph.values[name].shape[2]))
+                _widen(rows, name, _clipped(span, heights[name]))
         for name in rule.whole:
-            _widen(rows, name, (0, places(graph.values[name])))
+            _widen(rows, name, (0, places(graph, name)))
     return rows
 
 
@@ -76,27 +129,36 @@ def rows_made(
 ) -> dict[str, Range]:
     """Rows of every value that `nodes` can make of the rows there are: `needed_rows` the other way."""
     rows = {name: span for name, span in there.items() if span[0] < span[1]}
+    heights = row_view(graph).heights
     for node in nodes:
         rule = rules.get(node.name)
         whole = rule is not None and all(
-            rows.get(name) == (0, places(graph.values[name])) for name in rule.whole
+            rows.get(name) == (0, places(graph, name)) for name in rule.whole
         )
         if rule is None or not whole or any(name not in rows for name in rule.maps):
             continue
-        first, last = 0, places(graph.values[node.name])
+        first, last = 0, places(graph, node.name)
         for name in rule.maps:
-            span = rule.within(rows[name], graph.values[name].shape[2], last)
+            span = rule.within(rows[name], heights[name], last)
             first, last = max(first, span[0]), min(last, span[1])
         if first < last:
             rows[node.name] = first, last
     return rows
 
 
-def places(value: Value) -> int:
-    """How many places a value has in the dimension in which it is cut: rows, else units."""
-    if len(value.shape) == 4:
-        return value.shape[2]
-    return value.shape[1] if len(value.shape) > 1 else 1
+def places(graph: Graph, name: str) -> int:
+    """How many places a value (or its partial sums) has in the dimension in which it is cut."""
+    name = name.removesuffix(":sum")
+    heights = row_view(graph).heights
+    if name in heights:
+        return heights[name]
+    shape = graph.values[name].shape
+    return shape[1] if len(shape) > 1 else 1
+
+
+def cut_dim(graph: Graph, name: str) -> int:
+    """The dimension in which a value (or its partial sums) is cut: its rows, else its units."""
+    return row_view(graph).axes.get(name.removesuffix(":sum"), 1)
 
 
 def _clipped(span: Range, height: int) -> Range:

@@ -16,6 +16,7 @@ from weft.graph.operators.calls import added, alias, flattened
 from weft.graph.operators.rows import Range
 from weft.graph.operators.table import operator_named
 from weft.graph.split.divide import Division, is_constant
+from weft.graph.split.rows import cut_dim
 from weft.graph.split.strips import renamed, strip_nodes
 
 
@@ -33,22 +34,18 @@ def bias_node(linear: Node) -> Node:
     return alias(linear.name, total)
 
 
-def cut_dim(value: Value) -> int:
-    """The dimension in which a value is cut: the rows of a map, the units of a vector."""
-    return 2 if len(value.shape) == 4 else 1
-
-
 def value_of(graph: Graph, name: str) -> Value:
     """Of a value, or of the partial sums of one."""
     return graph.values[name.removesuffix(":sum")]
 
 
-def part_of(value: Value, places: Range) -> Value:
+def part_of(graph: Graph, name: str, part: Range) -> Value:
     """A value of which only some places are here."""
+    value = value_of(graph, name)
     if len(value.shape) < 2:
         return value
     shape = list(value.shape)
-    shape[cut_dim(value)] = places[1] - places[0]
+    shape[cut_dim(graph, name)] = part[1] - part[0]
     return Value(tuple(shape), value.dtype, value.batch_dim, value.scales)
 
 
@@ -177,8 +174,8 @@ def _segment(
 ) -> Segment:
     inputs, outputs = (
         {
-            name: part_of(value_of(graph, name), places) if places else value_of(graph, name)
-            for name, places in values.items()
+            name: part_of(graph, name, part) if part else value_of(graph, name)
+            for name, part in values.items()
             if not is_constant(graph, name)
         }
         for values in (takes, gives)

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from weft.graph.network import Arg, Atom, Graph, Node, Ref
+from weft.graph.network import Arg, Atom, Batch, Graph, Node, Ref
 from weft.graph.operators.calls import divided, narrow, ones_like, padded
 from weft.graph.operators.rows import Range, Rows, Rule, argument, both
 from weft.graph.operators.table import operator_named
-from weft.graph.split.rows import needed_rows, places
-
-_ROWS = 2  # the dimension
+from weft.graph.split.rows import cut_dim, needed_rows, places
 
 
 def strip_nodes(
@@ -57,7 +55,9 @@ class _Writer:
 
     def write(self, node: Node, rule: Rule, rows: Range) -> None:
         made = rows
-        if rule.repeat > 1:
+        if rule.takes_all:
+            made = self._have[rule.maps[0]][1]
+        elif rule.repeat > 1:
             made = (rows[0] // rule.repeat * rule.repeat, -(-rows[1] // rule.repeat) * rule.repeat)
         name = node.name
         if self.gives.get(name, made) != made:  # more is made inside than is given
@@ -75,26 +75,28 @@ class _Writer:
         self._have[node.name] = (name, made)
         if name != node.name:
             first, last = self.gives[node.name]
-            self.nodes.append(narrow(node.name, name, _ROWS, first - made[0], last - first))
+            self.nodes.append(narrow(node.name, name, rule.axis, first - made[0], last - first))
 
     def _untouched(self, node: Node, rule: Rule, rows: Range) -> bool:
         """Whether it reads and makes whole maps; then it stays as it is."""
         every = [(node.name, rows), *((v, self._have[v][1]) for v in rule.maps)]
-        return all(have == (0, places(self.graph.values[v])) for v, have in every)
+        return all(have == (0, places(self.graph, v)) for v, have in every)
 
     def _plain(self, node: Node, rule: Rule, how: Rows, rows: Range, name: str) -> None:
         span = rule.span(*rows)
-        names = {v: self._cut(v, span) for v in rule.maps}
+        names = {v: self._have[v][0] if rule.takes_all else self._cut(v, span) for v in rule.maps}
         names |= {v: self._have[v][0] for v in rule.whole}
         if how.in_strip is not None:
             node = how.in_strip(node, rows)
+        if rule.resize is not None:
+            node = _resized(node, rule.resize, rows[1] - rows[0])
         self.nodes.append(renamed(node, names, name))
 
     def _windows(self, node: Node, rule: Rule, how: Rows, rows: Range, name: str) -> None:
         """A convolution or pool: its padding of rows becomes a node, or another strip's rows."""
         source = rule.maps[0]
         span = rule.span(*rows)
-        height = self.graph.values[source].shape[2]
+        height = places(self.graph, source)
         outside = span[0] < 0 or span[1] > height
         if outside and how.averages and self._uneven(node, rule, span):
             self._averages(node, rule, span, name)
@@ -112,7 +114,7 @@ class _Writer:
         """Whether an average at the border is over fewer places than elsewhere."""
         if argument(node, 6, "divisor_override", None) is not None:
             return False
-        height = self.graph.values[rule.maps[0]].shape[2]
+        height = places(self.graph, rule.maps[0])
         counts_padding = argument(node, 5, "count_include_pad", True)
         return not counts_padding or span[1] > height + rule.above
 
@@ -153,19 +155,22 @@ class _Writer:
         self, value: str, span: Range, name: str, fill: Arg, columns: Sequence[Atom] = (0, 0)
     ) -> str:
         """Rows `span` of a value, those beyond its borders filled."""
-        height = self.graph.values[value].shape[2]
+        height = places(self.graph, value)
         first, last = max(span[0], 0), min(span[1], height)
         if first >= last:  # nothing but padding: fill around some row, and leave it out
             first, last = (0, 1) if last <= 0 else (height - 1, height)
         top, bottom = max(first - span[0], 0), max(span[1] - last, 0)
-        amounts: list[Atom] = [*columns, top, bottom]
+        signal = len(self.graph.values[value].shape) == 3  # has no columns
+        amounts: list[Atom] = [top, bottom] if signal else [*columns, top, bottom]
         source = self._cut(value, (first, last))
         extra = last - first + top + bottom - (span[1] - span[0])
         filled = f"{name}:more" if extra else name
         self.nodes.append(padded(filled, source, amounts, fill))
         if extra:
             after = 0 if span[0] < 0 else extra
-            self.nodes.append(narrow(name, filled, _ROWS, after, span[1] - span[0]))
+            self.nodes.append(
+                narrow(name, filled, cut_dim(self.graph, value), after, span[1] - span[0])
+            )
         return name
 
     def _cut(self, value: str, rows: Range) -> str:
@@ -176,7 +181,9 @@ class _Writer:
         if (value, rows) not in self._cuts:
             cut = f"{value}:{rows[0]}-{rows[1]}"
             length = rows[1] - rows[0]
-            self.nodes.append(narrow(cut, name, _ROWS, rows[0] - have[0], length))
+            self.nodes.append(
+                narrow(cut, name, cut_dim(self.graph, value), rows[0] - have[0], length)
+            )
             self._cuts[value, rows] = cut
         return self._cuts[value, rows]
 
@@ -184,12 +191,26 @@ class _Writer:
 def _without_row_padding(node: Node, how: Rows) -> Node:
     position = how.padding
     assert position is not None
-    rows, columns = both(argument(node, position, "padding", 0))
+    given = argument(node, position, "padding", 0)
+    rows, columns = both(given)
     if not rows:
         return node
     args, kwargs = list(node.args), dict(node.kwargs)
+    left: list[Atom] = [0, columns] if how.rule is not None else [0]  # a signal has no columns
     if position < len(args):
-        args[position] = [0, columns]
+        args[position] = left
     else:
-        kwargs["padding"] = [0, columns]
+        kwargs["padding"] = left
     return Node(node.name, node.op, args, kwargs)
+
+
+def _resized(node: Node, position: int, rows: int) -> Node:
+    """A view whose sizes say how many rows there are, for fewer rows."""
+    sizes = node.args[1]
+    assert isinstance(sizes, list)
+    old = sizes[position]
+    if old == -1:
+        return node
+    size: Atom = Batch(rows, old.plus) if isinstance(old, Batch) else rows
+    args: list[Arg] = [node.args[0], [*sizes[:position], size, *sizes[position + 1 :]]]
+    return Node(node.name, node.op, [*args, *node.args[2:]], node.kwargs)

@@ -30,6 +30,7 @@ PLANS: tuple[Ask, ...] = (
 PLUS: Ask = ("coopai+", "coopai+", {"gateway": "off"})
 WITH_GATEWAY: Ask = ("coopai+, the gateway too", "coopai+", {})
 FASTER = 8.0  # percent that coopai+ is to save against coopai
+BEYOND = 1.0  # percent by which one plan must be faster to count as faster
 
 IDLE = (
     "Equation (3) charges a round k times the transfers of its slowest device, also while the others are "
@@ -92,7 +93,7 @@ def physical_claims(found: Sequence[Simulated]) -> list[Claim]:
         ours = f"{abs(saved):.1f} % {'faster' if saved > 0 else 'slower'}"
         claims.append(
             Claim(f"physical-{key}", f"{network.title}: MLS faster than SLS on physical links",
-                  "faster", ours, "", saved > 0, "" if saved > 0 else network.idle())
+                  "faster", ours, "", saved > BEYOND, "" if saved > BEYOND else network.idle())
         )  # fmt: skip
         if PLUS[0] in network.seconds:
             plus = round(network.saved(PLUS[0], "MLS"), 2)

@@ -11,7 +11,8 @@ from weft.errors import InputError
 from weft.graph.network import Graph, Node, refs
 from weft.graph.operators.rows import Range
 from weft.graph.split.divide import divide, is_constant, reads
-from weft.graph.split.slices import bias_node, linear_width, sum_name, units_segment, value_of
+from weft.graph.split.rows import places
+from weft.graph.split.slices import bias_node, linear_width, sum_name, units_segment
 from weft.plans.rounds import RoundMode, Strip, Turn
 from weft.strategies.coopai.row_turns import Owned, Rows, row_turns, state_bytes, strip_of
 
@@ -98,7 +99,7 @@ class Turns:
         self, shares: tuple[int, ...], owned: Owned | None, halves: float
     ) -> tuple[Turn, ...]:
         given = self._given(self.made.own, self.made.after)
-        split = {name: self._split(value_of(self.graph, name).shape[2], shares) for name in given}
+        split = {name: self._split(places(self.graph, name), shares) for name in given}
         turns: list[Turn] = []
         for place, device in enumerate(self.devices):
             wanted = {name: ranges[place] for name, ranges in split.items()}
@@ -115,7 +116,7 @@ class Turns:
         assert linear is not None
         source = refs(flat)[0]
         outputs = linear_width(self.graph, linear)[0]
-        height = self.graph.values[source].shape[2]
+        height = places(self.graph, source)
         row_bytes = self.graph.state[refs(linear)[1]].bytes // height
         turns = []
         for device, rows in zip(self.devices, self._split(height, shares), strict=True):

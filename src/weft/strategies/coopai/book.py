@@ -32,6 +32,8 @@ from weft.strategies.coopai.rows import (
 
 Weights = tuple[float, ...]  # of every device: its part of the rows, in proportion
 FREE = 1e-9  # of a byte's cost: what the gateway takes from itself is there, but it has to be made
+DEEP = 40  # layers; in a network with more of them blocks are shorter, so that a plan comes soon
+SHORTEST = 12  # layers that a block may always have
 LONGEST_SPLIT = 6  # layers of a block whose inner rows are computed first: longer ones lose by it
 
 
@@ -54,7 +56,8 @@ class Opened:
 
 class Book:
     """`seconds`: of every layer on every device. `seat`: the gateway's place among the devices, where it
-    computes too; nothing travels between it and itself."""
+    computes too; nothing travels between it and itself. `air`: what a byte costs on the way to each device,
+    compared with a byte of the fastest link; where it is not given, all are the same."""
 
     def __init__(
         self,
@@ -62,10 +65,12 @@ class Book:
         states: Sequence[Weights],
         seconds: Floats,
         seat: int | None = None,
+        air: Sequence[float] = (),
     ) -> None:
         self.geometry = geometry
         self.seat = seat
-        self.air = np.array([FREE if d == seat else 1.0 for d in range(len(states[0]))])
+        costs = air or (1.0,) * len(states[0])
+        self.air = np.array([FREE if d == seat else cost for d, cost in enumerate(costs)])
         self.states = tuple(states)
         self.k = len(states[0])
         self.seconds = seconds
@@ -82,7 +87,8 @@ class Book:
         self._pair_cost = np.tile(cost, 3 * number * number)
         self._rows: dict[tuple[int, int], tuple[int, ...]] = {}
         self.blocks: dict[int, Opened] = {}
-        for i, reach in self._walk.back():
+        self.longest = longest_block(len(geometry.layers))
+        for i, reach in self._walk.back(self.longest):
             self.blocks[i] = self._opened(i, reach)
 
     def reaches(self, first: int, last: int) -> bool:
@@ -193,6 +199,12 @@ class Book:
         return walk.spent
 
 
+def longest_block(layers: int) -> int:
+    """The most layers of a block: all of them, in a deep network as many as keeps the number of blocks
+    about that of a network with `DEEP` layers."""
+    return layers if layers <= DEEP else max(SHORTEST, DEEP * DEEP // layers)
+
+
 def _forwards(
     geometry: Geometry, i: int, reach: int, have: dict[str, Span]
 ) -> Iterator[tuple[int, Span]]:
@@ -207,8 +219,16 @@ def _forwards(
             for n, name in enumerate(step.reads):
                 span = _onto(step.rule, there[name], geometry.heights[name], height)
                 found = both(found, span) if n else span
+            for name in step.whole:
+                found = both(found, _all_there(there[name], geometry.heights[name], height))
             there[step.out] = found
         yield q, there[layer.output]
+
+
+def _all_there(rows: Span, height: int, made: int) -> Span:
+    """All rows of an output where all rows of a value are there, else none."""
+    some = (rows[0] <= 0) & (rows[1] >= height)
+    return np.where(some, 0, NONE), np.where(some, made, -NONE)
 
 
 def _onto(rule: Rule, rows: Span, height: int, made: int) -> Span:

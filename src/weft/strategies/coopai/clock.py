@@ -119,7 +119,7 @@ class RoundClock:
     def _input(self) -> Held:
         nobody = (NOTHING,) * len(self.devices)
         return tuple(
-            (name, (*nobody, (*NOTHING, (0, places(self.graph.values[name])))))
+            (name, (*nobody, (*NOTHING, (0, places(self.graph, name)))))
             for name in self.graph.cuts[0]
         )
 

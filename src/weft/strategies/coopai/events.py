@@ -154,6 +154,53 @@ class Latency:
         return times.free if gathered else sum(times.ready) / len(times.ready)
 
 
+class OwnLinks(Latency):
+    """The same where every device has a link of its own to the gateway, for each direction: messages of
+    different devices do not wait for each other. Bytes of slower links count as more bytes."""
+
+    def exchange(
+        self, times: Times, up: Numbers, down: Numbers, waits: Sequence[int],
+        inner: Numbers, outer: Numbers,
+    ) -> Times:  # fmt: skip
+        byte_s, latency = self.channel.byte_s, self.channel.latency_s
+        clock = self.relaying(times)
+        received = -1
+        done = []
+        for d, lacks in enumerate(down):
+            begin = times.ready[d] + inner[d]
+            if lacks:
+                while received < waits[d]:
+                    received += 1
+                    if up[received]:
+                        clock = max(clock, times.ready[received] + up[received] * byte_s + latency)
+                begin = max(begin, clock + lacks * byte_s + latency)
+            done.append(begin + outer[d])
+        return Times(tuple(done), times.free, clock)
+
+    def gather(self, times: Times, up: Numbers) -> Times:
+        byte_s, latency = self.channel.byte_s, self.channel.latency_s
+        arrivals = [when + up[d] * byte_s + latency for d, when in enumerate(times.ready) if up[d]]
+        return times._replace(gateway=max([self.relaying(times), *arrivals]))
+
+    def hand_out(self, times: Times, down: Numbers, compute: Numbers, image: bool) -> Times:
+        byte_s = self.channel.byte_s * (self.channel.image if image else 1.0)
+        clock, latency = self.relaying(times), self.channel.latency_s
+        done = []
+        for d, lacks in enumerate(down):
+            begin = max(times.ready[d], clock + lacks * byte_s + latency if lacks else 0.0)
+            done.append(begin + compute[d])
+        return Times(tuple(done), times.free, clock)
+
+    def bound(
+        self, ready: Floats, free: Floats, queue: Floats, inner: Floats, outer: Floats
+    ) -> tuple[Floats, Floats]:
+        done = ready + inner + outer
+        return done.max(axis=-1), done.mean(axis=-1)
+
+    def mean(self, times: Times, gathered: bool) -> float:
+        return super().mean(times._replace(free=times.gateway), gathered)
+
+
 class Load:
     """Many frames: how long each device and the medium are taken by one."""
 

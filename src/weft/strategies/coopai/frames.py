@@ -62,19 +62,17 @@ def frames_of(task: Task, workers: Sequence[str]) -> tuple[int, ...]:
     profile, last = task.profile, len(task.profile.layers) - 1
     spent = [profile.devices[name].forward(0, last, 1) for name in workers]
     image = coded_bytes(profile.input_bytes, options.input_codec(task))
-    sends = [
-        0.0 if name == task.source else image / task.fleet.route(task.source, name)[0].bytes_per_s
-        for name in workers
-    ]
-    free, medium = [0.0] * len(workers), 0.0
+    hops = [task.fleet.route(task.source, name)[:1] for name in workers]  # none to the gateway
+    free, sent = [0.0] * len(workers), dict.fromkeys((h.channel for hop in hops for h in hop), 0.0)
     found = []
     for _ in range(task.batch):
-        done = [
-            max(free[n], medium + sends[n] if sends[n] else 0.0) + spent[n]
-            for n in range(len(workers))
+        arrival = [
+            sum(sent[hop.channel] + image / hop.bytes_per_s for hop in each) for each in hops
         ]
+        done = [max(free[n], arrival[n]) + spent[n] for n in range(len(workers))]
         chosen = done.index(min(done))
-        medium += sends[chosen]
+        for hop in hops[chosen]:
+            sent[hop.channel] = arrival[chosen]
         free[chosen] = done[chosen]
         found.append(chosen)
     return tuple(found)

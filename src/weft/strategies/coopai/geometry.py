@@ -6,6 +6,10 @@
 
 A layer is one of three kinds. RowLayer: a convolution with activations and pools, some rows each device.
 DenseLayer: a fully connected layer on a vector. Uncut: everything else, only as a whole.
+
+The paper cuts feature maps, and knows windows of rows only. With `gathers` more is cut: sequences of tokens,
+signals, and what needs all rows of a second value beside some of the first (attention, a map that is
+multiplied with weights of its channels).
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from weft.errors import InputError
 from weft.graph.network import Graph, Layer, Node, refs
 from weft.graph.operators.rows import Rule, is_map
 from weft.graph.operators.table import operator_named
-from weft.graph.split.rows import rule_of
+from weft.graph.split.rows import row_view, rule_of
 
 VALUE_BYTES = 4
 
@@ -30,6 +34,7 @@ class Step:
     reads: tuple[str, ...]
     rule: Rule
     flops: float  # per row of `out`
+    whole: tuple[str, ...] = ()  # of these all rows are needed for any row
 
 
 @dataclass(frozen=True)
@@ -100,14 +105,15 @@ class Geometry:
         return index < len(self.layers) and isinstance(self.layers[index], RowLayer)
 
 
-def geometry_of(graph: Graph) -> Geometry:
-    """The geometry of a graph with its layers in sequence."""
+def geometry_of(graph: Graph, gathers: bool = False) -> Geometry:
+    """The geometry of a graph with its layers in sequence; `gathers`: of all that can be cut."""
     from weft.graph.costs import forward_flops  # knows torch's operators, and so imports torch
 
     layers: list[AnyLayer] = []
     for layer in graph.layers:
         flops = {n.name: forward_flops(n, graph.values, graph.state) for n in layer.nodes}
-        layers.append(_row_layer(graph, layer, flops) or _dense_layer(graph, layer))
+        rows = _gathering(graph, layer, flops) if gathers else _row_layer(graph, layer, flops)
+        layers.append(rows or _dense_layer(graph, layer))
     made: dict[str, int] = dict.fromkeys(graph.inputs, -1)
     read: dict[str, list[int]] = {}
     for index, layer in enumerate(graph.layers):
@@ -116,13 +122,20 @@ def geometry_of(graph: Graph) -> Geometry:
             for name in refs(node):
                 if index not in read.setdefault(name, []):
                     read[name].append(index)
-    maps = {name: value for name, value in graph.values.items() if is_map(value)}
+    values = graph.values
+    heights = {name: value.shape[2] for name, value in values.items() if is_map(value)}
+    if gathers:
+        heights = row_view(graph).heights
     return Geometry(
         name=graph.name,
         layers=tuple(layers),
         cuts=tuple(graph.cuts),
-        heights={name: value.shape[2] for name, value in maps.items()},
-        widths={name: value.shape[1] * value.shape[3] for name, value in maps.items()},
+        heights=heights,
+        widths={
+            name: values[name].bytes // VALUE_BYTES // height
+            for name, height in heights.items()
+            if name in values
+        },
         sizes={name: value.bytes // VALUE_BYTES for name, value in graph.values.items()},
         made=made,
         read={name: tuple(found) for name, found in read.items()},
@@ -133,9 +146,10 @@ def check_rows(geometry: Geometry) -> None:
     """InputError where nothing can be cut by rows: this kind of plan is not for such a network."""
     if not any(isinstance(layer, RowLayer) for layer in geometry.layers):
         raise InputError(
-            f"{geometry.name} has no convolution that can be cut by rows "
-            f"(0 of its {len(geometry.layers)} layers); coopai, coopai+ and sls are for networks with "
-            "convolutions over images: choose another strategy, such as chain"
+            f"{geometry.name} has no layer that can be cut by rows "
+            f"(0 of its {len(geometry.layers)} layers); coopai and sls are for networks with "
+            "convolutions over images, coopai+ also for signals and sequences of tokens: choose another "
+            "strategy, such as chain"
         )
 
 
@@ -145,7 +159,7 @@ def _row_layer(graph: Graph, layer: Layer, flops: dict[str, float]) -> RowLayer 
     after = False
     for node in layer.nodes:
         rule = rule_of(graph, node)
-        if rule is None or rule.whole or not rule.maps:
+        if rule is None or rule.whole or not rule.maps or not rule.plain:
             after = True
             continue
         if after:
@@ -157,11 +171,36 @@ def _row_layer(graph: Graph, layer: Layer, flops: dict[str, float]) -> RowLayer 
     return RowLayer(tuple(steps), layer.forward_flops, after)
 
 
+def _gathering(graph: Graph, layer: Layer, flops: dict[str, float]) -> RowLayer | None:
+    """The layer's operators that can be cut by rows, in any way; the gateway does what follows on one
+    that cannot."""
+    view = row_view(graph)
+    steps: list[Step] = []
+    gone: set[str] = set()
+    for node in layer.nodes:
+        if node.name in graph.values and not graph.values[node.name].scales:
+            continue  # a constant: whoever needs it makes it
+        rule = view.rules[node.name]
+        if rule is None or not rule.maps or not gone.isdisjoint(refs(node)):
+            gone.add(node.name)
+            continue
+        whole = tuple(name for name in rule.whole if name in view.heights)
+        each = flops[node.name] / view.heights[node.name]
+        steps.append(Step(node.name, rule.maps, rule, each, whole))
+    if not steps or not any(step.flops for step in steps):
+        return None
+    if any(flops[name] for name in gone):
+        return None  # what costs time is not the gateway's
+    return RowLayer(tuple(steps), layer.forward_flops, bool(gone))
+
+
 def _dense_layer(graph: Graph, layer: Layer) -> DenseLayer | Uncut:
     dense = [node for node in layer.nodes if operator_named(node.op).units == "dense"]
-    if len(dense) != 1 or len(graph.values[dense[0].name].shape) != 2:
+    if len(dense) != 1:
         return Uncut(layer.forward_flops)
-    node = dense[0]
+    node, value = dense[0], graph.values[dense[0].name]
+    if len(value.shape) != 2 or value.batch_dim != 0:  # tokens and samples may be one dimension
+        return Uncut(layer.forward_flops)
     source = refs(node)[0]
     if source not in graph.values:
         return Uncut(layer.forward_flops)

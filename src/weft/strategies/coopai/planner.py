@@ -13,15 +13,15 @@ from weft.plans import options
 from weft.plans.plan import Plan
 from weft.plans.task import Task
 from weft.strategies.coopai.block_turns import even
-from weft.strategies.coopai.book import Book, Weights
+from weft.strategies.coopai.book import DEEP, Book, Weights
 from weft.strategies.coopai.clock import Candidate, RoundClock
 from weft.strategies.coopai.crew import Crew
-from weft.strategies.coopai.events import Channel, Latency, Load
+from weft.strategies.coopai.events import Channel, Clock, Latency, Load, OwnLinks
 from weft.strategies.coopai.frames import frames_of, whole_frames
 from weft.strategies.coopai.geometry import VALUE_BYTES, Geometry, check_rows, geometry_of
 from weft.strategies.coopai.passthrough import as_printed
 from weft.strategies.coopai.plus_search import Way, best_ways
-from weft.strategies.coopai.polish import ROW_MODES, SEEDS, Change, changes, move, polish
+from weft.strategies.coopai.polish import ROW_MODES, SEEDS, Change, changes, joined, move, polish
 from weft.strategies.coopai.rows import Floats
 from weft.strategies.coopai.search import Split, best_splits
 from weft.strategies.coopai.sequence import task_in_sequence
@@ -33,6 +33,8 @@ ENDS = 0.12  # more rows at both ends
 NUMBERS = 2  # of devices that are looked at closely
 WAYS = 3  # of each that are priced
 POLISH = 400  # changes
+FEWEST = 60  # changes of a deep network
+BOOK = 60_000  # states x states x devices x layers that the search looks at, at most
 SLOW_POLISH = 100  # where only the simulator itself tells the price
 LARGE = 1 << 20
 MB = 1e6
@@ -42,11 +44,12 @@ class Planner:
     """The task with its layers in sequence, and what a candidate costs."""
 
     def __init__(self, task: Task) -> None:
-        self.cell = cell_of(task, "coopai+")
+        self.cell = cell_of(task, "coopai+", links=True)
         self.task = task_in_sequence(task, "coopai+")
         assert self.task.graph is not None
-        self.geometry = geometry_of(self.task.graph)
+        self.geometry = geometry_of(self.task.graph, gathers=True)
         check_rows(self.geometry)
+        self.paper = geometry_of(self.task.graph)
         self.overlap = options.choice(task, "overlap", ("on", "off"), "on") == "on"
         self.free = options.choice(task, "shares", ("free", "even"), "free") == "free"
         objective = options.choice(task, "objective", ("latency", "throughput"), "latency")
@@ -77,7 +80,9 @@ class Planner:
         self.seconds = np.array(
             [[profile.devices[d].forward(n, n, samples) for d in everyone] for n in layers]
         )
-        hop = task.fleet.route(self.cell.gateway, self.cell.devices[0])[0]
+        hops = [task.fleet.route(self.cell.gateway, device)[0] for device in self.cell.devices]
+        hop = max(hops, key=lambda hop: hop.bytes_per_s)
+        self.air = [hop.bytes_per_s / other.bytes_per_s for other in hops]
         coded = coded_bytes(LARGE, options.codec(task)) / LARGE
         image = coded_bytes(LARGE, options.input_codec(task)) / LARGE
         self.channel = Channel(samples * coded / hop.bytes_per_s, hop.latency_s, image / coded)
@@ -93,7 +98,8 @@ class Planner:
         for crew in self.crews(seconds):
             for way in self.ways(crew, self._states(crew))[:WAYS]:
                 made = Candidate(crew.devices, way.blocks, way.overlap, self.in_flight)
-                found.append(made._replace(gateway=crew.gateway))
+                made = made._replace(gateway=crew.gateway)
+                found += [joined(made), made]
         return self.fastest(found)[1]
 
     def fastest(self, candidates: list[Candidate]) -> tuple[float, Candidate]:
@@ -107,7 +113,8 @@ class Planner:
         tries = options.integer(self.task, "polish", self.tries)
         seeds = SEEDS if self.streams or not self.overlap else SEEDS[:1]
         ends = [polish(best, self.price, tries, self.changes(), seed) for seed in seeds]
-        return min(ends, key=lambda end: end[0])[1]
+        best = min(ends, key=lambda end: end[0])[1]
+        return self.fastest([joined(best), best])[1]
 
     def whole_frames(self) -> Iterator[Plan]:
         """Plans in which devices get whole frames in turn: those that have any done soon enough, or as
@@ -129,13 +136,13 @@ class Planner:
         if self.helps and not self.fixed:
             whole = Block((0, len(self.geometry.layers) - 1), "whole", (1,))
             yield Candidate(0, (whole,), (False,), self.in_flight, gateway=True)
-        printed = as_printed(self.geometry)
+        printed = as_printed(self.paper)
         for single in (False, True):
             splits = best_splits(printed, self.cell.speeds, len(self.cell.devices), single=single)
             possible = [
                 split
                 for split in splits
-                if self.fixed in (0, split.devices) and enough_rows(printed, split)
+                if split.devices == self.fixed or (not self.fixed and enough_rows(printed, split))
             ]
             for split in sorted(possible, key=lambda split: split.seconds)[:1]:
                 blocks = _even_blocks(self.geometry, split)
@@ -155,7 +162,9 @@ class Planner:
                 if (crew := Crew(k, gateway)).size > 1
                 and 1 / (1 / self.spent(crew).sum(axis=0)).sum() < seconds
             ]
-            first = {crew: self.even_seconds(crew) for crew in hopeful[::2]}  # every other
+            deep = len(self.geometry.layers) > DEEP and len(hopeful) > 6
+            step = 4 if deep else 2  # every other, then beside the best
+            first = {crew: self.even_seconds(crew) for crew in hopeful[::step]}
             best = min(first, key=lambda crew: first[crew], default=Crew(0, gateway))
             beside = (Crew(best.devices - 1, gateway), Crew(best.devices + 1, gateway))
             found |= first | {crew: self.even_seconds(crew) for crew in beside if crew in hopeful}
@@ -176,14 +185,25 @@ class Planner:
         return found
 
     def ways(self, crew: Crew, states: tuple[Weights, ...]) -> list[Way]:
-        book = Book(self.geometry, states, self.spent(crew), crew.seat)
-        clock = (Load if self.streams else Latency)(self.channel, crew.seat)
-        return best_ways(book, clock, overlap=self.overlap)
+        air = [1.0 if d < 0 else self.air[d] for d in crew.places]
+        book = Book(self.geometry, states, self.spent(crew), crew.seat, air)
+        return best_ways(book, self.clock(crew), overlap=self.overlap)
+
+    def clock(self, crew: Crew) -> Clock:
+        """The event model of this crew."""
+        shared = self.cell.medium is not None
+        if not self.streams:
+            return (Latency if shared else OwnLinks)(self.channel, crew.seat)
+        each = 1 if shared else crew.devices  # of all links together
+        return Load(self.channel._replace(byte_s=self.channel.byte_s / each), crew.seat)
 
     @property
     def tries(self) -> int:
         """Changes to try; a price takes as many times as long as there are frames."""
         most = POLISH if self.clocked else SLOW_POLISH
+        layers = len(self.geometry.layers)
+        if layers > DEEP:
+            most = max(most * DEEP // layers, min(FEWEST, most))
         return max(3 * most // self.task.batch, 1) if self.streams else most
 
     def changes(self) -> list[Change]:
@@ -214,7 +234,14 @@ class Planner:
             found.append(tuple(w * (d in chosen) for d, w in enumerate(even)))
         if crew.seat is not None:
             found.append(tuple(float(d == crew.seat) for d in range(k)))
-        return tuple(dict.fromkeys(found))
+        states = tuple(dict.fromkeys(found))
+        few = int(math.sqrt(BOOK / (k * len(self.geometry.layers))))
+        return states if len(states) <= few else self._spread(states, max(few, 2))
+
+    def _spread(self, states: tuple[Weights, ...], few: int) -> tuple[Weights, ...]:
+        """So many of them, from the first to the last: those of each kind."""
+        last = len(states) - 1
+        return tuple(states[round(n * last / (few - 1))] for n in range(few))
 
     def price(self, candidate: Candidate) -> float:
         if not self.clocked:
@@ -237,9 +264,12 @@ class Planner:
         most = sum(layer.param_bytes for layer in profile.layers)
         most += 4 * (cuts + max(sizes) * VALUE_BYTES) * task.batch  # a device has up to three turns
         memory = [task.fleet.device(d).memory_mb for d in (self.cell.gateway, *self.cell.devices)]
-        return {hops[0].channel for hops in routes if len(hops) == 1} == {
-            self.cell.medium.name
-        } and all(room is None or room * MB >= most for room in memory)
+        channels = {hops[0].channel for hops in routes if len(hops) == 1}
+        return (
+            self.cell.medium is not None
+            and channels == {self.cell.medium.name}
+            and all(room is None or room * MB >= most for room in memory)
+        )
 
     def plan(self, chosen: Candidate) -> Plan:
         workers = self.workers(Crew(chosen.devices, chosen.gateway))

@@ -22,7 +22,7 @@ import numpy as np
 
 from weft.plans.rounds import RoundMode
 from weft.strategies.coopai.book import Book
-from weft.strategies.coopai.events import Clock, Times
+from weft.strategies.coopai.events import Clock, OwnLinks, Times
 from weft.strategies.coopai.geometry import VALUE_BYTES, DenseLayer
 from weft.strategies.coopai.rows import Floats
 from weft.strategies.coopai.slicing import Block
@@ -93,7 +93,7 @@ class _Search:
     def run(self) -> Iterator[Way]:
         self.close([Label(Times((0.0,) * self.k), GATEWAY)])
         for m in range(1, self.layers + 1):
-            for i in reversed(range(m)):
+            for i in self.begins(m):
                 if self.book.reaches(i, m - 1):
                     self.rows(i, m)
                 if m > 1 and self.book.reaches(i, m - 2):
@@ -106,6 +106,13 @@ class _Search:
             self.close([label for held in self.kept[m].values() for label in held])
         for label in self.labels[self.layers]:
             yield _way(label, self.clock.last(self.gather(label, self.layers), gathered=True))
+
+    def begins(self, m: int) -> Iterator[int]:
+        """First layers of blocks that end before layer m, the shortest block first. The last block may
+        begin anywhere: all the rest on one device."""
+        for i in reversed(range(m)):
+            if m - i <= self.book.longest or m == self.layers:
+                yield i
 
     def close(self, labels: list[Label]) -> None:
         """All labels of as many layers are known: those that are worth going on from."""
@@ -250,7 +257,8 @@ class _Search:
                     last.inputs == layer.outputs
                 )
             for mode, down, up, places in modes:
-                sent = (down + up) * sum(self.air[:count])
+                some = self.air[:count]
+                sent = (down + up) * (max(some) if isinstance(self.clock, OwnLinks) else sum(some))
                 least = self.earliest(i) + sent * self.clock.channel.byte_s
                 shares = _units(places, work, count) if self.may_keep(m, least) else None
                 if shares is None:

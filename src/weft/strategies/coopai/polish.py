@@ -49,7 +49,10 @@ def changes(geometry: Geometry, overlap: bool) -> list[Change]:
     def part(generator: random.Random, now: Candidate, n: int) -> Candidate | None:
         return _part(geometry, generator, now, n, overlap)
 
-    return [move, move, move, _merge, part, *([_turn] if overlap else [])]
+    def merge(generator: random.Random, now: Candidate, n: int) -> Candidate | None:
+        return _merge(geometry, now, n)
+
+    return [move, move, move, merge, part, *([_turn] if overlap else [])]
 
 
 def move(generator: random.Random, now: Candidate, n: int) -> Candidate | None:
@@ -75,13 +78,14 @@ def move(generator: random.Random, now: Candidate, n: int) -> Candidate | None:
     return now._replace(blocks=tuple(blocks))
 
 
-def _merge(generator: random.Random, now: Candidate, n: int) -> Candidate | None:
+def _merge(geometry: Geometry, now: Candidate, n: int) -> Candidate | None:
     """Round n and the next become one."""
     if n + 1 >= len(now.blocks):
         return None
     first, second = now.blocks[n : n + 2]
-    if first.mode != "rows" or second.mode not in ROW_MODES:
-        return None
+    end = geometry.rows(first.layers[1])
+    if first.mode != "rows" or second.mode not in ROW_MODES or end is None or end.after:
+        return None  # where the gateway does something after a round, the round ends
     block = Block((first.layers[0], second.layers[1]), second.mode, second.shares)
     blocks = (*now.blocks[:n], block, *now.blocks[n + 2 :])
     overlap = (*now.overlap[:n], now.overlap[n + 1], *now.overlap[n + 2 :])
@@ -113,3 +117,18 @@ def _turn(generator: random.Random, now: Candidate, n: int) -> Candidate | None:
     overlap = (*now.overlap[:n], not now.overlap[n], *now.overlap[n + 1 :])
     halves = generator.choice((0.1, 0.3)) if n == 0 and overlap[0] else now.halves
     return now._replace(overlap=overlap, halves=halves)
+
+
+def joined(candidate: Candidate) -> Candidate:
+    """Neighbouring blocks that one device computes whole become one: nothing is sent between them."""
+    blocks: list[Block] = []
+    overlap: list[bool] = []
+    for block, inner in zip(candidate.blocks, candidate.overlap, strict=True):
+        last = blocks[-1] if blocks else None
+        same = last is not None and last.mode == block.mode == "whole"
+        if last is not None and same and last.shares == block.shares:
+            blocks[-1] = Block((last.layers[0], block.layers[1]), "whole", block.shares)
+        else:
+            blocks.append(block)
+            overlap.append(inner)
+    return candidate._replace(blocks=tuple(blocks), overlap=tuple(overlap))

@@ -7,9 +7,10 @@ from math import prod
 
 from weft.graph.network import Graph, Layer, Node, Value, refs
 from weft.graph.operators.rows import Range
+from weft.graph.operators.table import operator_named
 from weft.graph.split.divide import Division, is_constant, reads, weighted
-from weft.graph.split.rows import needed_rows, places, rows_made
-from weft.graph.split.slices import cut_dim, value_of
+from weft.graph.split.rows import cut_dim, needed_rows, places, rows_made
+from weft.graph.split.slices import value_of
 from weft.plans.rounds import Strip, Turn
 
 _Part = tuple[tuple[Strip, ...], tuple[Strip, ...], tuple[float, ...], int]  # a turn's, but who
@@ -20,9 +21,9 @@ Owned = dict[str, dict[str, Range]]  # what every device gave in earlier rounds:
 def strip_of(graph: Graph, name: str, part: Range | None = None) -> Strip:
     """A strip of a value, or of the partial sums of one; all of it unless told otherwise."""
     value = value_of(graph, name)
-    count = places(value)
+    count = places(graph, name)
     first, last = part or (0, count)
-    return Strip(name, first, last, value.bytes // count, cut_dim(value))
+    return Strip(name, first, last, value.bytes // count, cut_dim(graph, name))
 
 
 def state_bytes(graph: Graph, nodes: Iterable[Node]) -> int:
@@ -116,14 +117,26 @@ def _nonempty(parts: Mapping[str, Range]) -> dict[str, Range]:
 
 def _heavy(graph: Graph, nodes: Sequence[Node]) -> list[tuple[str, float]]:
     """The operators of a layer that cost time, and the share of the layer's work in one row."""
-    heavy = [node for node in nodes if weighted(graph, node)] or list(nodes[-1:])
+    heavy = [node for node in nodes if weighted(graph, node) or _multiplies(graph, node)]
+    heavy = heavy or list(nodes[-1:])
     costs = {node.name: _cost(graph, node) for node in heavy}
     total = sum(costs.values())
-    return [(n, cost / total / places(graph.values[n])) for n, cost in costs.items()]
+    return [(n, cost / total / places(graph, n)) for n, cost in costs.items()]
+
+
+def _multiplies(graph: Graph, node: Node) -> bool:
+    """Whether it costs time without weights of its own: attention, a product of two values."""
+    return operator_named(node.op).flops is not None and not any(
+        n in graph.state for n in refs(node)
+    )
 
 
 def _cost(graph: Graph, node: Node) -> float:
     """In proportion to its operations: the size of its result times what each place of it reads."""
+    if _multiplies(graph, node):
+        from weft.graph.costs import forward_flops  # imports torch
+
+        return forward_flops(node, graph.values, graph.state) / 2
     kernels = [prod(graph.state[n].shape[1:]) for n in refs(node) if n in graph.state]
     value: Value = graph.values[node.name]
     return float(prod(value.shape) * max(kernels, default=1))

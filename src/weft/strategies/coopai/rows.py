@@ -130,6 +130,8 @@ class Backwards:
                 self.spent[i:] += step.flops * count(rows) * self.cost[i]
             for name in step.reads:
                 self.widen(name, i, self.shape[0], under(step.rule, rows, self.height(name)))
+            for name in step.whole:
+                self.widen(name, i, self.shape[0], everything(rows, self.height(name)))
 
 
 class RowWalk(Backwards):
@@ -144,8 +146,9 @@ class RowWalk(Backwards):
             if isinstance(layer, RowLayer):
                 self.own.update(self.own_rows(layer))
 
-    def back(self) -> Iterator[tuple[int, int]]:
-        """For every first layer i, from the last: i and the last layer of its longest block.
+    def back(self, longest: int | None = None) -> Iterator[tuple[int, int]]:
+        """For every first layer i, from the last: i and the last layer of its longest block, which has
+        at most `longest` layers.
 
         At that moment `spent` and the spans are those of the blocks from i on.
         """
@@ -158,7 +161,7 @@ class RowWalk(Backwards):
             reach = i if layer.after or reach < 0 else reach
             self.begin(i, layer)
             self.through(i, layer)
-            yield i, reach
+            yield i, reach if longest is None else min(reach, i + longest - 1)
 
     def own_rows(self, layer: RowLayer) -> dict[str, Span]:
         """What a device has of the layer's values once it made its share of the output."""
@@ -167,6 +170,8 @@ class RowWalk(Backwards):
             rows = found.setdefault(step.out, self.columns.shares(self.height(step.out)))
             for name in step.reads:
                 found[name] = under(step.rule, rows, self.height(name))
+            for name in step.whole:
+                found[name] = everything(rows, self.height(name))
         made = {step.out for step in layer.steps}
         return {name: rows for name, rows in found.items() if name in made}
 
@@ -232,6 +237,12 @@ def under(rule: Rule, rows: Span, height: int) -> Span:
     last = np.minimum(bottom * rule.stride - rule.above + rule.reach, height)
     some = some & (last > begin)
     return np.where(some, begin, NONE), np.where(some, last, -NONE)
+
+
+def everything(rows: Span, height: int) -> Span:
+    """All rows of a value, wherever any row of another is made."""
+    some = rows[1] > rows[0]
+    return np.where(some, 0, NONE), np.where(some, height, -NONE)
 
 
 def wanted_by_others(need: Span, own: Span, height: int, columns: Columns) -> Ints:

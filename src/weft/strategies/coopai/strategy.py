@@ -42,7 +42,7 @@ class Cell:
     """A gateway and the devices behind it, the fastest first."""
 
     gateway: str
-    medium: Medium
+    medium: Medium | None  # None: every device has a link of its own to the gateway
     devices: tuple[str, ...]
     speeds: Speeds  # of the slowest device, and of the medium
 
@@ -99,14 +99,24 @@ def _plan(task: Task, name: str, single: bool) -> Plan:
     )
 
 
-def cell_of(task: Task, strategy: str) -> Cell:
-    """The medium whose gateway asks, and who is behind it; InputError where there is none."""
+def cell_of(task: Task, strategy: str, *, links: bool = False) -> Cell:
+    """The medium whose gateway asks, and who is behind it; InputError where there is none.
+
+    `links`: devices with links of their own to the one that asks will do as well.
+    """
     media = [medium for medium in task.fleet.medium if medium.gateway == task.source]
+    beside = _beside(task) if links and not media else []
+    if beside:
+        speeds = {name: _flops_per_s(task, name) for name in beside}
+        rates = [task.fleet.route(task.source, name)[0].bytes_per_s * 8 for name in beside]
+        order = tuple(sorted(beside, key=lambda name: -speeds[name]))
+        return Cell(task.source, None, order, Speeds(min(speeds.values()), min(rates) * len(rates)))
     if not media:
         gateways = ", ".join(f"{m.name} (gateway {m.gateway})" for m in task.fleet.medium) or "none"
         raise InputError(
             f"strategy {strategy} needs a [[medium]] whose gateway is {task.source!r}, which asks; "
             f"the fleet's media are: {gateways}. Give the gateway's device data = true, or add a medium"
+            + (", or a [[link]] from it to each device" if links else "")
         )
     medium = media[0]
     members = [name for name in medium.members if name != medium.gateway]
@@ -119,6 +129,12 @@ def cell_of(task: Task, strategy: str) -> Cell:
     devices = tuple(sorted(members, key=lambda name: -speed[name]))  # stable: else as in the file
     bits = medium.mbps * 1e6 * (1 - medium.loss)
     return Cell(medium.gateway, medium, devices, Speeds(min(speed.values()), bits))
+
+
+def _beside(task: Task) -> list[str]:
+    """Devices with a link of their own to the one that asks."""
+    ends = [link.between for link in task.fleet.link if task.source in link.between]
+    return list(dict.fromkeys(b if a == task.source else a for a, b in ends))
 
 
 def _flops_per_s(task: Task, device: str) -> float:
