@@ -196,6 +196,11 @@ def test_a_compared_option_reaches_the_strategies_that_know_it(folder: Path) -> 
         if step[row["strategy"]] is None:  # impossible on this fleet, with any codec
             continue
         assert row["valid"]
+        if (
+            row["strategy"] == "hiertrain+"
+        ):  # has 8 bits where no codec is named, and then takes this one
+            assert row["step_s"] >= step[row["strategy"]]
+            continue
         assert row["step_s"] <= step[row["strategy"]] * (1 + 1e-9)
 
 

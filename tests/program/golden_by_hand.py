@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from weft.fleet.fleet import Device, Fleet, Link
+from weft.fleet.owners import Owner
 from weft.plans.plan import Part, Plan, Shard
 from weft.plans.profile import DeviceTimes, LayerCost, Profile
 
@@ -151,6 +152,18 @@ def _several_lanes() -> dict[str, Plan]:
         "lanes-there-and-back": _lanes((5, "abba"), (3, "bccb"), stream=True),
         "lanes-source-later-store": _lanes(
             (4, "bbad"), (4, "ddda"), micro_batches=2, schedule="eager", route="store_and_forward"
+        ),
+        "lanes-owners-eager": _lanes(
+            (4, "bbcc"),
+            (2, "cccc"),
+            (6, "bbbc"),
+            owners=(Owner("a", 6), Owner("b", 6)),
+            micro_batches=4,
+            schedule="eager",
+            ahead=2,
+        ),
+        "lanes-norms": _lanes(
+            *three, micro_batches=5, layering="norms", norms=((0, 56), (2, 136), (5, 264))
         ),
         "lanes-one-sample-each-adamw": _lanes(
             (1, "abcd"), (1, "bbcd"), (1, "dddd"), schedule="eager", optimizer="adamw"

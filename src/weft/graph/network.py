@@ -221,6 +221,18 @@ class Pick(Struct, frozen=True):
         return bool(self.rows or self.columns)
 
 
+class SyncedNorm(Struct, frozen=True):
+    """A batch norm that reads the sums of a whole minibatch (graph/norms.py), by the names of its values."""
+
+    value: str  # what it normalises
+    sums: str  # of its values, their squares, and their number
+    channels: int
+    mean: str = ""  # buffers; empty: it has none
+    variance: str = ""
+    counter: str = ""
+    momentum: float = 0.1
+
+
 class Segment(Struct, frozen=True, omit_defaults=True):
     """A run of layers with what crosses its two ends: all that a device needs to know of a network."""
 
@@ -232,6 +244,7 @@ class Segment(Struct, frozen=True, omit_defaults=True):
     state: dict[str, State]
     loss: Loss | None = None
     part: int = 0  # 0: all of the layers; else the number of a turn in a round
+    norms: tuple[SyncedNorm, ...] = ()  # of its first layer, where they are normalised together
     picks: dict[str, Pick] = {}  # state of which only a part is here; its shape is the part's
 
 

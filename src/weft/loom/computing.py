@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from weft.graph.capture import state_of
 from weft.graph.network import Graph
+from weft.graph.norms import by_norms
 from weft.graph.sequence import in_sequence
 from weft.loom.draw import Draw
 from weft.loom.networks import graph_of, graph_with_loss, minibatch, module_of
@@ -76,6 +77,8 @@ def _executed(it: Planned, graph: Graph, module: nn.Module) -> Executed:
     draw = it.draw
     if it.plan.layering == "sequence":
         graph = in_sequence(graph)
+    if it.plan.layering == "norms":
+        graph = by_norms(graph)
     return execute(
         it.program, graph, state_of(module), lambda step: _data(draw, step), STEPS, rule_of(draw),
         draw.seed,

@@ -34,7 +34,7 @@ def mathematics(plan: Plan, module: nn.Module) -> Mathematics:
         return "ends"
     if training and _has(module, nn.Dropout, nn.MultiheadAttention):
         return "ends"
-    if training and splits_samples(plan) and _has(module, nn.BatchNorm2d):
+    if training and splits_samples(plan) and not plan.norms and _has(module, nn.BatchNorm2d):
         return "ends"
     coded = {plan.codec, plan.input_codec, plan.gradient_codec} != {"none"}
     if coded and training and _has(module, nn.BatchNorm2d):

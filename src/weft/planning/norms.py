@@ -52,8 +52,8 @@ def smallest_piece(plan: Plan) -> int:
     """Samples that a device computes at once, at least."""
     if plan.mode == "infer" or plan.swarm is not None:
         return plan.batch + 1  # running statistics are used, or no norm is allowed
-    if plan.peers is not None:
-        return plan.batch
+    if plan.peers is not None or plan.norms:
+        return plan.batch  # statistics are those of the whole minibatch
     return min(piece.samples for piece in layout_of(plan).pieces)
 
 

@@ -91,7 +91,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     )
     stream: bool = False  # gradients of shared layers leave one by one, not block by block
     route: Literal["min", "store_and_forward"] = "min"
-    layering: Literal["depth", "sequence"] = "depth"  # which layers are meant; graph/sequence.py
+    # Which layers are meant; graph/sequence.py, graph/norms.py
+    layering: Literal["depth", "sequence", "norms"] = "depth"
     rounds: tuple[Round, ...] = ()  # of a plan that cuts feature maps or vectors
     swarm: Swarm | None = None  # of a plan that spreads a network by units over lossy radio
     peers: Peers | None = None  # of devices that train networks of their own and exchange
@@ -102,6 +103,9 @@ class Plan(Struct, frozen=True, kw_only=True):
     # Where several devices have data of their own: their shares of the batch, one after the other. The
     # first of them is `source`. Empty: the source has all samples.
     owners: tuple[Owner, ...] = ()
+    # Layers that begin with batch norms whose statistics all pieces of a minibatch share, and the bytes of
+    # their sums. Empty: each piece has its own statistics.
+    norms: tuple[tuple[int, int], ...] = ()
     version: int = 0  # counts the plans of one run; messages carry it
 
     def __post_init__(self) -> None:

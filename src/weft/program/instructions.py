@@ -22,7 +22,7 @@ from weft.graph.network import Blank
 
 Kind = Literal[
     "act", "grad", "target", "done", "wgrad", "wsum", "follow", "in", "up", "down", "back", "share",
-    "whole", "group", "row", "sum",
+    "whole", "group", "row", "sum", "norm", "dnorm",
 ]  # fmt: skip
 
 # What a receiver does about a message that is not there in time: waits for it until the run's
@@ -44,6 +44,8 @@ class Tensor(Struct, frozen=True, array_like=True):
     # cut `at`; whole: only the word whether a device has lost nothing of the minibatch
     # group: the weights of group `at` at device `micro`; row, sum: piece `at` of them as one row of
     # numbers, of device `micro` alone, or added up as far as device `micro`
+    # norm: sums over samples at the batch norms of layer `at`, of device `micro` (part 1: of all devices);
+    # dnorm: the gradients of these sums
     kind: Kind
     at: int
     micro: int = 0  # for weights: the number of the device in the plan
@@ -221,6 +223,31 @@ class Stitch(Struct, frozen=True, tag="stitch", omit_defaults=True):
         return (*(piece.tensor for piece in self.pieces), *(spare.tensor for spare in self.spares))
 
 
+class Pool(Struct, frozen=True, tag="pool", omit_defaults=True):
+    """Sums over samples at the batch norms of a layer, so that all pieces share their statistics.
+
+    Without `parts`: the sums of this device's own pieces. With them: the sum of the parts, which the norms
+    use from now on. Forward (norm) they normalise by it; backward (dnorm) it corrects their gradients.
+    """
+
+    into: Tensor
+    micros: tuple[int, ...]  # the device's own pieces
+    parts: tuple[Tensor, ...] = ()
+    lag: int = 0
+
+    @property
+    def micro(self) -> int:
+        return 0
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        if self.into.kind == "norm" and self.parts:
+            return self.parts
+        kind: Kind = "act" if self.into.kind == "norm" else "grad"
+        own = tuple(Tensor(kind, self.into.at, micro) for micro in self.micros)
+        return (*self.parts, *own)
+
+
 class Share(Struct, frozen=True, tag="share", omit_defaults=True):
     """Make a tensor of the weights of a group as they are now; as one row of numbers, where asked."""
 
@@ -279,7 +306,7 @@ class Emit(Struct, frozen=True, tag="emit", omit_defaults=True):
 
 Instruction = (
     Load | Recv | Miss | Send | Forward | Loss | Backward | Reduce | Update | Stitch
-    | Emit | Share | Blend | Keep
+    | Emit | Share | Blend | Keep | Pool
 )  # fmt: skip
 
 

@@ -30,6 +30,7 @@ from weft.program.instructions import (
     Load,
     Loss,
     Miss,
+    Pool,
     Recv,
     Reduce,
     Send,
@@ -209,7 +210,7 @@ class _Device:
                     self.live(weights, now, Moment(now.lag + 1, now.place))
             case Update():
                 self.brief[now.place] += self.updating
-            case Stitch() | Share():
+            case Stitch() | Share() | Pool():
                 self.made(i.into, now)
             case Miss():
                 self.made(i.tensor, now)
@@ -315,7 +316,7 @@ def _reads(i: Instruction, layers: int) -> tuple[Tensor, ...]:
             return (t,)
         case Recv(own=Tensor() as t) | Miss(own=Tensor() as t):
             return (t,)
-        case Stitch():
+        case Stitch() | Pool():
             return i.reads
         case Keep(part=t):
             return (t,)

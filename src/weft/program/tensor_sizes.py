@@ -19,6 +19,7 @@ from weft.program.instructions import (
     Load,
     Loss,
     Miss,
+    Pool,
     Recv,
     Share,
     Stitch,
@@ -159,6 +160,8 @@ class Sizes:
             case Stitch():
                 sizes = [self._extract(extract) for extract in i.pieces]
                 known[i.into] = max(sizes, default=0) if i.add else sum(sizes)
+            case Pool():
+                known[i.into] = dict(self.plan.norms)[i.into.at]
             case Share():
                 known[i.into] = self.group(i.group)
             case Recv(blanks=blanks, samples=count) | Miss(blanks=blanks, samples=count) if blanks:

@@ -24,6 +24,7 @@ from weft.program.instructions import (
     Load,
     Loss,
     Miss,
+    Pool,
     Recv,
     Reduce,
     Send,
@@ -201,7 +202,7 @@ class _Run:
                 self.need(device, step, i, Tensor("in", first, i.micro, part=i.part))
                 self.make(device, step, Tensor("act", last + 1, i.micro, part=i.part))
                 self.passes[device, Forward, first, last, i.micro, step] += 1
-            case Stitch():
+            case Stitch() | Pool():
                 self.need(device, step, i, *i.reads)
                 self.make(device, step, i.into)
             case Forward(layers=(first, last)):

@@ -17,6 +17,7 @@ from weft.program.instructions import (
     Forward,
     Instruction,
     Load,
+    Pool,
     Radio,
     Recv,
     Reduce,
@@ -115,7 +116,7 @@ class _Compiler:
         label = f"{i.layers[0]}-{i.layers[1]}" if isinstance(i, _LAYERED) else ""
         if isinstance(i, Load):
             label = f"{i.samples[0]}-{i.samples[1]}"
-        if isinstance(i, Stitch):
+        if isinstance(i, Stitch | Pool):
             label = str(i.into)
         micro = 0 if isinstance(i, Update | Reduce) else i.micro
         words = (type(i).__name__.lower(), micro, label, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from weft.graph.network import Arg, Atom, Node, Ref
 
 GETITEM = "getitem"
+SYNCED_NORM = "synced_norm"  # a batch norm that reads the sums of a whole minibatch: graph/norms.py
 COUNTER = "buffer.add_"  # counts batches in a buffer; the one in-place operator that stays
 
 

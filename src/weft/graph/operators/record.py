@@ -83,8 +83,10 @@ def _at(path: str) -> Function:
 
     import torch
 
+    from weft.graph import synced_norm
+
     first, *rest = path.split(".")
-    value: Any = {"torch": torch, "operator": operator}[first]
+    value: Any = {"torch": torch, "operator": operator, "synced_norm": synced_norm}[first]
     for name in rest:
         value = getattr(value, name)
     function: Function = value

@@ -15,7 +15,7 @@ from typing import Any
 
 from weft.errors import InputError
 from weft.graph.operators import flops, rows, sequences
-from weft.graph.operators.calls import COUNTER, GETITEM
+from weft.graph.operators.calls import COUNTER, GETITEM, SYNCED_NORM
 from weft.graph.operators.record import Keeps, Operator
 
 
@@ -63,6 +63,7 @@ _RECORDS: tuple[Operator, ...] = (
     # holds in eval mode too, so it is no training flag.
     _operator("batch_norm", direct="torch.batch_norm", rows=sequences.PER_CHANNEL, units="elementwise",
               training_flag=5),
+    Operator(SYNCED_NORM, direct="synced_norm.synced_norm"),
     _operator("layer_norm", direct="torch.layer_norm", rows=sequences.LAYER_NORM),
     _operator("group_norm", direct="torch.group_norm"),
     _operator("rms_norm", rows=sequences.LAYER_NORM),

@@ -119,12 +119,20 @@ class LayerWriter:
     # --- forward --------------------------------------------------------------------------------
 
     def forward(self, device: str, piece: Piece, g: int) -> Iterator[Instruction]:
-        first, last = self.layout.segments[g]
+        yield from self.begin(device, piece, g)
+        yield from self.compute(device, piece, g)
+
+    def begin(self, device: str, piece: Piece, g: int) -> Iterator[Instruction]:
+        """What a segment reads comes, or is loaded."""
         before = piece.devices[g - 1] if g else piece.source
         if before != device:
             yield self.arrive(piece, g, before)
         elif g == 0:
             yield self.load(piece)
+
+    def compute(self, device: str, piece: Piece, g: int) -> Iterator[Instruction]:
+        """The forward pass itself, and what follows from it."""
+        first, last = self.layout.segments[g]
         yield Forward(layers=(first, last), micro=piece.micro, samples=piece.samples)
         if g == self.final and self.train:
             if device != piece.source and not self.labels_ride(piece):
@@ -175,10 +183,19 @@ class LayerWriter:
     # --- backward and update --------------------------------------------------------------------
 
     def backward(self, device: str, piece: Piece, g: int) -> Iterator[Instruction]:
+        yield from self.return_(device, piece, g)
+        yield from self.send_back(device, piece, g)
+
+    def return_(self, device: str, piece: Piece, g: int) -> Iterator[Instruction]:
+        """The gradient comes, and the backward pass itself."""
         first, last = self.layout.segments[g]
         if g < self.final and piece.devices[g + 1] != device:
             yield Recv(Tensor("grad", last + 1, piece.micro), piece.devices[g + 1])
         yield Backward(layers=(first, last), micro=piece.micro, samples=piece.samples)
+
+    def send_back(self, device: str, piece: Piece, g: int) -> Iterator[Instruction]:
+        """The gradient goes to the device before."""
+        first = self.layout.segments[g][0]
         if g and piece.devices[g - 1] != device:  # the samples need no gradient
             before = piece.devices[g - 1]
             yield send_gradient(self.plan, first, piece.micro, piece.samples, before)

@@ -88,6 +88,7 @@ def layout_of(plan: Plan) -> Layout:
         plan.stream and split
     ):  # every shared layer on its own, so that its gradient can leave at once
         starts |= set(range(max(starts) + 1))
+    starts |= {layer for layer, _ in plan.norms}  # the norms of a segment's first layer are pooled
     bounds = [*sorted(starts), len(plan.profile.layers)]
     segments = tuple((a, b - 1) for a, b in itertools.pairwise(bounds))
     size = -(-plan.batch // plan.micro_batches)

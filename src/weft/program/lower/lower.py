@@ -16,6 +16,7 @@ from weft.program.lower.layers import lower_layers
 from weft.program.lower.peers import lower_peers
 from weft.program.lower.rounds import lower_rounds
 from weft.program.lower.swarm import lower_swarm
+from weft.program.lower.synced import lower_synced
 from weft.program.program import Program
 
 # What a plan has beside its shards, and how such a plan is lowered. A plan with none of them is one of
@@ -24,6 +25,7 @@ DELIVERIES: dict[str, Callable[[Plan], Program]] = {
     "swarm": lower_swarm,
     "peers": lower_peers,
     "rounds": lower_rounds,
+    "norms": lower_synced,
 }
 
 

@@ -103,14 +103,14 @@ def staged(layout: Layout) -> Orders:
     found: Orders = defaultdict(list)
     count = len(layout.segments)
     for g in range(count):
-        for piece in sorted(layout.pieces, key=lambda p: _visits(p.devices, g)):
+        for piece in sorted(layout.pieces, key=lambda p: visits(p.devices, g)):
             found[piece.devices[g]].append(Action("forward", piece.micro, g))
     for g in reversed(range(count)):
-        for piece in sorted(layout.pieces, key=lambda p: -_visits(p.devices, g)):
+        for piece in sorted(layout.pieces, key=lambda p: -visits(p.devices, g)):
             found[piece.devices[g]].append(Action("backward", piece.micro, g))
     return dict(found)
 
 
-def _visits(devices: tuple[str, ...], g: int) -> int:
+def visits(devices: tuple[str, ...], g: int) -> int:
     """How many other devices had this piece before segment g."""
     return len({d for d in devices[:g] if d != devices[g]})

@@ -18,6 +18,7 @@ from weft.graph.execute import Runner
 from weft.program import instructions as ins
 from weft.program.timeline import Span
 from weft.runtime.node.groups import Groups
+from weft.runtime.node.pooling import Pools
 from weft.runtime.node.samples import Samples
 from weft.runtime.node.slots import Slots
 from weft.runtime.node.stash import stashes
@@ -67,6 +68,7 @@ class Interpreter:
         self.spans: list[Span] = []
         self.compute_cpu_s = 0.0
         self.held = HeldTensors(job)
+        self.pools = Pools(self.runners, self.held)
         self.void: set[int] = set()  # minibatches that somebody has lost a part of
         self.updated = -1  # the newest minibatch that has changed a weight or a buffer
         self._buffered = {  # segments that a forward pass may change
@@ -83,7 +85,7 @@ class Interpreter:
             ins.Forward: self._forward, ins.Loss: self._loss, ins.Backward: self._backward,
             ins.Reduce: self._reduce, ins.Update: self._update, ins.Stitch: self._stitch,
             ins.Emit: self._emit, ins.Share: self._share, ins.Blend: self._blend,
-            ins.Keep: self._keep, ins.Miss: self._miss,
+            ins.Keep: self._keep, ins.Miss: self._miss, ins.Pool: self._pool,
         }  # fmt: skip
 
     def _load(self, i: ins.Load, step: int) -> None:
@@ -186,6 +188,8 @@ class Interpreter:
         runner = self.turns[i.layers, i.part] if i.part else self.runners[i.layers]
         kind = "in" if i.part else "act"
         held = self.held.use(step, kind, i.layers[0], i.micro, i.part)
+        if runner.segment.norms:
+            held = {**held, **self.pools.totals(step, i.layers[0])}
         problem = nothing_missing(
             dict(held),
             {n: _shape(v.shape, v.batch_dim, i.samples) for n, v in runner.segment.inputs.items()},
@@ -239,10 +243,21 @@ class Interpreter:
         if i.layers in self._stashes:
             self._stashes[i.layers].settle(step)
         if i.layers[0] > 0:
-            self.held.hold(step, "back" if i.part else "grad", i.layers[0], i.micro, {
+            gradients = {
                 n: t.grad if t.grad is not None else torch.zeros_like(t)
                 for n, t in inputs.items() if t.requires_grad
-            }, i.part)  # fmt: skip
+            }  # fmt: skip
+            if not i.part and self.runners[i.layers].segment.norms:
+                gradients = self.pools.after_backward(step, i.layers[0], i.micro, inputs, gradients)
+            self.held.hold(
+                step, "back" if i.part else "grad", i.layers[0], i.micro, gradients, i.part
+            )
+
+    def _pool(self, i: ins.Pool, step: int) -> None:
+        start, cpu = time.monotonic(), time.thread_time()
+        self.pools.pool(i, step)
+        self.compute_cpu_s += time.thread_time() - cpu
+        self.span("pool", start, step, 0, str(i.into))
 
     def _reduce(self, i: ins.Reduce, step: int) -> None:
         follows = i.replace and any(part.kind == "follow" for part in i.parts)

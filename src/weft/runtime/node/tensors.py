@@ -67,7 +67,7 @@ def _count_reads(job: Job) -> Counter[tuple[str, int, int, int]]:
                 reads[t.kind, t.at, t.micro, t.part] += 1
                 if also is not None:
                     reads[also.kind, also.at, also.micro, also.part] += 1
-            case ins.Stitch():
+            case ins.Stitch() | ins.Pool():
                 for t in i.reads:
                     reads[t.kind, t.at, t.micro, t.part] += 1
             case ins.Blend():

@@ -10,6 +10,7 @@ import msgspec
 
 from weft.fleet.trace import Trace
 from weft.graph.network import Graph
+from weft.graph.norms import synced_segment
 from weft.graph.optimizer import Optimizer
 from weft.plans.plan import Plan
 from weft.program.cost import compute_seconds
@@ -73,12 +74,15 @@ def job_of(
     spans = {(i.layers, 0) for i in code if isinstance(i, Update)}
     layers = sorted(spans | {(i.layers, i.part) for i in code if isinstance(i, Forward)})
     rounds = {r.layers: r for r in plan.rounds}
+    synced = dict(plan.norms)
     kept = ((plan.swarm.every,) if plan.swarm else ()) + settings.keep_every
     segments = tuple(
         swarm_segment(graph, plan, device, span[0])
         if plan.swarm
         else turn_segment(graph, rounds[span], part)
         if part
+        else synced_segment(graph, *span, with_loss=training and span[1] == last)
+        if span[0] in synced
         else graph.segment(*span, with_loss=training and span[1] == last)
         for span, part in layers
     )

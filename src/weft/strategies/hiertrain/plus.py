@@ -31,6 +31,7 @@ from weft.strategies.common.costs import Costs
 from weft.strategies.hiertrain.coding import IN_8_BITS, Codecs, chosen_codecs
 from weft.strategies.hiertrain.splits import Split, neighbours, paper_split, simple_splits
 from weft.strategies.hiertrain.strategy import lane_shards, tier_workers
+from weft.strategies.hiertrain.synced import OPTION, with_synced_norms
 
 OTHERS = (
     "all-device",
@@ -56,6 +57,7 @@ BUDGET = 160  # prices asked for in each climb with three workers; more with mor
         "codecs": "none | activations | weights | all: what may cross links in 8 bits; "
         "activations: and their gradients; weights: these and weight gradients; all: samples too; "
         "a codec or input_codec that is given is taken in any case",
+        **OPTION,
     },
     several_sources=True,
 )
@@ -88,11 +90,14 @@ def all_workers(task: Task) -> tuple[str, ...]:
 
 class _Search:
     def __init__(self, task: Task, workers: tuple[str, ...], codecs: Codecs) -> None:
-        plain = {k: v for k, v in task.options.items() if k not in ("codecs", "codec")}
-        self.task = dataclasses.replace(task, options=plain)
+        own = ("codecs", "codec", "sync_bn")
+        plain = {k: v for k, v in task.options.items() if k not in own}
+        self.whole = dataclasses.replace(task, options=plain)  # in the layers that others plan with
+        finer, self.norms = with_synced_norms(task, "hiertrain+")
+        self.task = dataclasses.replace(finer, options=plain)
         self.workers = workers
         self.paper = tier_workers(task, "hiertrain+")  # what the paper's model knows
-        self.layers = len(task.profile.layers)
+        self.layers = len(self.task.profile.layers)
         # Samples of each device with data, and its name: none where one device has all of them.
         self.batches = {owner.device: owner.samples for owner in task.owners} or {"": task.batch}
         self.codec, self.gradient_codec, self.input_codec = codecs
@@ -108,6 +113,8 @@ class _Search:
         return seconds
 
     def try_split(self, split: Split) -> float:
+        if self.norms:  # all pieces meet at every norm: one order, and no gradient leaves earlier
+            split = split._replace(eager=False, stream=False)
         if split not in self.asked:
             self.asked[split] = self.offer(self.plan(split))
         return self.asked[split]
@@ -175,6 +182,8 @@ class _Search:
             ahead=2,
             route=options.route(self.task),
             optimizer=self.task.optimizer,
+            layering="norms" if self.norms else "depth",
+            norms=self.norms,
             decisions={
                 "o": split.o, "b_o": sum(row[0] for row in split.shares),
                 "lanes": [
@@ -187,12 +196,22 @@ class _Search:
             },
         )  # fmt: skip
 
+    def able(self) -> list[str]:
+        """The strategies whose plans are candidates; those of several owners cut the batch into pieces."""
+        if not self.task.owners:
+            return list(OTHERS)
+        return [] if self.norms else [name for name in OTHERS if get(name).several_sources]
+
     def others(self) -> Iterator[Plan]:
         """Every other strategy's plan, pipelined where it can be, with the codecs that are allowed."""
-        able = [name for name in OTHERS if not self.task.owners or get(name).several_sources]
-        for name in able:
+        for name in self.able():
             for pieces in ("1", "4", "8", "16"):
                 chosen = {**self.task.options, "input_codec": self.input_codec}
+                if self.norms:
+                    if pieces != "1":
+                        continue  # each piece would have its own statistics
+                    key = "micro_batches" if "micro_batches" in get(name).options else "sync_bn"
+                    chosen[key] = "1" if key == "micro_batches" else "yes"
                 if name != "jalad":
                     chosen["codec"] = self.codec
                 if "micro_batches" in get(name).options and name != "chain":
@@ -202,7 +221,7 @@ class _Search:
                 elif pieces != "1":
                     continue
                 try:
-                    found = get(name).decide(dataclasses.replace(self.task, options=chosen))
+                    found = get(name).decide(dataclasses.replace(self.whole, options=chosen))
                 except WeftError:
                     continue  # this fleet has no such tier, or the way visits a device twice
                 if name == "jalad" and self.codec != IN_8_BITS:

@@ -24,15 +24,18 @@ from weft.strategies.common.costs import Costs
 from weft.strategies.common.stages import fastest
 from weft.strategies.hiertrain.model import HierCosts, all_cells
 from weft.strategies.hiertrain.search import fastest_split
+from weft.strategies.hiertrain.synced import OPTION, with_synced_norms
 
 
 @strategy(
     "hiertrain",
     "layers and samples over device, edge and cloud, by its paper",
     modes=("train",),
+    options=OPTION,
     needs=frozenset({"tiers"}),
 )
 def hiertrain(task: Task) -> Plan:
+    task, norms = with_synced_norms(task, "hiertrain")
     workers = tier_workers(task, "hiertrain")
     cells = all_cells(HierCosts.of(task, workers))
     found = fastest_split(cells)
@@ -58,6 +61,8 @@ def hiertrain(task: Task) -> Plan:
         input_codec=options.input_codec(task),
         route=options.route(task),
         optimizer=task.optimizer,
+        layering="norms" if norms else "depth",
+        norms=norms,
         decisions={
             "roles": names,
             "m_s": m_s,

@@ -14,12 +14,14 @@ from weft.fleet.fleet import Fleet
 from weft.fleet.owners import owners_of
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.network import Graph
+from weft.graph.norms import by_norms
 from weft.graph.optimizer import Optimizer
 from weft.planning.decide import decide
 from weft.planning.task import make_task
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan
 from weft.plans.profile import Profile
+from weft.plans.relayer import relayered
 from weft.runtime.emulate.forked import warm
 from weft.runtime.run.checks import check_loss
 from weft.runtime.run.feeds import Source, accuracy, source_of
@@ -96,6 +98,8 @@ class OneNetwork(Workload):
         self.feed = self.source.feed(self.graph.inputs[0])
         self.too_fast = self.trainee.too_fast
         self.plan = self._decide()
+        if self.plan.layering == "norms":
+            self.graph = by_norms(self.graph)
         check_loss(self.graph, self.plan)
 
     def _decide(self) -> Plan:
@@ -106,11 +110,14 @@ class OneNetwork(Workload):
                                  options=asked.options, graph=self.graph,
                                  optimizer=asked.rule.name)  # fmt: skip
             return decide(asked.strategy, task)
-        if len(asked.plan.profile.layers) != len(self.graph.layers):
+        graph = by_norms(self.graph) if asked.plan.layering == "norms" else self.graph
+        if len(asked.plan.profile.layers) != len(graph.layers):
             raise InputError(
                 f"the plan is for {len(asked.plan.profile.layers)} layers; "
-                f"this network has {len(self.graph.layers)}"
+                f"this network has {len(graph.layers)}"
             )
+        if graph is not self.graph:
+            costs = relayered(costs, self.graph, graph)
         return priced(msgspec.structs.replace(asked.plan, profile=costs))
 
     def settings(self) -> Settings:

@@ -1,0 +1,37 @@
+"""`--set sync_bn=yes`: batch norms have the statistics of the whole minibatch; a split equals one process."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from weft.errors import InputError
+from weft.plans import options
+from weft.plans.relayer import relayered
+from weft.plans.task import Task
+
+OPTION = {
+    "sync_bn": "no | yes: whether batch norms share their statistics over all pieces of a minibatch"
+}
+Norms = tuple[tuple[int, int], ...]
+
+
+def with_synced_norms(task: Task, strategy: str) -> tuple[Task, Norms]:
+    """The task in layers that begin at every batch norm, and these layers; else the task as it is."""
+    if options.choice(task, "sync_bn", ("no", "yes"), "no") == "no":
+        return task, ()
+    if task.graph is None:
+        raise InputError(
+            f"{strategy} with sync_bn=yes needs the network itself, not only a profile of "
+            f"{task.profile.model!r}: name a network of `weft models` or file.py:factory"
+        )
+    from weft.graph.norms import (  # know torch's operators, and so import torch
+        by_norms,
+        synced_norms,
+    )
+
+    graph = by_norms(task.graph)
+    norms = synced_norms(graph)
+    if not norms:
+        return task, ()
+    profile = relayered(task.profile, task.graph, graph)
+    return dataclasses.replace(task, graph=graph, profile=profile), norms
