@@ -125,7 +125,11 @@ def where(runs: Runs) -> str:
     place = "the EUA data's 125 servers" if runs.city.real else (
         "a generated city of 125 servers: set WEFT_DATA for the real one"
     )  # fmt: skip
-    return f"{runs.trajectories} trajectories of {STEPS:,} minibatches, {place}"
+    ours = len(runs.bounds[WORKLOADS[0].id, False])
+    return (
+        f"{runs.trajectories} trajectories of {STEPS:,} minibatches, edgemove+ and clairvoyants {ours} of "
+        f"them, {place}"
+    )
 
 
 def speedup_table(runs: Runs) -> Table:
