@@ -34,6 +34,7 @@ SPENT_S = 0.02  # a probe's data shall take about this long to cross
 LEAST_BYTES, MOST_BYTES = 8_000, 1_000_000
 LEAST_LIMIT_S = 0.75  # no answer counts as late before that
 SLACK = 5  # times the expected time: then an answer is late
+UNKNOWN = 4  # a fleet file may promise so many times the speed of a real device
 
 
 class Probes:
@@ -120,6 +121,7 @@ class Probes:
         """How much is sent to a server, and how long its answers may take: by what they should take."""
         source, fleet = self.run.plan.source, self.run.plan.fleet
         train_s = self._step_s(server) * self._work.share * max(self.watch.slowdown(server), 1.0)
+        train_s *= 1 if self._emulated else UNKNOWN
         if server == source:
             return msg.Exchange(0, train_s=self._limit(train_s))
         up, down = fleet.path_rate(source, server), fleet.path_rate(server, source)

@@ -14,6 +14,7 @@ from weft.plans.plan import Plan
 from weft.plans.registry import make_plan
 from weft.plans.task import Task
 from weft.program.memory import fits, memory_bytes
+from weft.simulate.price import price
 from weft.strategies.common.costs import Costs
 from weft.strategies.edgemove.plus import MOST_IN_FLIGHT
 
@@ -170,6 +171,23 @@ def test_edgemove_plus_is_the_best_of_all_servers_cuts_and_counts(
             for k in range(1, MOST_IN_FLIGHT + 1):
                 best = min(best, max(c, w, link, (c + w + way) / k))
     assert plan.decisions["model_s"] == pytest.approx(best)
+
+
+@settings(deadline=None, max_examples=40)
+@given(data=st.data())
+def test_edgemove_plus_loses_to_nobody_by_more_than_one_percent_in_the_simulator(
+    random_tasks: Callable[..., st.SearchStrategy[Task]], data: st.DataObject
+) -> None:
+    """300 random fleets with media, clouds and memory limits: benchmarks/edgemove_fleets.py."""
+    drawn = data.draw(random_tasks(max_layers=5, devices=4).filter(
+        lambda t: t.mode == "train" and len(t.profile.layers) > 1))  # fmt: skip
+    mine = price(make_plan("edgemove+", drawn)).seconds
+    for other in ("edgemove", "pipedream-e", "device-cloud", "all-device"):
+        try:
+            theirs = price(make_plan(other, drawn)).seconds
+        except InputError:
+            continue  # such as: no machine of its tier
+        assert mine <= theirs * 1.01, other
 
 
 def test_what_cannot_be_cut_or_reached_is_an_error_that_says_so(make_task: MakeTask) -> None:

@@ -1,7 +1,8 @@
 """The settings of EdgeMove's evaluation, and what becomes of every policy in them.
 
-    runs = run_city(city, trajectories=10, tell=silent)
+    runs = run_city(city, trajectories=40, ours=10, tell=silent)
     runs.speedup("vgg-cifar", "edgemove")
+    runs.gain("vgg-cifar", "edgemove", "pipedream-e")     # with its standard error
 
 The paper prints neither its links' rates nor its machines' times per iteration. The ones here give
 its Device-Cloud and EdgeMove rows; docs/edgemove.md says what was chosen.
@@ -12,9 +13,9 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,7 +82,7 @@ BY_CYCLE = ("pipedream-e", "edgemove")  # the others look as often on every data
 
 def _plus(costs: SplitCosts, **given: Any) -> EdgeMovePlus:
     """It knows how its minibatches scatter, and that no server beats the idle one it was profiled on."""
-    return EdgeMovePlus(costs, spread=SPREAD, idle=1.0, **given)
+    return EdgeMovePlus(costs, spread=SPREAD, idle=1.0, tiers=("edge",), **given)
 
 
 @functools.cache  # reading a network takes seconds, and it never changes
@@ -149,10 +150,12 @@ class Trip:
 
 @dataclass
 class Runs:
-    """Trips by workload, policy and speed; the first trajectory's journeys in full."""
+    """Trips by workload, policy and speed; the first trajectory's journeys in full. Our own policies and the
+    clairvoyants may have fewer trajectories than the paper's: the first ones."""
 
     city: City
     trajectories: int
+    behind_s: dict[str, list[float]] = field(default_factory=dict)  # see `warm_up_s`, by workload
     trips: dict[tuple[str, str, float], list[Trip]] = field(default_factory=dict)
     # Seconds of the clairvoyants, by workload and whether they pay for their moves.
     bounds: dict[tuple[str, bool], list[float]] = field(default_factory=dict)
@@ -169,11 +172,53 @@ class Runs:
             mine = self.mean(load, policy, speed=speed)
         return self.mean(load, "on-device") / mine
 
+    def gain(self, load: str, faster: str, slower: str, speed: float = SPEED) -> Measured:
+        """How much longer `slower` takes, of the same trajectories."""
+        mine, other = self.trips[load, faster, speed], self.trips[load, slower, speed]
+        pairs = list(zip(mine, other, strict=False))
+        mean = statistics.fmean(a.seconds for a, _ in pairs)
+        return measured([(b.seconds - a.seconds) / mean for a, b in pairs])
+
+    def error(self, load: str, policy: str) -> float:
+        """The standard error of a policy's mean time, as a share of it."""
+        seconds = [trip.seconds for trip in self.trips[load, policy, SPEED]]
+        return measured([s / statistics.fmean(seconds) for s in seconds]).error
+
     def bound_s(self, load: str, paid: bool = False) -> float:
         return statistics.fmean(self.bounds[load, paid])
 
     def behind_bound(self, load: str, policy: str, paid: bool = False) -> float:
-        return self.mean(load, policy) / self.bound_s(load, paid) - 1
+        trips = self.trips[load, policy, SPEED][: len(self.bounds[load, paid])]
+        return statistics.fmean(trip.seconds for trip in trips) / self.bound_s(load, paid) - 1
+
+
+class Measured(NamedTuple):
+    """A mean and its standard error, over trajectories or seeds."""
+
+    mean: float
+    error: float
+
+    def above(self, least: float) -> bool:
+        """Beyond chance: two standard errors above."""
+        return self.mean - 2 * self.error > least
+
+    def below(self, most: float) -> bool:
+        return self.mean + 2 * self.error < most
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.1%} ± {self.error:.1%}"
+
+
+def measured(values: Sequence[float]) -> Measured:
+    """Of one value alone nothing is known of chance."""
+    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.inf
+    return Measured(statistics.fmean(values), error)
+
+
+def warm_up_s(mine: Sequence[float], other: Sequence[float]) -> float:
+    """The last moment at which `mine` had done fewer minibatches than `other`: the ends of each."""
+    behind = np.flatnonzero(np.array(mine) > np.array(other))
+    return float(other[behind[-1]]) if len(behind) else 0.0
 
 
 def day_of(city: City, trajectory: int, speed: float) -> Day:
@@ -181,20 +226,22 @@ def day_of(city: City, trajectory: int, speed: float) -> Day:
     return Day(city, Walk(city.box, speed, trajectory), trajectory)
 
 
-def run_city(city: City, trajectories: int, tell: Tell, end: float = 1.0) -> Runs:
-    """Every policy on every trajectory: the paper's at both speeds, ours at the first."""
+def run_city(city: City, trajectories: int, ours: int, tell: Tell, end: float = 1.0) -> Runs:
+    """The paper's policies on every trajectory at both speeds; ours and the clairvoyants on the first ones,
+    at the first speed."""
     runs = Runs(city, trajectories)
     for trajectory in range(trajectories):
         tell(f"trajectory {trajectory + 1} of {trajectories}", end * trajectory / trajectories)
         for speed in (SPEED, DOUBLED):
-            run_walk(runs, trajectory, speed)
+            run_walk(runs, trajectory, speed, ours=trajectory < ours)
     return runs
 
 
-def run_walk(runs: Runs, trajectory: int, speed: float) -> None:
+def run_walk(runs: Runs, trajectory: int, speed: float, ours: bool = True) -> None:
     """One trajectory under every policy; a journey that is the same on two data sets is made once."""
     day = day_of(runs.city, trajectory, speed)
-    policies = {**PAPER_POLICIES, **(OUR_POLICIES if speed == SPEED else {})}
+    with_ours = ours and speed == SPEED
+    policies = {**PAPER_POLICIES, **(OUR_POLICIES if with_ours else {})}
     known: dict[tuple[str, str], Journey] = {}
     for load in WORKLOADS:
         costs = workload_costs(load)
@@ -207,6 +254,9 @@ def run_walk(runs: Runs, trajectory: int, speed: float) -> None:
             runs.trips.setdefault((load.id, name, speed), []).append(Trip.of(journey))
             if trajectory == 0 and speed == SPEED:
                 runs.progress[load.id, name] = np.array(journey.ends_s)
-        for paid in (False, True) if speed == SPEED else ():
+        if speed == SPEED:
+            ends = [known[load.id, name].ends_s for name in ("edgemove", "pipedream-e")]
+            runs.behind_s.setdefault(load.id, []).append(warm_up_s(*ends))
+        for paid in (False, True) if with_ours else ():
             bound = clairvoyant_s(costs, day, 2, STEPS, paid)
             runs.bounds.setdefault((load.id, paid), []).append(bound)
