@@ -56,11 +56,12 @@ class Setting:
 CIFAR = Setting("cifar10", "CIFAR-10 subset", 10, 5000, 1000, 2000)
 # The paper's networks; few samples and rounds, since one pass of VGG-16 takes 20 ms on a core.
 ALEXNET = Setting(
-    "cifar10", "AlexNet, CIFAR-10 subset", 10, 2000, 400, 1000, rounds=5, network="alexnet", side=64
+    "cifar10", "AlexNet, CIFAR-10 subset", 10, 1000, 300, 500, rounds=4, network="alexnet", side=64
 )
 VGG = Setting(
-    "cifar10", "VGG-16, CIFAR-10 subset", 10, 1000, 300, 500, rounds=4, network="vgg16", last=6
-)
+    "cifar10", "VGG-16, CIFAR-10 subset", 10, 600, 200, 300, rounds=3, pretraining=4, network="vgg16",
+    last=6,
+)  # fmt: skip
 CIFAR100 = Setting(
     "cifar100", "CIFAR-100 subset", 100, 10_000, 2000, 5000, share=0.03
 )  # the paper keeps 1% of 512
