@@ -25,6 +25,7 @@ from weft.plans.profile import Profile
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from weft.graph.split.classes.loss import Loss
     from weft.zoo.loading import Example
 
 
@@ -57,13 +58,16 @@ def plan(
     name: str = "",
     source: str | None = None,
     optimizer: str = "sgd",
+    loss: Loss | None = None,
 ) -> Plan:
     """Decide how to split a network over a fleet, and what that will cost.
 
     `example_input` has its samples along dimension 0; `batch` (32 to train, 1 to infer, where not
     given) is what the plan is for. `profile` holds measured times; without it they are derived from
     the fleet's gflops. `options` are the strategy's own, as after `--set`. `source` is the device
-    with the data, where it is not the one that the fleet file names.
+    with the data, where it is not the one that the fleet file names. `loss` is the loss that you will
+    train with, where it is not cross-entropy: where each device has some of the classes, one that has
+    no meaning over some of them is refused here, as `train` refuses it.
     """
     from weft.graph.capture import capture
 
@@ -78,7 +82,13 @@ def plan(
         source=source,
         optimizer=optimizer,
     )
-    return decide(strategy, task)
+    found = decide(strategy, task)
+    if loss is not None and found.peers is not None and found.peers.structured:
+        from weft.graph.split.classes.loss import check_class_loss
+
+        classes = graph.values[graph.output].shape[-1]
+        check_class_loss(loss, classes, {len(peer.classes) for peer in found.peers.peers})
+    return found
 
 
 def _table(plan: Plan) -> str:

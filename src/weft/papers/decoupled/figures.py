@@ -31,7 +31,7 @@ def draw_convergence(path: Path, setting: Setting, found: Mapping[str, Summary])
             rounds = range(1, len(summary.curve) + 1)
             axes.plot(rounds, summary.curve, color=colour, marker="o", ms=4, lw=2,
                       label=summary.method.label)  # fmt: skip
-            if summary.local:
+            if len(summary.local) == len(summary.curve):
                 axes.plot(rounds, summary.local, color=colour, ls=":", lw=2,
                           label="its peers, each on its own classes")  # fmt: skip
         axes.set_xlabel("round")

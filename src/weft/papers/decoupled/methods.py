@@ -71,7 +71,14 @@ _PLUS = Method(
     ),
 )  # fmt: skip
 _ALL = (
-    Method("dense", "centralized, dense", "dense", watched=True),
+    Method("dense", "centralized, dense", "dense", FOUR_OF_FIVE, watched=True),
+    Method(
+        "dense-third",
+        "centralized, dense, a third of the passes",
+        "dense",
+        FOUR_OF_FIVE,
+        recipe=(("epochs", 1 / 3),),
+    ),
     Method("central", "centralized, decoupled", "central", watched=True),
     _four("equal-steps", "4N_5Cls ring, equal steps", equal_steps=True),
     _four("4N_5Cls", "4N_5Cls ring, one epoch a round", watched=True),
@@ -80,6 +87,8 @@ _ALL = (
     Method("overlap-2", "overlap 2", "peers", overlap=2),
     Method("overlap-3", "overlap 3", "peers", overlap=3),
     Method("overlap-6", "overlap 6", "peers", overlap=6),
+    Method("overlap-10", "overlap 10", "peers", overlap=10),
+    Method("overlap-25", "overlap 25", "peers", overlap=25),
     _four("mesh", "4N_5Cls mesh", topology="mesh"),
     _four("line", "4N_5Cls line", topology="0-1,1-2,2-3"),
     _four("gossip", "4N_5Cls ring, shared layers by gossip", recipe=(("shared", "gossip"),)),
@@ -107,26 +116,43 @@ class Result:
     round_s: float = 0.0  # a usual peer's round over what its own computing takes
 
 
-def run_method(method: Method, net: nn.Module, data: Samples, recipe: Recipe, last: int) -> Result:
+def run_method(
+    method: Method, net: nn.Module, data: Samples, recipe: Recipe, last: int, share: float = SHARE
+) -> Result:
     """Trains with one of the compared methods."""
     from weft.graph.capture import capture
     from weft.reference.peers_baselines import train_fedavg, train_whole
 
     recipe = replace(recipe, watch=method.watched)
+    if method.kind == "dense":
+        recipe = replace(recipe, **dict(method.recipe))
     graph = capture(net, data.x[:2])
     classes = graph.values[graph.output].shape[-1]
     costs = class_costs(convolutions(graph), last, classes)
     if method.kind == "dense":
         run = train_whole(net, data, recipe)
+        sets = method.class_sets(classes)
+        run.local = [[accuracy_among(run.net, held, data) for held in sets]]
         return Result(run, [run.samples[0] * float(costs.dense_macs())])
     if method.kind == "fedavg":
         run = train_fedavg(net, data, method.class_sets(classes), recipe)
         return Result(run, [count * float(costs.dense_macs()) for count in run.samples])
-    parts = decoupled_net(method, net, data, last)
+    parts = decoupled_net(method, net, data, last, share)
     if method.kind == "central":
         run = train_whole(parts, data, recipe)
         return Result(run, [run.samples[0] * peer_macs(costs, parts, parts.classes)])
     return run_peers(method, net, parts, data, costs, recipe)
+
+
+def accuracy_among(net: nn.Module, held: Sequence[int], data: Samples) -> float:
+    """Of the samples of some classes, the share that a whole network gets right among these classes."""
+    import torch
+
+    from weft.reference.peers import logits_of
+
+    own = torch.isin(data.test_y, torch.tensor(held))
+    logits = logits_of(net, data.test_x[own])[:, list(held)]
+    return float((torch.tensor(held)[logits.argmax(1)] == data.test_y[own]).float().mean())
 
 
 def run_peers(
@@ -169,14 +195,16 @@ def closing_macs(costs: ClassCosts, net: DecoupledNet, data: Samples, recipe: Re
     return passes * peer_macs(costs, net, net.classes) / TRAINING
 
 
-def decoupled_net(method: Method, net: nn.Module, data: Samples, last: int) -> DecoupledNet:
+def decoupled_net(
+    method: Method, net: nn.Module, data: Samples, last: int, share: float = SHARE
+) -> DecoupledNet:
     """The pre-trained network in parts, its statistics estimated anew."""
     from weft.graph.split.classes.calibrate import reestimate_norms
     from weft.graph.split.classes.decouple import by_layer, captured, decouple, score_filters
 
     dense = captured(net, data.x[:2])
     scores = score_filters(dense, data.public_x, data.public_y, last=last)
-    shares = [percent / 100 for percent in method.filters] or [SHARE] * last
+    shares = [percent / 100 for percent in method.filters] or [share] * last
     parts = decouple(dense, scores, last=last, keep=by_layer(scores, shares))
     reestimate_norms(parts, data.public_x)
     return parts

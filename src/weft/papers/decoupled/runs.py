@@ -23,12 +23,12 @@ from msgspec import Struct
 
 from weft.errors import InputError
 from weft.papers.decoupled.methods import METHODS, Method
+from weft.papers.decoupled.networks import network
 from weft.papers.registry import Tell
 
 if TYPE_CHECKING:  # imports torch
     from weft.graph.split.classes.decouple import Score
 
-LAST = 3  # of the five convolutions are decoupled
 WORKERS = 2
 SCORES: tuple[Score, ...] = ("activation", "taylor", "random")
 
@@ -47,9 +47,24 @@ class Setting:
     pretraining: int = 6  # epochs
     width: int = 16
     batch: int = 16
+    network: str = "cnn5"
+    last: int = 3  # convolutions that are decoupled
+    share: float = 0.1  # of the filters, for each class: the paper's
+    side: int | None = None  # pictures are made this large
 
 
 CIFAR = Setting("cifar10", "CIFAR-10 subset", 10, 5000, 1000, 2000)
+# The paper's networks; few samples and rounds, since one pass of VGG-16 takes 20 ms on a core.
+ALEXNET = Setting(
+    "cifar10", "AlexNet, CIFAR-10 subset", 10, 1000, 300, 500, rounds=4, network="alexnet", side=64
+)
+VGG = Setting(
+    "cifar10", "VGG-16, CIFAR-10 subset", 10, 600, 200, 300, rounds=3, pretraining=4, network="vgg16",
+    last=6,
+)  # fmt: skip
+CIFAR100 = Setting(
+    "cifar100", "CIFAR-100 subset", 100, 10_000, 2000, 5000, share=0.03
+)  # the paper keeps 1% of 512
 SPEECH = Setting("speech-commands", "Speech Commands subset", 12, 1800, 480, None)
 DIGITS = Setting(
     "mnist5k", "MNIST, 5,000 images", 10, 600, 200, 300, rounds=3, pretraining=10, width=8, batch=32
@@ -79,7 +94,7 @@ class Job:
         """Names everything that the outcome depends on."""
         whole = repr((self.setting, METHODS[self.method], self.seed))
         digest = hashlib.sha256(whole.encode()).hexdigest()[:12]
-        return f"{self.setting.data}/{self.method}/{self.seed}/{digest}"
+        return f"{self.setting.data}/{self.setting.network}/{self.method}/{self.seed}/{digest}"
 
 
 Weights = dict[str, np.ndarray[Any, np.dtype[Any]]]
@@ -91,11 +106,10 @@ def pretrain(setting: Setting, seed: int) -> Weights:
 
     from weft.reference.peers import Recipe, Samples
     from weft.reference.peers_baselines import train_whole
-    from weft.zoo.chains import cnn5
 
     data = prepare(setting, seed)
     torch.manual_seed(seed)
-    net = cnn5(tuple(data.x.shape[1:]), setting.classes, width=setting.width)
+    net = network(setting.network, data.x.shape[1:], setting.classes, setting.width)
     public = Samples(data.public_x, data.public_y, data.test_x[:1], data.test_y[:1])
     recipe = Recipe(rounds=setting.pretraining, batch=setting.batch, watch=False, seed=seed)
     trained = train_whole(net, public, recipe).net
@@ -130,7 +144,12 @@ def prepare(setting: Setting, seed: int) -> Any:
         return torch.stack([own[:least] for own in each], 1).reshape(-1)
 
     def images(x: torch.Tensor) -> torch.Tensor:
-        return ((x - middle) / spread).contiguous(memory_format=torch.channels_last)
+        x = (x - middle) / spread
+        if setting.side is not None:
+            x = torch.nn.functional.interpolate(
+                x, size=(setting.side, setting.side), mode="bilinear"
+            )
+        return x.contiguous(memory_format=torch.channels_last)
 
     own = rows(found.train_y, setting.train)
     judged = torch.arange(len(test)) if setting.test is None else rows(found.test_y, setting.test)
@@ -146,14 +165,13 @@ def run_job(job: Job, weights: Weights) -> Outcome:
 
     from weft.papers.decoupled.methods import run_method
     from weft.reference.peers import Recipe
-    from weft.zoo.chains import cnn5
 
-    data = prepare(job.setting, job.seed)
-    net = cnn5(tuple(data.x.shape[1:]), job.setting.classes, width=job.setting.width)
+    setting, data = job.setting, prepare(job.setting, job.seed)
+    net = network(setting.network, data.x.shape[1:], setting.classes, setting.width)
     net.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
     torch.manual_seed(job.seed)
-    recipe = Recipe(rounds=job.setting.rounds, batch=job.setting.batch, seed=job.seed)
-    found = run_method(METHODS[job.method], net, data, recipe, LAST)
+    recipe = Recipe(rounds=setting.rounds, batch=setting.batch, seed=job.seed)
+    found = run_method(METHODS[job.method], net, data, recipe, setting.last, setting.share)
     run = found.run
     return Outcome(run.accuracy, run.local, found.work, run.sent, found.round_s)
 
@@ -266,20 +284,18 @@ def scoring_rows(setting: Setting) -> list[tuple[str, float, float]]:
 
     from weft.graph.split.classes.calibrate import reestimate_norms
     from weft.graph.split.classes.decouple import captured, decouple, score_filters
-    from weft.papers.decoupled.methods import SHARE
     from weft.reference.peers import accuracy
-    from weft.zoo.chains import cnn5
 
     data = prepare(setting, 0)
-    net = cnn5(tuple(data.x.shape[1:]), setting.classes, width=setting.width)
+    net = network(setting.network, data.x.shape[1:], setting.classes, setting.width)
     weights = _pretrained(setting, 0)
     net.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
     dense = 100 * accuracy(net, data.test_x, data.test_y)
     rows = [("(the dense network)", dense, dense)]
     trained = captured(net, data.x[:2])
     for how in SCORES:
-        scores = score_filters(trained, data.public_x, data.public_y, last=LAST, how=how)
-        parts = decouple(trained, scores, last=LAST, keep=SHARE)
+        scores = score_filters(trained, data.public_x, data.public_y, last=setting.last, how=how)
+        parts = decouple(trained, scores, last=setting.last, keep=setting.share)
         before = accuracy(parts, data.test_x, data.test_y)
         reestimate_norms(parts, data.public_x)
         rows.append((how, 100 * before, 100 * accuracy(parts, data.test_x, data.test_y)))

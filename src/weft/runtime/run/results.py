@@ -45,6 +45,7 @@ class TrainResult:
     events: list[dict[str, Any]] = field(default_factory=list)
     radio: Counter[str] = field(default_factory=Counter)  # a swarm's messages, packets and losses
     out: Path | None = None
+    network: str = ""  # what `model` is, where it is not the user's own network
 
     @property
     def step_s(self) -> float:

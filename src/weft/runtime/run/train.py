@@ -95,7 +95,7 @@ class _Training:
             losses=[self.losses[s] for s in sorted(self.losses)],
             seconds=self.training_s, timeline=timeline, nodes=nodes, events=run.events,
             out=self.folder.path if self.folder else None, too_fast=work.too_fast,
-            test_accuracy=trained.test_accuracy,
+            test_accuracy=trained.test_accuracy, network=trained.network,
             radio=total_counts(nodes) if run.plan.swarm else Counter(),
         )  # fmt: skip
         if self.folder:

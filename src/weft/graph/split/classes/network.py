@@ -186,6 +186,17 @@ class DecoupledNet(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_compiled": None}  # a copy has tensors of its own
 
+    @property
+    def description(self) -> str:
+        """What this network is, beside the one that it was made of."""
+        reading = self.blueprint.reading
+        own = sum(p.numel() for p in self.parameters())
+        return (
+            f"{reading.graph.name}, decoupled: structures of {len(self.classes)} classes in "
+            f"{', '.join(reading.layers)}, all other layers shared; {own:,} parameters, where "
+            f"{reading.graph.name} has {reading.graph.parameters:,}"
+        )
+
     def tensors(self) -> State:
         """All tensors under the names of the graph."""
         return {**dict(self.named_parameters()), **dict(self.named_buffers())}

@@ -117,7 +117,9 @@ class PeerNetworks(Exchange):
         states = {d: state for d, (state, _) in run.states(present).items()}
         whole = self.put_together(self.net, self.own, states)
         state = {n: t.detach() for n, t in whole.state_dict().items()}
-        return Trained(whole, state, {}, accuracy(whole, (self.data.test_x, self.data.test_y)))
+        right = accuracy(whole, (self.data.test_x, self.data.test_y))
+        words = whole.description if isinstance(whole, DecoupledNet) else ""
+        return Trained(whole, state, {}, right, words)
 
     @property
     def _peers(self) -> Peers:

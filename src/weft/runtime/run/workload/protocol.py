@@ -29,6 +29,7 @@ class Trained:
     state: Mapping[str, Tensor]
     memory: Mapping[str, Tensor]  # the optimizer's
     test_accuracy: float | None = None
+    network: str = ""  # what the model is, where it is not the user's own
 
 
 class Workload:
