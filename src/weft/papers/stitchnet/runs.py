@@ -24,7 +24,8 @@ from weft.reference.lossy import Channel, evaluate, train
 from weft.strategies.stitchnet.importance import First, clone, drop, failure_order, importance
 from weft.strategies.stitchnet.mapping import MAPPERS, Spread, elect, ranked
 from weft.strategies.stitchnet.paths import Path, messages, packets, plan_routes
-from weft.strategies.stitchnet.search import best_spread, recover
+from weft.strategies.stitchnet.respread import recover
+from weft.strategies.stitchnet.search import best_spread, usual_drill
 from weft.strategies.stitchnet.topology import EXPONENT
 
 PROCESSES = 2
@@ -176,7 +177,10 @@ def losing(
 
 def channel_of(job: Job, place: Scene) -> Channel:
     """The lossy channel of a run."""
-    return Channel(place.spread, place.routes, place.delivery, seed=job.place, update=job.update)
+    drill = usual_drill(place.spread) if job.mapper == PLUS else 0
+    return Channel(
+        place.spread, place.routes, place.delivery, seed=job.place, update=job.update, drill=drill
+    )
 
 
 def run_jobs(jobs: Iterable[Job], tell: Callable[[str, float], None]) -> dict[Job, Outcome]:
