@@ -10,7 +10,7 @@ NOT_RUN := benchmarks/two_stages.py benchmarks/torch_rank.py
 BENCH_speed := pipeline overhead goodput startup simulator capture planning
 BENCH_prediction := prediction edgemove_period
 BENCH_codecs := codec_accuracy codec_error
-BENCH_papers := hiertrain coopai_planning coopai_plus coopai stitchnet stitchnet_run stitchnet_deaths \
+BENCH_papers := hiertrain coopai_planning coopai_plus coopai stitchnet stitchnet_run stitchnet_deaths stitchnet_silent \
 	edgemove_run edgemove_kill edgemove_city decoupled decoupled_run
 
 .PHONY: help setup test demo lint proof bench docs

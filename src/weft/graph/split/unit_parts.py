@@ -13,8 +13,8 @@ from math import prod
 
 from weft.errors import InputError
 from weft.graph.network import Graph, Node, Ref, refs
-from weft.graph.operators.calls import flattened
-from weft.graph.operators.rows import argument, is_map
+from weft.graph.operators.calls import COUNTER, flattened
+from weft.graph.operators.rows import PER_CHANNEL, argument, is_map
 from weft.graph.operators.table import operator_named
 from weft.graph.split.divide import divide, is_constant, is_flatten, reads, weighted
 
@@ -106,9 +106,18 @@ def _convolution(graph: Graph, nodes: list[Node], node: Node) -> tuple[tuple[Nod
     if nodes[0] is not node:
         return tuple(nodes), f"{nodes[0].name} comes before {node.name}"
     for other in nodes[1:]:
-        if not _channelwise(graph, other):
+        if not (_channelwise(graph, other) or _channel_norm(graph, other) or other.op == COUNTER):
             return tuple(nodes), f"{other.name} ({other.op}) has weights or mixes channels"
     return tuple(nodes), ""
+
+
+def _channel_norm(graph: Graph, node: Node) -> bool:
+    """Whether it normalises each channel by itself, with one weight and one statistic for each."""
+    operator = operator_named(node.op)
+    if operator.rows is not PER_CHANNEL or operator.units != "elementwise":
+        return False
+    channels = graph.values[node.name].shape[1]
+    return all(graph.state[n].shape == (channels,) for n in refs(node) if n in graph.state)
 
 
 def _channelwise(graph: Graph, node: Node) -> bool:

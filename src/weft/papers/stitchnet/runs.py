@@ -21,6 +21,7 @@ from weft.graph.split.lost_values import LostValues
 from weft.graph.split.masked import Perceptron
 from weft.plans.delivery import Routes
 from weft.reference.lossy import Channel, evaluate, train
+from weft.strategies.stitchnet.broadcast import broadcasts
 from weft.strategies.stitchnet.importance import First, clone, drop, failure_order, importance
 from weft.strategies.stitchnet.mapping import MAPPERS, Spread, elect, ranked
 from weft.strategies.stitchnet.paths import Path, messages, packets, plan_routes
@@ -65,6 +66,7 @@ class Outcome:
     # By rule and who fails first: accuracy with 0, 1, 2, ... devices lost.
     failed: dict[str, list[float]] = field(default_factory=dict)
     changed_at: int | None = None  # the step after which the radio got worse
+    broadcasts: int = 0  # of a batch, where one packet serves all that hear it
 
     @property
     def final(self) -> float:
@@ -154,6 +156,7 @@ def run_job(job: Job) -> Outcome:
     return Outcome(
         history.accuracies, history.losses, history.steps, 0 if alone else messages(now.routes),
         0 if alone else packets(now.routes), failed, changed[0] if changed else None,
+        0 if alone else broadcasts(now.routes),
     )  # fmt: skip
 
 

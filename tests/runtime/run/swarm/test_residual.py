@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from weft.draws import TRAINING
 from weft.errors import InputError
+from weft.fleet.fleet import Fleet, Link
 from weft.graph.capture import capture, state_of
 from weft.graph.split.masked import Masks
 from weft.planning.decide import decide
@@ -163,3 +164,48 @@ def test_what_a_swarm_cannot_spread_is_refused_at_planning_with_the_layer(
     task = make_task(derive_profile(graph, FLEET), FLEET, batch=6, graph=graph)
     with pytest.raises(InputError, match=reason):
         decide(strategy, task)
+
+
+class ResidualConvolutions(nn.Module):
+    """Channels are units too: batch norm and a skip connection channel by channel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(1, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(8) for _ in range(2))
+        self.c, self.d = nn.Linear(8 * 64, 10), nn.Linear(10, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu(self.norms[0](self.a(x)))
+        h = torch.relu(h + self.norms[1](self.b(h)))
+        out: Tensor = self.d(torch.relu(self.c(h.flatten(1))))
+        return out
+
+
+@pytest.mark.parametrize("strategy", ["stitchnet", "random-units"])
+def test_a_residual_convolutional_network_in_a_swarm_that_loses_nothing_equals_one_process(
+    swarm: LocalFleet, strategy: str
+) -> None:
+    torch.manual_seed(0)
+    model = ResidualConvolutions().to(torch.float64)
+    subject = subject_of(model, (1, 8, 8), dense=False)  # type: ignore[arg-type]
+    links = tuple(Link(link.between, 100.0, 100.0) for link in FLEET.link)
+    fleet = Fleet(FLEET.devices, links)
+    task = make_task(
+        derive_profile(subject.graph, fleet), fleet, batch=6, graph=subject.graph, optimizer="adam"
+    )
+    plan = decide(strategy, task)
+    with subject.coordinator(swarm, plan) as run:
+        run.prepare()
+        outcome = run.steps(0, STEPS)
+        state, _ = run.collect()
+    rule = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for step in range(STEPS):
+        x, y = subject.data(step)
+        rule.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        rule.step()
+        assert outcome.losses[step] == pytest.approx(float(loss.detach()), abs=1e-6)
+    for name, tensor in state_of(model).items():
+        torch.testing.assert_close(state[name], tensor.detach(), atol=1e-6, rtol=0)
