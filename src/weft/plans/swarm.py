@@ -60,12 +60,17 @@ class Swarm(Struct, frozen=True, omit_defaults=True):
     # Packets that a minibatch may take; where above 0, what is left after a loss is spread anew with as
     # many (`stitchnet+`), else the lost units are cloned as the paper does.
     budget: int = 0
+    # How those packets are counted: one for each receiver, or one that all hear.
+    cost: Literal["unicast", "broadcast"] = "unicast"
     # In testing, whoever adds up messages multiplies what came by the weight that it expected over the
     # weight that came. For networks that learned with less loss than they are tested with.
     rescale: bool = False
     # In answering: so many percent of each device's units of a layer, the most important, are computed by
     # the layer's other devices too. `copies` says which; they are chosen when the weights are known.
     copied: int = 0
+    # In training: in so many of a hundred minibatches one worker, drawn by the seed, neither sends nor hears.
+    # The network then learns to do without any one of them.
+    drill: int = 0
     copies: tuple[Copy, ...] = ()
 
     @property

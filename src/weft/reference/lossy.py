@@ -22,7 +22,7 @@ from torch import Tensor
 
 from weft.data.batches import batch_indices
 from weft.data.dataset import Dataset
-from weft.draws import TESTING, TRAINING, Draws, uniforms
+from weft.draws import NOBODY, TESTING, TRAINING, Draws, Drills, uniforms
 from weft.errors import InputError
 from weft.fleet.radio import Matrix
 from weft.graph.split.lost_values import LostValues
@@ -50,6 +50,7 @@ class Channel:
     seed: int = 0
     update: LostValues = "zero"
     expected: Matrix | None = None  # slots x n x n; None: a message that arrived counts once
+    drill: float = 0.0  # percent of the training minibatches that one worker is left out of
     dtype: torch.dtype = torch.float32
 
     def draws(self, stream: int) -> Draws:
@@ -58,7 +59,13 @@ class Channel:
 
     def heard(self, stream: int, first: int, steps: int) -> NDArray[np.bool_]:
         """Which messages arrive: steps x slots x n x n, row sends."""
-        return arrived(self.routes, uniforms(self.draws(stream), first, steps) < self.delivery)
+        crossed = uniforms(self.draws(stream), first, steps) < self.delivery
+        if stream == TRAINING and self.drill:
+            workers = tuple(d for d in self.spread.workers if d != self.spread.coordinator)
+            absent = Drills(self.seed, self.drill, workers).absent(first, steps)
+            for step in np.flatnonzero(absent != NOBODY):
+                crossed[step, ..., absent[step], :] = crossed[step, ..., absent[step]] = False
+        return arrived(self.routes, crossed)
 
     def masks(self, stream: int, first: int, steps: int) -> Masks:
         return self.as_masks(self.heard(stream, first, steps))

@@ -146,9 +146,11 @@ def test_channels_and_their_places_come_back_to_where_they_were() -> None:
 
 
 def test_what_cannot_be_spread_is_refused() -> None:
-    norms = capture(zoo.build("cnn5"), torch.zeros(2, 3, 32, 32), name="cnn5")
+    norms = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(16, 2))
     with pytest.raises(InputError, match=r"spread by units: .* has weights or mixes channels"):
-        unit_widths(norms)
+        unit_widths(capture(norms, torch.zeros(2, 3, 4, 4), name="norms"))
+    batch_norms = capture(zoo.build("cnn5"), torch.zeros(2, 3, 32, 32), name="cnn5")
+    assert len(unit_widths(batch_norms)) == len(batch_norms.layers) - 1
     groups = nn.Sequential(nn.Conv2d(4, 4, 3, groups=2), nn.Flatten(), nn.Linear(16, 2))
     with pytest.raises(InputError, match=r"spread by units: .* reads its channels in groups"):
         unit_widths(capture(groups, torch.zeros(2, 4, 4, 4), name="groups"))

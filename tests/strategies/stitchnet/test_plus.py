@@ -12,12 +12,23 @@ from hypothesis import strategies as st
 from weft.errors import InputError
 from weft.fleet.radio import Radio, topology
 from weft.plans.delivery import Routes
-from weft.strategies.stitchnet import search as stitchnet_search
-from weft.strategies.stitchnet.budget import WORTHWHILE, best_relays, delivered, spend, value, worth
+from weft.strategies.stitchnet import respread
+from weft.strategies.stitchnet.broadcast import air, broadcasts
+from weft.strategies.stitchnet.budget import (
+    WORTHWHILE,
+    best_relays,
+    delivered,
+    spend,
+    value,
+    without_each,
+    worth,
+)
+from weft.strategies.stitchnet.dealing import dealt
 from weft.strategies.stitchnet.importance import clone, drop, failure_order, importance
-from weft.strategies.stitchnet.mapping import NOBODY, Spread, mix_mapped, random_units
+from weft.strategies.stitchnet.mapping import NOBODY, Spread, horizontal, mix_mapped, random_units
 from weft.strategies.stitchnet.paths import messages, packets, plan_routes, slots
-from weft.strategies.stitchnet.search import ENOUGH, OVERLOADS, best_spread, dealt, recover
+from weft.strategies.stitchnet.respread import ENOUGH, OVERLOADS, recover
+from weft.strategies.stitchnet.search import LEAST, best_spread, valued
 from weft.strategies.stitchnet.topology import find_topologies
 
 WIDTHS = (64, 64, 64, 64)
@@ -65,14 +76,82 @@ def test_packets_are_spent_as_well_as_by_trying_all_ways(seed: int, budget: int)
 
 
 def test_it_delivers_more_weight_than_mix_mapped_for_no_more_packets() -> None:
+    own = 0
     for place in PLACES:
         prr, true = place.measured(4.0), place.delivery(4.0)
         spread = mix_mapped(prr, WIDTHS)
         routes = plan_routes("subpath", prr, spread)
         found = best_spread(prr, WIDTHS, packets(routes))
         assert packets(found.routes) <= packets(routes)
+        assert found.spread.counts().sum(axis=1).max() <= 33, "every worker carries its share"
+        if found.spread.horizontal:
+            assert found.routes.direct.tolist() == routes.direct.tolist(), "Mix-Mapped's own"
+            continue
+        own += 1
         assert value(found.spread, found.routes, true) > value(spread, routes, true) + 0.1
-        assert found.spread.counts().sum(axis=1).max() == 32, "every worker carries its share"
+        assert found.least > value(spread, routes, prr), (
+            "with any one silent, more than Mix-Mapped's"
+        )
+    assert own >= 5
+
+
+def nobody_is_all_of_a_layer(spread: Spread) -> bool:
+    return all(len(set(owners.tolist())) >= 2 for owners in spread.owners)
+
+
+@pytest.mark.parametrize("devices", [4, 5, 6, 9, 16])
+def test_no_layer_is_gone_with_one_silent_worker(devices: int) -> None:
+    """In swarms of 4 or 5 a worker once had a whole layer alone: with it silent nothing passed."""
+    for seed in (1, 2, 3):
+        place = topology(seed, Radio(devices=devices))
+        prr = place.measured(4.0)
+        spread = mix_mapped(prr, WIDTHS)
+        routes = plan_routes("subpath", prr, spread)
+        found = best_spread(prr, WIDTHS, packets(routes))
+        assert found.spread.coordinator == spread.coordinator
+        assert nobody_is_all_of_a_layer(found.spread)
+        usual = valued(spread, routes, prr)
+        assert found.least >= min(usual.least, LEAST)
+
+
+def test_what_passes_without_a_device_is_what_passes_where_its_links_are_dead() -> None:
+    prr = PLACES[1].measured(4.0)
+    spread = mix_mapped(prr, WIDTHS)
+    for routes in (plan_routes("subpath", prr, spread), spend(spread, prr, 300)):
+        workers = np.array(spread.workers)
+        for worker, left in zip(workers, without_each(spread, routes, prr, workers), strict=True):
+            dead = prr.copy()
+            dead[worker] = dead[:, worker] = 0.0
+            assert left == pytest.approx(value(drop(spread, int(worker)), routes, dead))
+
+
+def test_unequal_devices_share_every_layer_too() -> None:
+    prr = topology(1, Radio(devices=5)).measured(4.0)
+    found = best_spread(prr, WIDTHS, 60, capacity=[1.0, 2.0, 1.0, 1.0, 2.0])
+    assert nobody_is_all_of_a_layer(found.spread)
+
+
+def test_a_broadcast_is_one_packet_however_many_hear_it() -> None:
+    """Counted so, Mix-Mapped takes two thirds of Horizontal's packets; as unicast two fifths."""
+    prr = PLACES[0].measured(3.9)
+    mixed, flat = mix_mapped(prr, WIDTHS), horizontal(prr, WIDTHS)
+    direct = [broadcasts(plan_routes("direct", prr, spread)) for spread in (mixed, flat)]
+    # the coordinator's input, 5 or 8 senders of each layer forward, and back but to the input
+    assert direct == [1 + 4 * 5 + 1 + 3 * 5, 1 + 4 * 8 + 1 + 3 * 8]
+    routes = [plan_routes("subpath", prr, spread) for spread in (mixed, flat)]
+    assert broadcasts(routes[0]) / broadcasts(routes[1]) == pytest.approx(0.63, abs=0.05)
+    assert packets(routes[0]) / packets(routes[1]) == pytest.approx(0.38, abs=0.04)
+
+
+def test_a_budget_of_broadcasts_is_kept_and_well_spent() -> None:
+    prr = topology(1, Radio(devices=16)).measured(4.0)
+    usual = plan_routes("subpath", prr, mix_mapped(prr, WIDTHS))
+    found = best_spread(prr, WIDTHS, broadcasts(usual), cost="broadcast")
+    assert broadcasts(found.routes) <= broadcasts(usual)
+    assert found.least > LEAST
+    spread = mix_mapped(prr, WIDTHS)
+    least = value(spread, air(spread, prr, 60), prr)
+    assert value(spread, air(spread, prr, 120), prr) > least
 
 
 def test_unequal_devices_carry_unequal_shares() -> None:
@@ -91,8 +170,9 @@ def test_a_small_budget_is_kept_and_a_large_one_not_wasted() -> None:
     small, large = best_spread(prr, WIDTHS, 20), best_spread(prr, WIDTHS, 5000)
     assert packets(small.routes) <= 20
     assert packets(large.routes) < 400
-    assert messages(large.routes) == 30
-    assert large.value > 0.99
+    assert messages(large.routes) <= 57, "two or three devices share a layer"
+    assert large.value > 0.98
+    assert large.least > 0.3, "half of a layer is missed, and what its device relays"
 
 
 def test_after_failures_every_neuron_that_fits_has_a_holder_that_is_heard() -> None:
@@ -120,7 +200,7 @@ def test_what_does_not_fit_is_the_least_important(monkeypatch: pytest.MonkeyPatc
     prr = PLACES[0].measured(4.0)
     found = best_spread(prr, WIDTHS, 200)
     lost = failure_order(prr, found.spread, "worst")[:7]
-    monkeypatch.setattr(stitchnet_search, "OVERLOADS", (1.0,))
+    monkeypatch.setattr(respread, "OVERLOADS", (1.0,))
     after, weights = recover(found.spread, prr, 200, lost, norms()), norms()
     for owners, norm in zip(after.spread.owners, weights, strict=True):
         assert norm[owners >= 0].min() >= norm[owners == NOBODY].max()

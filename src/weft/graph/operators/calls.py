@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from weft.graph.network import Arg, Atom, Node, Ref
 
 GETITEM = "getitem"
@@ -17,6 +19,16 @@ def alias(name: str, source: Arg) -> Node:
 def narrow(name: str, source: str, dim: int, first: int, length: int) -> Node:
     """Places first..first+length-1 of one dimension."""
     return Node(name, "aten.narrow.default", [Ref(source), dim, first, length])
+
+
+def joined(name: str, parts: Sequence[Ref], dim: int) -> Node:
+    """Values one behind the other along a dimension."""
+    return Node(name, "aten.cat.default", [list(parts), dim])
+
+
+def zeroed(name: str, source: str) -> Node:
+    """Zeros in the shape of a value."""
+    return Node(name, "aten.mul.Tensor", [Ref(source), 0.0])
 
 
 def padded(name: str, source: str, amounts: list[Atom], fill: Arg) -> Node:

@@ -12,9 +12,9 @@ from __future__ import annotations
 from math import prod
 
 from weft.errors import InputError
-from weft.graph.network import Graph, Node, refs
-from weft.graph.operators.calls import flattened
-from weft.graph.operators.rows import argument, is_map
+from weft.graph.network import Graph, Node, Ref, refs
+from weft.graph.operators.calls import COUNTER, flattened
+from weft.graph.operators.rows import PER_CHANNEL, argument, is_map
 from weft.graph.operators.table import operator_named
 from weft.graph.split.divide import divide, is_constant, is_flatten, reads, weighted
 
@@ -37,6 +37,8 @@ def unit_parts(graph: Graph, layer: int) -> Parts:
     crossing = [*graph.cuts[layer], *graph.cuts[layer + 1]]
     if not odd and len(crossing) != 2:
         odd = f"{', '.join(crossing)} cross its ends where one value each is allowed"
+    if not odd:
+        odd = _odd_skip(graph, layer)
     if not odd and reads(graph, (*before, *rest)) != [crossing[0]]:
         odd = "it reads more than the layer before"
     if odd:
@@ -45,6 +47,31 @@ def unit_parts(graph: Graph, layer: int) -> Parts:
             "network of convolutions and fully connected layers in a row, such as mlp or lenet5"
         )
     return before, rest
+
+
+def skips(graph: Graph, layer: int) -> list[Node]:
+    """The nodes that add a layer's own input, unit by unit, to what the layer makes of it."""
+    nodes = [node for node in graph.layers[layer].nodes if not is_constant(graph, node.name)]
+    heavy = [node for node in nodes if weighted(graph, node)]
+    after = {node.name for node in heavy}
+    found = []
+    for node in nodes:
+        if node not in heavy and after & set(refs(node)):
+            after.add(node.name)
+            if graph.cuts[layer][0] in refs(node):
+                found.append(node)
+    return found
+
+
+def _odd_skip(graph: Graph, layer: int) -> str:
+    """Why a skip connection cannot be taken unit by unit; empty where it can, or where there is none."""
+    source = graph.values[graph.cuts[layer][0]]
+    for node in skips(graph, layer):
+        direct = [arg for arg in node.args if isinstance(arg, Ref)]
+        same = graph.values[node.name].shape == source.shape
+        if layer == len(graph.layers) - 1 or not same or len(direct) != len(refs(node)):
+            return f"{node.name} adds an input of another shape, or the output layer's"
+    return ""
 
 
 def places_of(graph: Graph, layer: int, width: int) -> int:
@@ -79,9 +106,18 @@ def _convolution(graph: Graph, nodes: list[Node], node: Node) -> tuple[tuple[Nod
     if nodes[0] is not node:
         return tuple(nodes), f"{nodes[0].name} comes before {node.name}"
     for other in nodes[1:]:
-        if not _channelwise(graph, other):
+        if not (_channelwise(graph, other) or _channel_norm(graph, other) or other.op == COUNTER):
             return tuple(nodes), f"{other.name} ({other.op}) has weights or mixes channels"
     return tuple(nodes), ""
+
+
+def _channel_norm(graph: Graph, node: Node) -> bool:
+    """Whether it normalises each channel by itself, with one weight and one statistic for each."""
+    operator = operator_named(node.op)
+    if operator.rows is not PER_CHANNEL or operator.units != "elementwise":
+        return False
+    channels = graph.values[node.name].shape[1]
+    return all(graph.state[n].shape == (channels,) for n in refs(node) if n in graph.state)
 
 
 def _channelwise(graph: Graph, node: Node) -> bool:

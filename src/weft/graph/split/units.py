@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from math import prod
 
 from weft.errors import InputError
-from weft.graph.network import Graph, Node, Pick, Segment, State, Value, refs
-from weft.graph.operators.calls import alias
+from weft.graph.network import Graph, Node, Pick, Ref, Segment, State, Value, refs
+from weft.graph.operators.calls import alias, joined, narrow, zeroed
 from weft.graph.operators.table import operator_named
-from weft.graph.split.unit_parts import places_of, unit_parts
+from weft.graph.split.unit_parts import places_of, skips, unit_parts
 
 
 def unit_widths(graph: Graph) -> tuple[int, ...]:
@@ -52,6 +52,12 @@ def listed_segment(
     before, rest = unit_parts(graph, layer)
     if units:
         rest = tuple(_reshaped(node) for node in rest)
+        skipping = {node.name for node in skips(graph, layer)}
+        if skipping:
+            picked = own_places(graph, layer, units, columns)
+            rest = tuple(_reading(node, picked[-1].name, graph, layer) if node.name in skipping else node
+                         for node in rest)  # fmt: skip
+            before = (*before, *picked)
     nodes = (*before, *rest)
     source, result = input_of(graph, layer), output_of(graph, layer)
     picks = _picks(graph, layer, nodes, tuple(units), tuple(columns))
@@ -69,6 +75,37 @@ def listed_segment(
         part=part,
         picks=picks,
     )
+
+
+def own_places(
+    graph: Graph, layer: int, units: Sequence[int], columns: Sequence[int]
+) -> list[Node]:
+    """Nodes that pick from a layer's input the units that a skip connection adds to the same units of its
+    output. The last node has them all, in their order; a unit that nobody has any more counts as zero."""
+    source = input_of(graph, layer)
+    place = {unit: k for k, unit in enumerate(columns or range(graph.values[source].shape[1]))}
+    runs: list[tuple[int, int, bool]] = []  # place, length, whether it is there at all
+    for unit in units:
+        at, there = place.get(unit, 0), unit in place
+        if runs and there and runs[-1][2] and runs[-1][0] + runs[-1][1] == at:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1, True)
+        else:
+            runs.append((at, 1, there))
+    nodes: list[Node] = []
+    parts: list[Ref] = []
+    for number, (at, length, there) in enumerate(runs):
+        nodes.append(narrow(f"{source}_skip{number}", source, 1, at, length))
+        if not there:
+            nodes.append(zeroed(f"{source}_gone{number}", nodes[-1].name))
+        parts.append(Ref(nodes[-1].name))
+    return [*nodes, joined(f"{source}_skipped", parts, 1)]
+
+
+def _reading(node: Node, name: str, graph: Graph, layer: int) -> Node:
+    """The same node on another value in place of the layer's input."""
+    source = input_of(graph, layer)
+    args = [Ref(name) if arg == Ref(source) else arg for arg in node.args]
+    return Node(node.name, node.op, args, node.kwargs)
 
 
 def _read(graph: Graph, nodes: Sequence[Node]) -> list[str]:

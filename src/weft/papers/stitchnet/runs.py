@@ -21,10 +21,12 @@ from weft.graph.split.lost_values import LostValues
 from weft.graph.split.masked import Perceptron
 from weft.plans.delivery import Routes
 from weft.reference.lossy import Channel, evaluate, train
+from weft.strategies.stitchnet.broadcast import broadcasts
 from weft.strategies.stitchnet.importance import First, clone, drop, failure_order, importance
 from weft.strategies.stitchnet.mapping import MAPPERS, Spread, elect, ranked
 from weft.strategies.stitchnet.paths import Path, messages, packets, plan_routes
-from weft.strategies.stitchnet.search import best_spread, recover
+from weft.strategies.stitchnet.respread import recover
+from weft.strategies.stitchnet.search import best_spread, usual_drill
 from weft.strategies.stitchnet.topology import EXPONENT
 
 PROCESSES = 2
@@ -64,6 +66,7 @@ class Outcome:
     # By rule and who fails first: accuracy with 0, 1, 2, ... devices lost.
     failed: dict[str, list[float]] = field(default_factory=dict)
     changed_at: int | None = None  # the step after which the radio got worse
+    broadcasts: int = 0  # of a batch, where one packet serves all that hear it
 
     @property
     def final(self) -> float:
@@ -153,6 +156,7 @@ def run_job(job: Job) -> Outcome:
     return Outcome(
         history.accuracies, history.losses, history.steps, 0 if alone else messages(now.routes),
         0 if alone else packets(now.routes), failed, changed[0] if changed else None,
+        0 if alone else broadcasts(now.routes),
     )  # fmt: skip
 
 
@@ -176,7 +180,10 @@ def losing(
 
 def channel_of(job: Job, place: Scene) -> Channel:
     """The lossy channel of a run."""
-    return Channel(place.spread, place.routes, place.delivery, seed=job.place, update=job.update)
+    drill = usual_drill(place.spread) if job.mapper == PLUS else 0
+    return Channel(
+        place.spread, place.routes, place.delivery, seed=job.place, update=job.update, drill=drill
+    )
 
 
 def run_jobs(jobs: Iterable[Job], tell: Callable[[str, float], None]) -> dict[Job, Outcome]:

@@ -123,6 +123,14 @@ class Study:
     def packets(self, name: str) -> float:
         return mean(outcome.packets for outcome in self.of(name))
 
+    def broadcasts(self, name: str) -> float:
+        return mean(outcome.broadcasts for outcome in self.of(name))
+
+    def gains(self, name: str, over: str) -> list[float]:
+        """Points by which one variant is above another, topology by topology."""
+        first, second = self.finals(name, over), self.finals(over, name)
+        return [a - b for a, b in zip(first, second, strict=True)]
+
     def messages(self, name: str) -> float:
         return mean(outcome.messages for outcome in self.of(name))
 

@@ -92,12 +92,22 @@ def accuracy_table(study: Study) -> Table:
         paper = PAPER_ACCURACY.get(name, "") if setting.like_paper else ""
         rows.append(
             (label, paper, f"{study.mean(name):.1f}", f"{study.deviation(name):.1f}",
-             f"{study.messages(name):.0f}", f"{study.packets(name):.0f}", str(len(study.of(name))))
+             f"{study.messages(name):.0f}", f"{study.packets(name):.0f}",
+             f"{study.broadcasts(name):.0f}", str(len(study.of(name))))
         )  # fmt: skip
     return Table(
         f"Test accuracy in percent under loss: {setting.data}, 4 x 64, epoch {setting.epochs}, "
         "exponent 3.9 where no other is named",
-        ("", "paper", "ours", "deviation", "messages", "packets", "topologies"),
+        (
+            "",
+            "paper",
+            "ours",
+            "deviation",
+            "messages",
+            "packets (unicast)",
+            "broadcasts",
+            "topologies",
+        ),
         tuple(rows),
     )
 

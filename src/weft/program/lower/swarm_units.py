@@ -47,6 +47,11 @@ def check_swarm(plan: Plan) -> Swarm:
             f"plan: swarm: rescale needs late = zero, not {swarm.late}: what stands in for a loss would "
             "count twice"
         )
+    if not 0 <= swarm.drill <= 100 or (swarm.drill and swarm.late == "none"):
+        raise InputError(
+            f"plan: swarm: drill = {swarm.drill} with late = {swarm.late}; 0 to 100 percent are allowed, and "
+            "with late = none only 0: a minibatch without one of the workers would be given up"
+        )
     if swarm.slot_ms < 0 or swarm.every < 1:
         raise InputError(f"plan: swarm: slot_ms = {swarm.slot_ms}, every = {swarm.every}")
     for shard in plan.shards:

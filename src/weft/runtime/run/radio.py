@@ -5,6 +5,7 @@ from __future__ import annotations
 from weft.draws import TESTING, TRAINING
 from weft.fleet.fleet import Fleet
 from weft.fleet.radio import fleet_delivery
+from weft.plans.delivery import drills_of
 from weft.plans.plan import Plan
 from weft.runtime.wire.radio import RadioRules
 
@@ -17,6 +18,7 @@ def rules_of(plan: Plan, fleet: Fleet, emulated: bool) -> RadioRules | None:
     delivery: tuple[tuple[float, ...], ...] = ()
     if emulated:
         delivery = tuple(tuple(float(p) for p in row) for row in fleet_delivery(fleet))
+    drills = drills_of(plan)
     return RadioRules(
         devices=fleet.names,
         slots=swarm.slots,
@@ -25,4 +27,6 @@ def rules_of(plan: Plan, fleet: Fleet, emulated: bool) -> RadioRules | None:
         stream=TRAINING if plan.mode == "train" else TESTING,
         delivery=delivery,
         slot_s=swarm.slot_ms / 1e3,
+        drill=drills.percent,
+        workers=drills.workers,
     )

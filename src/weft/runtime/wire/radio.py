@@ -21,7 +21,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from weft.draws import TRAINING, Draws, uniforms
+from weft.draws import TRAINING, Draws, Drills, uniforms
 from weft.program.instructions import Radio
 from weft.runtime.wire.frames import Header
 
@@ -41,6 +41,8 @@ class RadioRules(Struct, frozen=True, omit_defaults=True):
     stream: int = TRAINING
     delivery: tuple[tuple[float, ...], ...] = ()  # row sends; empty: the losses are real
     slot_s: float = 0.0  # 0: losses are told
+    drill: float = 0.0  # percent of the minibatches that one of the workers is left out of
+    workers: tuple[int, ...] = ()  # by their places among the devices
 
     @property
     def told(self) -> bool:
@@ -60,6 +62,8 @@ class Transmitter:
             rules.seed, rules.stream, rules.slots, len(rules.devices), rules.attempts
         )
         self._crossed = lru_cache(maxsize=8)(self._draw)  # relays may be a step behind or ahead
+        self._drills = Drills(rules.seed, rules.drill, rules.workers)
+        self._absent = lru_cache(maxsize=8)(self._drilled)
 
     def send(self, header: Header, payload: bytes, radio: Radio) -> None:
         """Sends a message the ways it shall go; what is lost on the first link never leaves."""
@@ -84,6 +88,8 @@ class Transmitter:
             self._packet(header, payload, header.slot, header.attempt, header.dest)
 
     def _packet(self, header: Header, payload: bytes, slot: int, attempt: int, to: str) -> None:
+        if self._left_out(header.step, self._fabric.name, to):
+            return
         self._counts["packets"] += 1
         if self._crosses(header.step, slot, attempt, self._fabric.name, to):
             packet = msgspec.structs.replace(header, slot=slot, attempt=attempt)
@@ -94,13 +100,17 @@ class Transmitter:
     def _send_told(self, header: Header, payload: bytes, radio: Radio) -> None:
         """The sender finds out the fate of every packet; one message travels, whole or empty."""
         me, dest, step, slot = self._fabric.name, header.dest, header.step, radio.slot
-        self._counts["packets"] += radio.direct + radio.relayed
+        direct = 0 if self._left_out(step, me, dest) else radio.direct
+        relayed = 0 if self._left_out(step, me, radio.via) else radio.relayed
+        self._counts["packets"] += direct + relayed
         ways = [""] if any(
-            self._crosses(step, slot, a, me, dest) for a in range(radio.direct)
+            self._crosses(step, slot, a, me, dest) for a in range(direct)
         ) else []  # fmt: skip
         through = 0
-        for attempt in range(radio.relayed):
+        for attempt in range(relayed):
             if self._crosses(step, slot, attempt, me, radio.via):
+                if self._left_out(step, radio.via, dest):
+                    continue
                 self._counts["packets"] += 1
                 if not ways and self._crosses(step, slot, attempt, radio.via, dest):
                     ways, through = [radio.via], attempt
@@ -113,6 +123,13 @@ class Transmitter:
             self._fabric.post(packet, payload, ways[0])
         else:
             self._fabric.post(header, payload, dest)
+
+    def _left_out(self, step: int, *devices: str) -> bool:
+        """Whether one of the devices is left out of this minibatch; everybody knows it by the seed."""
+        return self._absent(step) in {self._number.get(name) for name in devices}
+
+    def _drilled(self, step: int) -> int:
+        return int(self._drills.absent(step, 1)[0])
 
     def _crosses(self, step: int, slot: int, attempt: int, source: str, dest: str) -> bool:
         if not self.rules.delivery:

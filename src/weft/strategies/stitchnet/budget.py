@@ -3,6 +3,8 @@
     routes = spend(spread, prr, budget=200)
     value(spread, routes, prr)         # near 1 where every message is nearly sure to arrive
 
+Packets are counted as unicast here; `broadcast.py` counts those that every receiver hears.
+
 A message from device s to device d carries the weights between their neurons. Counted with weights of equal
 size, its worth is (share of the layer that s owns) x (share of the next layer that d owns), so every boundary
 is worth 1. Each further packet of a message adds worth x (chance that it is the first to arrive), which falls
@@ -10,6 +12,8 @@ with every packet; taking the best gain per packet first is therefore optimal up
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +27,7 @@ from weft.strategies.stitchnet.paths import slots, wanted
 # that delivers one: a link is never taken for better or worse than that.
 SURE, DEAD = 0.98, 0.01
 MOST = 60  # packets of one message in one slot
+HALVINGS = 40  # of the interval in which the least gain lies that the budget still pays for
 WORTHWHILE = 5e-4  # of a boundary's weight: a packet that adds less is not sent
 
 
@@ -41,48 +46,98 @@ def worth(spread: Spread) -> Matrix:
     return found
 
 
-def best_relays(prr: Matrix) -> tuple[NDArray[np.int64], Matrix]:
-    """For each pair the device through which a packet most likely arrives, and how likely."""
+def best_relays(prr: Matrix, weight: Matrix | None = None) -> tuple[NDArray[np.int64], Matrix]:
+    """For each pair the device through which a packet most likely arrives, and how likely.
+
+    `weight` makes some relays more welcome than others; one with weight 0 never relays.
+    """
     both = prr[:, :, None] * prr[None]  # from, through, to
     n = len(prr)
     both[np.arange(n), np.arange(n), :] = both[:, np.arange(n), np.arange(n)] = 0.0
-    via = both.argmax(axis=1)
-    return via, both.max(axis=1)
+    via = (both if weight is None else both * weight[None, :, None]).argmax(axis=1)
+    likely = np.take_along_axis(both, via[:, None], axis=1)[:, 0]
+    return via, likely if weight is None else likely * (weight[via] > 0)
+
+
+@dataclass(frozen=True)
+class Ways:
+    """Between every two devices: whether a packet goes by a relay, by which, and how likely it arrives."""
+
+    via: NDArray[np.int64]
+    by_relay: NDArray[np.bool_]
+    once: Matrix
+    price: NDArray[np.int64]  # packets: 1 direct, 2 relayed
+
+
+def best_ways(
+    prr: Matrix, alive: NDArray[np.bool_] | None = None, weight: Matrix | None = None
+) -> Ways:
+    """The way of each pair that delivers most per packet. `alive` says which devices may relay."""
+    known = np.clip(prr, 0.0, SURE)
+    hops = known if alive is None else known * alive[:, None] * alive
+    via, relayed = best_relays(hops, weight)
+    direct = np.maximum(known, DEAD)
+    by_relay = relayed / 2 > direct
+    return Ways(via, by_relay, np.where(by_relay, relayed, direct), np.where(by_relay, 2, 1))
 
 
 def spend(
-    spread: Spread, prr: Matrix, budget: int, alive: NDArray[np.bool_] | None = None
+    spread: Spread,
+    prr: Matrix,
+    budget: int,
+    alive: NDArray[np.bool_] | None = None,
+    ways: Ways | None = None,
 ) -> Routes:
     """The routes that deliver most for at most `budget` packets a batch.
 
-    A message goes all direct or all relayed, whichever gives more per packet. `alive` says which
-    devices may relay.
+    A message goes all direct or all relayed, as `ways` says (found here where not given).
     """
-    known = np.clip(prr, 0.0, SURE)
-    hops = known if alive is None else known * alive[:, None] * alive
-    via, relayed = best_relays(hops)
-    direct = np.maximum(known, DEAD)
-    by_relay = relayed / 2 > direct
-    once = np.where(by_relay, relayed, direct)
-    cost = np.where(by_relay, 2, 1)
+    ways = best_ways(prr, alive) if ways is None else ways
     asked = np.argwhere(wanted(spread))
     s, d = asked[:, 1], asked[:, 2]
-    first, price = once[s, d], cost[s, d]
-    carried = worth(spread)[asked[:, 0], s, d]
-    # Gains of the k-th packet of each message, best first, until the budget is spent.
-    gains = (carried * first / price)[:, None] * (1 - first)[:, None] ** np.arange(MOST)
-    order = np.argsort(-gains, axis=None, kind="stable")
-    order = order[: int((gains >= WORTHWHILE).sum())]
-    spent = np.cumsum(np.repeat(price, MOST)[order])
-    taken = order[: np.searchsorted(spent, budget, side="right")]
-    times = np.bincount(taken // MOST, minlength=len(asked))
+    first, price = ways.once[s, d], ways.price[s, d]
+    gain = worth(spread)[asked[:, 0], s, d] * first / price
+    times = _affordable(gain, 1 - first, price, budget)
     shape = (slots(spread), spread.devices, spread.devices)
-    routes = Routes(np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64), via)
-    target = np.where(by_relay[s, d], 1, 0)
-    for which, counts in ((0, routes.direct), (1, routes.relayed)):
-        chosen = target == which
+    routes = Routes(np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64), ways.via)
+    relayed = ways.by_relay[s, d]
+    for counts, chosen in ((routes.direct, ~relayed), (routes.relayed, relayed)):
         counts[tuple(asked[chosen].T)] = times[chosen]
     return routes
+
+
+def _affordable(
+    gain: Matrix, missed: Matrix, price: NDArray[np.int64], budget: int
+) -> NDArray[np.int64]:
+    """How often each message is sent: the k-th packet adds gain * missed ** k, the best first.
+
+    All packets that add at least as much as some least gain are taken; it is found by halving. What is then
+    left of the budget goes to the next best, as far as it lasts.
+    """
+    if not len(gain):
+        return np.zeros(0, dtype=np.int64)
+    log_gain, log_missed = np.log(np.maximum(gain, 1e-300)), np.log(missed)
+
+    def times(least: float) -> NDArray[np.int64]:
+        count = np.floor((least - log_gain) / log_missed) + 1
+        found: NDArray[np.int64] = np.where(log_gain < least, 0, np.minimum(count, MOST))
+        return found.astype(np.int64)
+
+    low = float(np.log(WORTHWHILE))
+    if int(times(low) @ price) <= budget:
+        return times(low)
+    high = max(low, float(log_gain.max())) + 1e-9
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        if int(times(middle) @ price) <= budget:
+            high = middle
+        else:
+            low = middle
+    found = times(high)
+    following = np.argsort(-(log_gain + found * log_missed), kind="stable")
+    fits = np.cumsum(price[following]) <= budget - int(found @ price)
+    found[following[fits]] += 1
+    return found
 
 
 def delivered(spread: Spread, routes: Routes, prr: Matrix) -> Matrix:
@@ -99,13 +154,34 @@ def value(spread: Spread, routes: Routes, prr: Matrix) -> float:
     whatever it says to itself. 1 where all arrives; the geometric mean of both directions.
     """
     likely = chance(routes, np.clip(prr, 0.0, SURE))
+    return float(_passing(spread, likely[None])[0])
+
+
+def without_each(spread: Spread, routes: Routes, prr: Matrix, silent: NDArray[np.int64]) -> Matrix:
+    """The same with each of the devices `silent` in turn, while the others know nothing of it.
+
+    Its neurons are missing, and so is every message that goes through it.
+    """
+    known = np.clip(prr, 0.0, SURE)
+    direct = Routes(routes.direct, 0 * routes.relayed, routes.via)
+    lost_relay = routes.via[None] == silent[:, None, None]
+    likely = np.where(lost_relay[:, None], chance(direct, known)[None], chance(routes, known)[None])
+    turn = np.arange(len(silent))
+    likely[turn, :, silent] = 0.0
+    likely[turn, :, :, silent] = 0.0
+    return _passing(spread, likely)
+
+
+def _passing(spread: Spread, likely: Matrix) -> Matrix:
+    """For several matrices of chances (cases x slots x n x n): what passes from end to end."""
     shares = spread.counts() / np.array(spread.widths, dtype=float)
     depth, c = shares.shape[1], spread.coordinator
-    forth = likely[0, c].copy()  # how much of all it should hear reaches each device
+    forth = likely[:, 0, c]  # how much of all it should hear reaches each device
     for b in range(1, depth):
-        forth = (shares[:, b - 1] * forth) @ likely[b]
-    back = likely[2 * depth, c].copy()
+        forth = np.matmul((shares[:, b - 1] * forth)[:, None], likely[:, b])[:, 0]
+    back = likely[:, 2 * depth, c]
     for b in range(depth - 1, 0, -1):
-        back = (shares[:, b] * back) @ likely[depth + b]
-    out = float((shares[:, -1] * forth) @ likely[depth, :, c])
-    return float(np.sqrt(out * float(shares[:, 0] @ back)))
+        back = np.matmul((shares[:, b] * back)[:, None], likely[:, depth + b])[:, 0]
+    out = (shares[:, -1] * forth * likely[:, depth, :, c]).sum(axis=1)
+    found: Matrix = np.sqrt(out * (back @ shares[:, 0]))
+    return found

@@ -25,6 +25,7 @@ from weft.plans.delivery import Routes, chance
 from weft.plans.plan import Plan
 from weft.plans.swarm import Swarm
 from weft.plans.task import Task
+from weft.strategies.stitchnet.broadcast import broadcasts
 from weft.strategies.stitchnet.mapping import MAPPERS, Spread, mix_mapped
 from weft.strategies.stitchnet.paths import (
     Path,
@@ -33,7 +34,7 @@ from weft.strategies.stitchnet.paths import (
     plan_routes,
     wanted,
 )
-from weft.strategies.stitchnet.search import best_spread
+from weft.strategies.stitchnet.search import Cost, best_spread, cost_of, usual_drill
 from weft.strategies.stitchnet.swarm import as_messages, check_links, crossings, unit_shards
 
 OPTIONS = {
@@ -45,6 +46,9 @@ OPTIONS = {
 MAPPING = {"mapping": "quality | random | reverse: who counts as well connected"}
 PLUS_OPTIONS = {
     "packets": "a batch may take; where not given as many as stitchnet would take",
+    "cost": "unicast | broadcast: whether each receiver of a message takes a packet, or one serves them all",
+    "drill": "percent of the training minibatches that one worker is left out of, so that none is missed "
+    "much; where not given 2 for each worker, 10 to 25",
     "update": OPTIONS["update"],
     "probes": OPTIONS["probes"],
     "seed": OPTIONS["seed"],
@@ -81,16 +85,20 @@ def average_layers(task: Task) -> Plan:
 
 
 def stitchnet_plus(task: Task) -> Plan:
-    """Spread and packets by the weight that is expected to be delivered; devices may be unequal."""
+    """Spread and packets by the weight that is expected to be delivered, with all there and with any one
+    worker silent; devices may be unequal."""
     widths, prr = hidden_widths(task), measured(task)
-    usual = mix_mapped(prr, widths)
-    own = packets(plan_routes("subpath", prr, usual))
-    budget = options.integer(task, "packets", own)
-    found = best_spread(prr, widths, budget, capacity=capacities(task.fleet))
+    cost = cast(Cost, options.choice(task, "cost", get_args(Cost), "unicast"))
+    usual = cost_of(plan_routes("subpath", prr, mix_mapped(prr, widths)), cost)
+    budget = options.integer(task, "packets", usual)
+    found = best_spread(prr, widths, budget, capacity=capacities(task.fleet), cost=cost)
     rescale = options.choice(task, "rescale", ("no", "yes"), "no") == "yes"
+    gives_up = task.options.get("update") == "none"  # a minibatch without one of its workers
+    decided = {"delivered_weight": found.value, "delivered_without_one": found.least}
     return as_plan(
-        task, "stitchnet+", prr, found.spread, found.routes, {"delivered_weight": found.value},
-        budget=budget, rescale=rescale, copied=options.integer(task, "copies", 0, high=100),
+        task, "stitchnet+", prr, found.spread, found.routes, decided,
+        budget=budget, rescale=rescale, copied=options.integer(task, "copies", 0, high=100), cost=cost,
+        drill=options.integer(task, "drill", 0 if gives_up else usual_drill(found.spread), high=100),
     )  # fmt: skip
 
 
@@ -201,6 +209,7 @@ def as_plan(
             "update": update,
             "messages": messages(routes),
             "packets": packets(routes),
+            "broadcasts": broadcasts(routes),
             "expected_delivery": float(np.mean(expected)),
         },
     )

@@ -21,15 +21,16 @@ import msgspec
 import numpy as np
 
 from weft.errors import WeftError
-from weft.plans.delivery import known_links
+from weft.plans.delivery import known_links, routes_of
 from weft.plans.plan import Plan
 from weft.plans.swarm import Message, Swarm
+from weft.strategies.stitchnet.broadcast import broadcasts
 from weft.strategies.stitchnet.copies import copied
 from weft.strategies.stitchnet.importance import Importance, clone, drop
 from weft.strategies.stitchnet.mapped import capacities
 from weft.strategies.stitchnet.mapping import Spread, elect
 from weft.strategies.stitchnet.paths import Path, plan_routes, wanted
-from weft.strategies.stitchnet.search import recover
+from weft.strategies.stitchnet.respread import recover
 from weft.strategies.stitchnet.swarm import as_messages, spread_of, unit_shards
 
 
@@ -72,6 +73,7 @@ def after_loss(plan: Plan, lost: Sequence[str], importance: Importance) -> Plan:
         vertical=[names[d] for d in spread.vertical],
         messages=len(sent),
         packets=packets,
+        broadcasts=broadcasts(routes_of(after)),
     )
     return copied(decided, importance)
 
@@ -103,8 +105,9 @@ def _anew(
 ) -> tuple[Spread, tuple[Message, ...]]:
     """The spread over the survivors that delivers most; units that do not fit are let go."""
     found = recover(
-        spread, known_links(plan), budget, gone, importance, capacity=capacities(plan.fleet)
-    )
+        spread, known_links(plan), budget, gone, importance, capacity=capacities(plan.fleet),
+        cost=plan.swarm.cost if plan.swarm else "unicast",
+    )  # fmt: skip
     return found.spread, as_messages(found.routes, plan.fleet.names)
 
 

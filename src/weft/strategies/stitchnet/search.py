@@ -1,13 +1,16 @@
 """`stitchnet+`: who owns which neurons, chosen by the weight that a budget of packets delivers.
 
     found = best_spread(prr, (64, 64, 64, 64), budget=200)
-    found.spread, found.routes, found.value
-    after = recover(found.spread, prr, budget=200, lost=[3, 5], importance=norms)
+    found.spread, found.routes, found.value, found.least
 
-Neurons are dealt layer by layer to the workers in some order, each as many as it can carry. Few devices share
-a layer then, so a batch has few messages, and the packets that this saves are spent on sending the messages
-that remain several times, directly or through the best relay. The order is improved by swapping workers,
-and the best connected devices are tried as the coordinator. The paper's own spreads are candidates too.
+Few devices share a layer, so a batch has few messages, and the packets that this saves are spent on sending
+the messages that remain several times, directly or through the best relay. The order of the devices is
+improved by swaps.
+
+What counts is the weight that passes when all are there *and* when any one worker is silent before anybody
+has noticed: a layer that one device has alone would be gone with it. So at least two devices share every
+layer, and a spread is taken only where, whoever is silent, still as much passes as Mix-Mapped delivers with
+all there. Where none does, as in swarms of a few devices, it is Mix-Mapped's own spread.
 """
 
 from __future__ import annotations
@@ -16,27 +19,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import ceil
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from weft.errors import InputError
 from weft.fleet.radio import Matrix
 from weft.plans.delivery import Routes
-from weft.strategies.stitchnet.budget import spend, value
-from weft.strategies.stitchnet.importance import Importance
-from weft.strategies.stitchnet.mapping import (
-    NOBODY,
-    Owners,
-    Spread,
-    horizontal,
-    mix_mapped,
-    near_each_other,
-)
+from weft.strategies.stitchnet.broadcast import air, broadcasts
+from weft.strategies.stitchnet.budget import Ways, best_ways, spend, value, without_each
+from weft.strategies.stitchnet.dealing import rounds, windows
+from weft.strategies.stitchnet.mapping import Spread, elect, mix_mapped, near_each_other
+from weft.strategies.stitchnet.paths import packets, plan_routes
 
-HEADS = 3  # how many well-connected devices are tried as the coordinator
-OVERLOADS = (2.0, 3.0, 4.0)  # times its share that a device may carry after others are lost
-ENOUGH = 0.8  # of the weight passing from end to end: no need to load devices further
+Cost = Literal["unicast", "broadcast"]
+
+LEAST = 0.2  # of the weight that must pass whichever worker is silent
+# How welcome other relays are beside the coordinator, who is never silent unnoticed: each is tried.
+RELAYS = (0.0, 0.6, 1.0)
+LOOKS = 40_000  # devices x devices x spreads that are compared at most, for each kind of spread
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,22 @@ class Found:
     spread: Spread
     routes: Routes
     value: float  # the share of weight that is expected to be delivered from end to end
+    silent: tuple[float, ...] = ()  # the same with each worker silent
+
+    @property
+    def least(self) -> float:
+        """What still passes when the worker is silent that is missed most."""
+        return min(self.silent, default=0.0)
+
+    @property
+    def score(self) -> float:
+        """With all there, times what is left on average and at worst when one is silent."""
+        return self.value * (float(np.mean(self.silent)) + self.least)
+
+
+def cost_of(routes: Routes, cost: Cost) -> int:
+    """Packets of a batch, counted one way or the other."""
+    return broadcasts(routes) if cost == "broadcast" else packets(routes)
 
 
 def best_spread(
@@ -55,134 +72,108 @@ def best_spread(
     *,
     capacity: Sequence[float] | None = None,
     coordinator: int | None = None,
+    cost: Cost = "unicast",
 ) -> Found:
     """The best spread found for `budget` packets a batch.
 
     `capacity` is what each device can carry beside the others (all the same where not given);
-    `coordinator` where it is settled already.
+    `coordinator` where it is settled already, else the device with the best score.
     """
     n = len(prr)
     if n < 2:
         raise InputError(f"stitchnet+ needs a coordinator and a worker; there are {n} devices")
-    kept = [np.arange(width) for width in widths]
-    share = np.ones(n) if capacity is None else np.array(capacity, dtype=float)
-    everyone = np.ones(n, dtype=bool)
-    both = (prr * prr.T).sum(axis=1)
-    heads = np.argsort(-both)[:HEADS].tolist() if coordinator is None else [coordinator]
+    c = elect(prr) if coordinator is None else coordinator
+    order = near_each_other(prr, c, [d for d in range(n) if d != c])
     found = []
-    for c in heads:
-        order = near_each_other(prr, c, [d for d in range(n) if d != c])
-        deal = _Deal(prr, tuple(widths), kept, budget, share, everyone, c)
-        found.append(deal.improved(list(order), n - 1))
-    if capacity is None:
-        for spread in (mix_mapped(prr, widths), horizontal(prr, widths)):
-            found.append(_priced(spread, prr, budget, everyone))
-    return max(found, key=lambda one: one.value)
+    for holders in sharing(n - 1, len(widths)):
+        for welcome in RELAYS:
+            weight = np.where(np.arange(n) == c, 1.0, welcome)
+            kind = _Kind(prr, tuple(widths), budget, capacity, c, holders, cost, weight)
+            found.append(kind.improved(list(order)))
+    if capacity is not None:
+        return max(found, key=lambda one: one.score)
+    usual = mix_mapped(prr, widths, coordinator=c)
+    routes = plan_routes("subpath", prr, usual)
+    if cost_of(routes, cost) > budget:
+        routes = air(usual, prr, budget) if cost == "broadcast" else spend(usual, prr, budget)
+    known = valued(usual, routes, prr)
+    good = [one for one in found if one.least >= max(LEAST, known.value)]
+    return max(good, key=lambda one: one.score, default=known)
 
 
-def recover(
-    spread: Spread,
-    prr: Matrix,
-    budget: int,
-    lost: Sequence[int],
-    importance: Importance,
-    *,
-    capacity: Sequence[float] | None = None,
-) -> Found:
-    """The best spread without the lost devices; every neuron that fits is cloned somewhere.
+def usual_drill(spread: Spread) -> int:
+    """Percent of the minibatches that a worker is left out of: 2 for each worker, 10 to 25.
 
-    The coordinator has the weights on record and carries neurons too. A device carries up to twice its share,
-    up to four times where too little would pass otherwise (Mix-Mapped's last worker carries five times its
-    share). One that is hardly heard is left out, and where not all neurons fit the least important go.
+    The more workers there are, the less it costs to leave one out, and the rarer is each one's turn.
     """
-    best: Found | None = None
-    for overload in OVERLOADS:
-        found = _respread(spread, prr, budget, lost, importance, capacity, overload)
-        if best is None or found.value > best.value:
-            best = found
-        if best.value >= ENOUGH:
-            break
-    assert best is not None
-    return best
+    return min(max(10, 2 * len(spread.workers)), 25)
 
 
-def _respread(
-    spread: Spread, prr: Matrix, budget: int, lost: Sequence[int], importance: Importance,
-    capacity: Sequence[float] | None, overload: float,
-) -> Found:  # fmt: skip
-    n, c = spread.devices, spread.coordinator
-    share = np.ones(n) if capacity is None else np.array(capacity, dtype=float)
-    alive = ~np.isin(np.arange(n), list(lost))
-    workers = [d for d in range(n) if d != c]
-    each = overload * share / share[workers].sum() * sum(spread.widths)  # neurons at most
-    both = prr[:, c] * prr[c]
-    able = sorted(np.flatnonzero(alive).tolist(), key=lambda d: (d != c, -both[d]))
-    room = np.cumsum([each[d] for d in able]) / sum(spread.widths)
-    found = []
-    for used in range(1, len(able) + 1):
-        fits = min(1.0, float(room[used - 1]))
-        kept = [np.sort(np.argsort(-norm)[: ceil(fits * len(norm))]) for norm in importance]
-        deal = _Deal(prr, spread.widths, kept, budget, share, alive, c)
-        found.append(deal.improved(able, used))
-    return max(found, key=lambda one: one.value)
+def sharing(workers: int, layers: int) -> tuple[int, ...]:
+    """How many devices share a layer: as few as all workers allow, at least two; and one more.
+
+    >>> sharing(8, 4), sharing(3, 4), sharing(15, 4)
+    ((2, 3), (2, 3), (4, 5))
+    """
+    few = min(max(2, ceil(workers / layers)), workers)
+    return tuple(range(few, min(few + 1, workers) + 1))
+
+
+def valued(spread: Spread, routes: Routes, prr: Matrix) -> Found:
+    """A spread and its routes with what passes, with all there and with each worker silent."""
+    workers = np.array([d for d in spread.workers if d != spread.coordinator])
+    silent = without_each(spread, routes, prr, workers) if len(workers) else np.zeros(0)
+    return Found(spread, routes, value(spread, routes, prr), tuple(silent.tolist()))
 
 
 @dataclass(frozen=True)
-class _Deal:
-    """Everything that stays the same while orders are compared."""
+class _Kind:
+    """Spreads that differ in the order of the devices alone."""
 
     prr: Matrix
     widths: tuple[int, ...]
-    kept: list[NDArray[np.int64]]  # by layer: the neurons that are dealt
     budget: int
-    share: NDArray[np.float64]
-    alive: NDArray[np.bool_]  # who may relay
+    capacity: Sequence[float] | None
     coordinator: int
+    holders: int  # devices that share a layer
+    cost: Cost
+    welcome: Matrix  # which relays are preferred
 
-    def priced(self, order: Sequence[int]) -> Found:
-        counts = [len(units) for units in self.kept]
-        owners = []
-        for width, units, dealt_out in zip(
-            self.widths, self.kept, dealt(counts, order, self.share), strict=True
-        ):
-            owner = np.full(width, NOBODY)
-            owner[units] = dealt_out
-            owners.append(owner)
-        spread = Spread(len(self.prr), self.coordinator, tuple(owners), (), tuple(order))
-        return _priced(spread, self.prr, self.budget, self.alive)
+    def priced(self, order: Sequence[int], ways: Ways) -> Found:
+        owners = (
+            windows(self.widths, order, self.holders)
+            if self.capacity is None
+            else rounds(self.widths, order, self.capacity, self.holders)
+        )
+        spread = Spread(len(self.prr), self.coordinator, owners, (), tuple(order))
+        if self.cost == "broadcast":
+            return valued(spread, air(spread, self.prr, self.budget), self.prr)
+        return valued(spread, spend(spread, self.prr, self.budget, ways=ways), self.prr)
 
-    def improved(self, order: list[int], used: int) -> Found:
-        """Swaps devices, those beyond the first `used` too, as long as that delivers more."""
-        best = self.priced(order[:used])
-        better = True
-        while better:
+    def improved(self, order: list[int]) -> Found:
+        """Swaps devices as long as that gives a better score, in as many looks as time allows."""
+        ways = best_ways(self.prr, weight=self.welcome)
+        best = self.priced(order, ways)
+        swaps = list(combinations(range(len(order)), 2))
+        looks, better = LOOKS // len(self.prr) ** 2, True
+        while better and looks > 0:
             better = False
-            for i, j in combinations(range(len(order)), 2):
-                if i >= used:
-                    continue
+            for i, j in spaced(swaps, looks):
+                looks -= 1
                 other = list(order)
                 other[i], other[j] = other[j], other[i]
-                found = self.priced(other[:used])
-                if found.value > best.value + 1e-9:
+                found = self.priced(other, ways)
+                if found.score > best.score + 1e-9:
                     best, order, better = found, other, True
         return best
 
 
-def dealt(
-    widths: Sequence[int], order: Sequence[int], capacity: Sequence[float] | NDArray[np.float64]
-) -> Owners:
-    """Neurons layer by layer to devices in order, in proportion to what each can carry.
+def spaced(swaps: list[tuple[int, int]], looks: int) -> list[tuple[int, int]]:
+    """At most so many swaps, evenly over all: where time is short, not always the same devices'.
 
-    >>> [o.tolist() for o in dealt((2, 4), [5, 3, 4], [1] * 6)]
-    [[5, 5], [3, 3, 4, 4]]
+    >>> spaced([(0, 1), (0, 2), (1, 2)], 2)
+    [(0, 1), (0, 2)]
     """
-    total = sum(widths)
-    share = np.array([capacity[d] for d in order], dtype=float)
-    ends = np.round(np.cumsum(share) / share.sum() * total).astype(np.int64)
-    owner = np.repeat(np.array(order), np.diff(ends, prepend=0))
-    return tuple(np.split(owner, np.cumsum(widths)[:-1]))
-
-
-def _priced(spread: Spread, prr: Matrix, budget: int, alive: NDArray[np.bool_]) -> Found:
-    routes = spend(spread, prr, budget, alive)
-    return Found(spread, routes, value(spread, routes, prr))
+    if len(swaps) <= looks:
+        return swaps
+    return [swaps[k * len(swaps) // looks] for k in range(looks)]

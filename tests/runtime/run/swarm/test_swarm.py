@@ -19,7 +19,7 @@ from weft.graph.split.lost_values import LostValues
 from weft.graph.split.masked import Perceptron
 from weft.planning.decide import decide
 from weft.planning.task import make_task
-from weft.plans.delivery import Routes, believed
+from weft.plans.delivery import Routes, believed, drills_of
 from weft.plans.derive import derive_profile
 from weft.reference.copies import output_with_copies
 from weft.report.results import train_document, train_table
@@ -197,3 +197,21 @@ def test_training_by_name_on_nodes_that_are_there_draws_no_losses(
     assert radio["heard"] > 0
     assert train_document(result)["radio"]["heard"] == radio["heard"]
     assert "not heard in time" in render(train_table(result))
+
+
+@pytest.mark.parametrize("path", ["direct", "subpath"])
+def test_drills_leave_the_same_workers_out_of_a_run_and_of_its_reference(
+    swarm: LocalFleet, perceptron: Any, path: Any
+) -> None:
+    """Whoever is left out neither sends, hears nor relays; weights and losses stay equal to 1e-6."""
+    spread = mix_mapped(perceptron.prr, perceptron.widths)
+    plan = perceptron.plan(spread, plan_routes(path, perceptron.prr, spread), drill=60)
+    absent = drills_of(plan).absent(0, 6)
+    assert len(set(absent.tolist())) >= 3, "else too little was tried"
+    heard = perceptron.channel(plan).heard(TRAINING, 0, 6)
+    for step, worker in enumerate(absent.tolist()):
+        if worker >= 0:
+            others = [d for d in range(5) if d != worker]
+            assert not heard[step][:, worker, others].any()
+            assert not heard[step][:, others, worker].any()
+    perceptron.agree(swarm, plan, 6)
