@@ -106,7 +106,7 @@ def train(
 
     from weft.adapt.train import train as run
     from weft.api import load_model
-    from weft.data.own import class_count, named_data, sample_shape
+    from weft.data.user_data import class_count, named_data, sample_shape
     from weft.fleet.trace import Trace
     from weft.plans.derive import load_profile
     from weft.report.results import train_document, train_table

@@ -33,7 +33,7 @@ from weft.runtime.wire.mailbox import Letter, Mailbox
 from weft.runtime.wire.messages import Job
 
 BLOCK_BYTES = 8  # scale and offset of a block of coded numbers
-Data = Callable[[int], tuple[Tensor, Tensor]]
+Minibatches = Callable[[int], tuple[Tensor, Tensor]]  # by their number
 
 
 class Wire:
@@ -87,7 +87,7 @@ def execute(
     program: Program,
     graph: Graph,
     state: Mapping[str, Tensor],
-    data: Data,
+    data: Minibatches,
     steps: int,
     rule: Optimizer,
     seed: int = 0,
@@ -110,7 +110,7 @@ def execute(
 
 
 def _devices(
-    program: Program, graph: Graph, state: Mapping[str, Tensor], data: Data, steps: int,
+    program: Program, graph: Graph, state: Mapping[str, Tensor], data: Minibatches, steps: int,
     rule: Optimizer, seed: int, found: Executed,
 ) -> dict[str, _Device]:  # fmt: skip
     ends: dict[str, Wire] = {}

@@ -49,8 +49,8 @@ class Moment(NamedTuple):
     place: int
 
 
-# Tensors that training keeps per weight: itself, its gradient, the optimizer's own.
-COPIES = {"sgd": 2, "momentum": 3, "adam": 4, "adamw": 4}
+# Tensors that training keeps for each weight: the weight, its gradient, the optimizer's memory.
+TENSORS_PER_WEIGHT = {"sgd": 2, "momentum": 3, "adam": 4, "adamw": 4}
 
 
 def peaks(program: Program) -> dict[str, int]:
@@ -174,7 +174,7 @@ class _Device:
             elif isinstance(i, Update):
                 moment = Moment(i.lag, place)
                 weights = self.sizes.held_weights(self.device, i)
-                self.always += (COPIES[self.program.plan.optimizer] - 2) * weights
+                self.always += (TENSORS_PER_WEIGHT[self.program.plan.optimizer] - 2) * weights
                 self.always += _older_versions(self.code, i) * weights
                 self.live(weights, begins.get((i.layers, i.part), moment), moment)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from weft.errors import InputError, WeftError
 from weft.plans.plan import Plan
-from weft.program.liveness import COPIES, peaks
+from weft.program.liveness import TENSORS_PER_WEIGHT, peaks
 from weft.program.lower.lower import lower
 from weft.program.program import Program
 
@@ -27,8 +27,10 @@ def memory_bytes(plan: Plan) -> dict[str, int]:
 def memory_of(program: Program) -> dict[str, int]:
     """The same of a plan that is lowered already."""
     plan = program.plan
-    if plan.mode == "train" and plan.optimizer not in COPIES:
-        raise InputError(f"plan: optimizer = {plan.optimizer!r}; allowed are {', '.join(COPIES)}")
+    if plan.mode == "train" and plan.optimizer not in TENSORS_PER_WEIGHT:
+        raise InputError(
+            f"plan: optimizer = {plan.optimizer!r}; allowed are {', '.join(TENSORS_PER_WEIGHT)}"
+        )
     return peaks(program)
 
 
@@ -52,7 +54,7 @@ def check_need(plan: Plan, need: dict[str, int]) -> None:
         tries.append(f"in_flight below {plan.in_flight}")
     elif plan.micro_batches < plan.batch:
         tries.append(f"more than {plan.micro_batches} micro-batches")
-    if plan.mode == "train" and COPIES[plan.optimizer] > COPIES["sgd"]:
+    if plan.mode == "train" and TENSORS_PER_WEIGHT[plan.optimizer] > TENSORS_PER_WEIGHT["sgd"]:
         tries.append(f"sgd in place of {plan.optimizer}")
     lacks = "; ".join(
         f"device {name} needs {need / BYTES_PER_MB:.5g} MB, has {has / BYTES_PER_MB:.5g} MB "

@@ -10,11 +10,9 @@ import torch
 from torch import Tensor
 
 from weft.data import Dataset, batch_indices, load
+from weft.data.user_data import Data, Pair
 from weft.errors import InputError
 from weft.runtime.run.feeder import Feed, Minibatch
-
-Pair = tuple[Tensor, Tensor]  # samples and their targets
-Data = str | Dataset | tuple[Tensor, Tensor] | Callable[[int], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
