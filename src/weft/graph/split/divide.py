@@ -1,10 +1,11 @@
-"""Who computes which nodes of a round: the gateway before the devices, each device, the gateway after.
+"""Which nodes of a round the gateway computes first, which each device computes, and which the gateway
+computes last.
 
     divide(graph, (5, 5), "data").own       # the fully connected layer's product, without its bias
 
-The devices do what can be cut; the gateway what needs a value whole: the change of a map into a vector
-before a fully connected layer, the bias and what follows after a sum, a mean over a whole map. Nodes
-with weights of their own are never the gateway's: a block that would need it is refused.
+The devices compute the nodes that can be cut. The gateway computes the nodes that need a whole value: the
+change of a map into a vector before a fully connected layer, the bias and the following nodes after a sum, a
+mean over a whole map. The gateway never computes nodes with weights: a block that would need that is refused.
 """
 
 from __future__ import annotations
@@ -27,10 +28,14 @@ class Division(NamedTuple):
     before: tuple[Node, ...]
     own: tuple[Node, ...]
     after: tuple[Node, ...]
-    model: Node | None = None  # a fully connected layer of which each device makes some outputs
-    data: Node | None = None  # one of which each device reads some inputs, and makes a summand
-    flat: Node | None = None  # makes the vector that `data` reads of a map's rows
-    rules: Mapping[str, Rule | None] = MappingProxyType({})  # of what can be cut into rows
+    model: Node | None = None  # a fully connected layer; each device makes some of its outputs
+    data: Node | None = (
+        None  # a fully connected layer; each device reads some inputs and makes a summand
+    )
+    flat: Node | None = None  # turns rows of a map into the vector that `data` reads
+    rules: Mapping[str, Rule | None] = MappingProxyType(
+        {}
+    )  # of the nodes that can be cut into rows
 
 
 def divide(graph: Graph, layers: tuple[int, int], mode: str) -> Division:
@@ -67,19 +72,19 @@ def kind_of(graph: Graph, layer: int) -> Literal["rows", "units", "whole"]:
 
 
 def weighted(graph: Graph, node: Node) -> bool:
-    """Whether it multiplies with a matrix or kernel of its own: what costs time."""
+    """Whether a node multiplies with a weight matrix or kernel. These nodes take most of the time."""
     if operator_named(node.op).elementwise:
         return False
     return any(len(graph.state[name].shape) > 1 for name in refs(node) if name in graph.state)
 
 
 def is_constant(graph: Graph, name: str) -> bool:
-    """Whether a value is the same for every batch: any device can make it."""
+    """Whether a value is the same for every batch, so that any device can compute it."""
     return name in graph.values and not graph.values[name].scales
 
 
 def reads(graph: Graph, nodes: Iterable[Node]) -> list[str]:
-    """What nodes read beside state and constants, and do not make themselves; in order."""
+    """The values that nodes read and do not make themselves, in order. State and constants are left out."""
     nodes = list(nodes)
     made = {node.name for node in nodes}
     return [
@@ -90,7 +95,7 @@ def reads(graph: Graph, nodes: Iterable[Node]) -> list[str]:
 
 
 def parts_of_linear(graph: Graph, layer: int, mode: str) -> tuple[list[Node], Node, list[Node]]:
-    """What comes before a layer's fully connected operator, the operator, the rest."""
+    """(the nodes before a layer's fully connected operator, the operator, the nodes after it)."""
     nodes = [node for node in graph.layers[layer].nodes if not is_constant(graph, node.name)]
     heavy = [node for node in nodes if weighted(graph, node)]
     if len(heavy) != 1 or not _is_dense(graph, heavy[0]):
@@ -107,7 +112,7 @@ def parts_of_linear(graph: Graph, layer: int, mode: str) -> tuple[list[Node], No
 
 
 def is_unitwise(graph: Graph, node: Node, width: int) -> bool:
-    """Whether every unit of a vector of this width depends on that unit of its operands alone."""
+    """Whether every unit of a vector of this width depends only on the same unit of its operands."""
     shape = (1, width)
     units = operator_named(node.op).units
     same = units == "elementwise" or (units == "reshape" and len(refs(node)) == 1)
@@ -125,7 +130,7 @@ def is_unitwise(graph: Graph, node: Node, width: int) -> bool:
 
 
 def is_flatten(graph: Graph, node: Node) -> bool:
-    """Whether it makes a vector of each sample's map."""
+    """Whether a node turns each sample's map into a vector."""
     if operator_named(node.op).units != "reshape":
         return False
     before, after = graph.values[refs(node)[0]], graph.values[node.name]
@@ -133,7 +138,7 @@ def is_flatten(graph: Graph, node: Node) -> bool:
 
 
 def _is_dense(graph: Graph, node: Node) -> bool:
-    """Whether it is a fully connected layer on vectors."""
+    """Whether a node is a fully connected layer on vectors."""
     return operator_named(node.op).units == "dense" and len(graph.values[node.name].shape) == 2
 
 
@@ -179,7 +184,8 @@ def _cut_rows(graph: Graph, nodes: list[Node], layers: tuple[int, int]) -> Divis
 
 
 def _unit_tail(graph: Graph, linear: Node, tail: Iterable[Node]) -> tuple[list[Node], list[Node]]:
-    """What a device can do with its own units of a fully connected layer's result; the rest."""
+    """(the nodes that a device can compute on its own units of a fully connected layer's result, the other
+    nodes)."""
     width = graph.values[linear.name].shape[1]
     own: list[Node] = []
     after: list[Node] = []
@@ -231,7 +237,7 @@ def _rows_and_data(graph: Graph, layers: tuple[int, int]) -> Division:
 
 
 def _only_sums(graph: Graph, layers: tuple[int, int], mode: str, made: Division) -> Division:
-    """Refuses a block whose devices would have to give something beside their summands."""
+    """Refuses a block whose devices would have to give another value besides their summands."""
     later = {*graph.cuts[layers[1] + 1], *reads(graph, made.after)}
     for node in made.own:
         if node.name in later and node is not made.data and not is_constant(graph, node.name):
@@ -247,7 +253,7 @@ def _refuse(graph: Graph, layers: tuple[int, int], mode: str, name: str, why: st
 
 
 def _closed(graph: Graph, made: Division) -> Division:
-    """Constants go to every part that reads them."""
+    """Adds constants to every part that reads them."""
     layers = graph.layers
     constants = [n for layer in layers for n in layer.nodes if is_constant(graph, n.name)]
     if not constants:

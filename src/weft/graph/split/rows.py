@@ -16,17 +16,17 @@ from weft.graph.operators.table import operator_named
 
 
 def rules_of(graph: Graph, nodes: Iterable[Node]) -> dict[str, Rule | None]:
-    """A rule for every node that can be cut into rows, None for the others."""
+    """The rule of every node that can be cut into rows; None for the others."""
     return {node.name: rule_of(graph, node) for node in nodes}
 
 
 def rule_of(graph: Graph, node: Node) -> Rule | None:
-    """How the rows of a node's result come from rows of what it reads; None if they do not."""
+    """How the rows of a node's result depend on rows of its inputs; None if it cannot be cut into rows."""
     read = tuple(dict.fromkeys(name for name in refs(node) if name not in graph.state))
     value = graph.values.get(node.name)
     if value is None:
         return None
-    if not value.scales:  # a constant; whoever needs it makes it
+    if not value.scales:  # a constant: each device that needs it computes it
         return Rule((), read)
     if not is_map(value):
         return None
@@ -44,10 +44,10 @@ def needed_rows(
     wanted: Mapping[str, Range],
     rules: Mapping[str, Rule | None] | None = None,
 ) -> dict[str, Range]:
-    """Rows of every value that `nodes` make and read, so that the wanted rows come out.
+    """The rows that are needed of every value that `nodes` make and read, to get the wanted rows.
 
-    Clipped at the true borders. Of a map whose windows lie wholly in the padding one row is asked
-    for, as a strip is never empty. `rules`: those of the nodes, where they are at hand.
+    They are clipped at the true borders. If all windows lie in the padding of a map, one row is asked for,
+    because a strip is never empty. `rules`: the rules of the nodes, if the caller has them already.
     """
     rows = dict(wanted)
     for node in reversed(nodes):
@@ -74,7 +74,7 @@ def rows_made(
     there: Mapping[str, Range],
     rules: Mapping[str, Rule | None],
 ) -> dict[str, Range]:
-    """Rows of every value that `nodes` can make of the rows there are: `needed_rows` the other way."""
+    """The rows of every value that `nodes` can make from the given rows: the inverse of `needed_rows`."""
     rows = {name: span for name, span in there.items() if span[0] < span[1]}
     for node in nodes:
         rule = rules.get(node.name)

@@ -1,6 +1,6 @@
-"""After decoupling and after averaging: statistics of batch norms anew, logits on one scale.
+"""New batch-norm statistics and logits on one scale, after decoupling and after averaging.
 
-reestimate_norms(net, x)          # without it a decoupled network guesses
+reestimate_norms(net, x)          # without it a decoupled network is no better than guessing
 calibrate(net, public_x, public_y)
 """
 
@@ -14,14 +14,15 @@ from weft.graph.split.classes.network import HEAD, DecoupledNet
 
 
 def fresh_norms(net: nn.Module) -> list[nn.BatchNorm2d]:
-    """The batch norms of a network's structures (all of them, where it has none)."""
+    """The batch norms of a network's structures; all batch norms if it has no structures."""
     part = net.banks if isinstance(net, DecoupledNet) else net
     return [layer for layer in part.modules() if isinstance(layer, nn.BatchNorm2d)]
 
 
 @torch.no_grad()
 def reestimate_norms(net: nn.Module, x: Tensor, batch: int = 250) -> None:
-    """Batch-norm statistics anew from samples: after decoupling the old ones are of other sums."""
+    """Estimates batch-norm statistics again from samples. Decoupling changes the sums, so the old ones are
+    wrong."""
     norms = fresh_norms(net)
     training, momenta = net.training, [norm.momentum for norm in norms]
     net.eval()
@@ -39,7 +40,7 @@ def reestimate_norms(net: nn.Module, x: Tensor, batch: int = 250) -> None:
 def calibrate(net: DecoupledNet, x: Tensor, y: Tensor, steps: int = 60, batch: int = 500) -> None:
     """A scale and a bias per class, fitted on public samples and folded into the logits' weights.
 
-    Peers compare only their own classes; nothing else puts logits of different peers on one scale.
+    Peers compare only their own classes. Only this step puts the logits of different peers on one scale.
     """
     training = net.training
     net.eval()

@@ -30,7 +30,7 @@ _PLAIN = (
     nn.MaxPool2d, nn.AvgPool2d, nn.Dropout, nn.Dropout2d, nn.Identity,
 )  # fmt: skip
 _HEADS = (nn.AdaptiveAvgPool2d, nn.Flatten, nn.Linear)
-_BETWEEN = (nn.ReLU, nn.Dropout)  # of the dense layers that `averaged` replaces
+_BETWEEN = (nn.ReLU, nn.Dropout)  # layers that `averaged` may replace, besides linear ones
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Chain:
 def leaves(net: nn.Module) -> list[tuple[str, nn.Module]]:
     """The layers of nested sequences in their order, dots in their names replaced.
 
-    A class derived from nn.Sequential or from a layer may compute something else: it is refused.
+    A class derived from nn.Sequential or from a layer is refused, because it may compute something else.
     """
     if type(net) is not nn.Sequential:
         raise InputError(
@@ -68,7 +68,8 @@ def leaves(net: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def _in_order(net: nn.Sequential, path: str) -> Iterator[tuple[str, nn.Module]]:
-    """A layer that stands in several places (one ReLU for all) comes in each of them."""
+    """The layers in their order. A layer that is used in several places (one ReLU for all) comes several
+    times."""
     for name, layer in net._modules.items():
         assert layer is not None
         if type(layer) is nn.Sequential:
@@ -100,7 +101,7 @@ def check_chain(net: nn.Module, x: Tensor) -> None:
 def averaged(net: nn.Module, classes: int) -> nn.Sequential:
     """The same convolutions with an average and one fresh linear layer in place of the dense ones.
 
-    AlexNet and VGG-16 end in layers that mix all features, which no class could own.
+    AlexNet and VGG-16 end in layers that mix all features, so these layers cannot be divided into classes.
     """
     body: list[tuple[str, nn.Module]] = []
     width = 0
@@ -123,7 +124,7 @@ def averaged(net: nn.Module, classes: int) -> nn.Sequential:
 
 
 def _check_dense(end: list[nn.Module]) -> None:
-    """InputError unless the end is what an average and a linear layer may stand in for."""
+    """Raises InputError unless an average and a linear layer may replace the end of the network."""
     kinds = [type(layer) for layer in end if type(layer) is not nn.Dropout]
     if kinds[:1] == [nn.AdaptiveAvgPool2d]:
         kinds = kinds[1:]
@@ -138,7 +139,7 @@ def _check_dense(end: list[nn.Module]) -> None:
 
 
 def read_chain(net: nn.Module) -> Chain:
-    """The network's parts, or an error that names the layer that stands in the way."""
+    """The network's parts. Raises an error that names the first layer that cannot be decoupled."""
     found = leaves(net)
     body: list[tuple[str, nn.Module]] = []
     for name, layer in found:
@@ -168,7 +169,7 @@ def read_chain(net: nn.Module) -> Chain:
 
 
 def _cut(chain: Chain, last: int) -> int:
-    """Where in the body the decoupled convolutions begin."""
+    """The position in the body at which the decoupled convolutions begin."""
     convolutions = chain.convolutions
     if not 1 <= last < len(convolutions):
         raise InputError(
@@ -239,7 +240,7 @@ def score_filters(
 ) -> list[Tensor]:  # fmt: skip
     """How much each filter of each decoupled layer matters to each class: [layer][class, filter].
 
-    `activation`: a class's mean activation times the share of it in the sum over all classes.
+    `activation`: a class's mean activation times its share in the sum over all classes.
     `taylor`: mean of abs(activation * gradient of the loss) over the class's samples. `random`: a control.
     """
     if how not in get_args(Score):
@@ -273,7 +274,7 @@ def _filters(chain: Chain, index: int) -> int:
 
 
 def _values(chain: Chain, cut: int, x: Tensor, y: Tensor, how: Score) -> list[Tensor]:
-    """Per decoupled layer, one number per sample and filter."""
+    """For each decoupled layer, one number per sample and filter."""
     outputs: list[Tensor] = []
     with torch.set_grad_enabled(how == "taylor"):
         for index, (_, layer) in enumerate(chain.body):
@@ -314,7 +315,7 @@ def by_layer(scores: Sequence[Tensor], shares: Sequence[float]) -> list[list[int
 
 
 def by_importance(scores: Sequence[Tensor], shares: Sequence[float]) -> list[list[int]]:
-    """Numbers of filters for `decouple`: more for classes that need more filters, the mean as given.
+    """Numbers of filters for `decouple`: more for classes that need more filters. The mean stays as given.
 
     A class whose activity is spread over many filters needs more of them. A third of the classes keeps
     a quarter less than the share, a third a quarter more: three sizes, so that they run as three banks.
@@ -324,7 +325,7 @@ def by_importance(scores: Sequence[Tensor], shares: Sequence[float]) -> list[lis
         mass = score / score.sum(1, keepdim=True).clamp_min(1e-12)
         need += 1 / mass.square().sum(1).clamp_min(
             1e-12
-        )  # how many equal filters would do the same
+        )  # the number of equally active filters with the same spread
     rank = need.argsort().argsort()
     third = len(need) // 3
     rows = []

@@ -32,7 +32,7 @@ HEAD = "head"
 
 @dataclass(frozen=True)
 class Stage:
-    """One decoupled convolution and what follows it, without weights."""
+    """One decoupled convolution and the layers that follow it, without weights."""
 
     name: str
     kernel: tuple[int, int]
@@ -45,7 +45,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Blueprint:
-    """All that is needed, beside weights, to build the network for any set of classes."""
+    """All that is needed, besides weights, to build the network for any set of classes."""
 
     shared: nn.Sequential  # its weights are not used
     stages: tuple[Stage, ...]
@@ -55,7 +55,8 @@ class Blueprint:
 
 
 def batch_norm(channels: int, eps: float, momentum: float) -> nn.BatchNorm2d:
-    """A batch norm without the counter of batches: peers average its tensors, and a count has no mean."""
+    """A batch norm without the counter of batches: peers average its tensors, and a mean of counters makes no
+    sense."""
     norm = nn.BatchNorm2d(channels, eps=eps, momentum=momentum)
     norm.num_batches_tracked = None
     return norm
@@ -88,7 +89,7 @@ class Bank(nn.Module):
         children: list[tuple[str, nn.Module]] = []
         for index, stage in enumerate(stages):
             filters, inputs = first[f"{stage.name}.weight"].shape[:2]
-            groups = self.count if index else 1  # the first one reads what all classes share
+            groups = self.count if index else 1  # the first convolution reads the shared channels
             conv = nn.Conv2d(
                 inputs * groups, filters * self.count, stage.kernel, stage.stride, stage.padding,
                 groups=groups, bias=f"{stage.name}.bias" in first,
@@ -175,8 +176,8 @@ class DecoupledNet(nn.Module):
         return self.classify(self.shared(x))
 
     def classify(self, features: Tensor) -> Tensor:
-        """The logits, from what the shared layers give."""
-        # A bank per shape of structure, not per class: there is one unless classes differ in size.
+        """The logits, computed from the output of the shared layers."""
+        # There is one bank per shape of structure: a single one unless classes differ in size.
         logits = [bank(features) for bank in self.banks]
         if len(logits) == 1:
             only: Tensor = logits[0]
@@ -211,7 +212,7 @@ class DecoupledNet(nn.Module):
         return bank, index
 
     def sub_model(self, classes: Iterable[int]) -> DecoupledNet:
-        """A network of its own, with copies of the shared layers and of these classes' structures."""
+        """A new network with copies of the shared layers and of these classes' structures."""
         wanted = list(classes)
         if len(set(wanted)) != len(wanted):
             raise InputError(f"classes {wanted}: each may be named once")
