@@ -13,8 +13,8 @@ Floats = NDArray[np.float64]
 
 
 class Walk:
-    """Random waypoints. The path depends on the seed alone, so that twice the speed walks the same
-    streets in half the time."""
+    """A walk between random points. The path depends only on the seed: at twice the speed the client walks
+    the same path in half the time."""
 
     def __init__(self, box: tuple[float, float], speed: float, seed: int) -> None:
         self.speed, self._box = speed, box
@@ -44,7 +44,7 @@ class Walk:
         while self._metres[-1] <= metres:
             corner = self._some_point()
             length = float(np.hypot(*(corner - self._corners[-1])))
-            if length < 1.0:  # here already: the next one lies elsewhere
+            if length < 1.0:  # too close to the last point: draw another one
                 continue
             self._corners.append(corner)
             self._metres.append(self._metres[-1] + length)
@@ -54,7 +54,7 @@ class Walk:
 
 
 def stays_s(offset: Floats, velocity: Floats, radius: Floats) -> Floats:
-    """Seconds until a client at `offset` from each centre leaves its circle, going straight on."""
+    """Seconds until a client at `offset` from each centre leaves the circle, if it goes straight on."""
     speed2 = float(velocity @ velocity)
     if speed2 == 0.0:
         return np.full(len(offset), np.inf)

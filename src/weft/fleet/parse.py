@@ -3,8 +3,8 @@
     fleet = load_fleet(Path("fleet.toml"))
     text = dump_fleet(fleet)          # parses back to the same fleet
 
-Whatever is wrong with a file is an InputError that names the table, the key, the value and what is
-allowed: a typing mistake must not become a strange plan.
+Every mistake in a file raises an InputError that names the table, the key, the value and what is allowed, so
+that a typing mistake does not become a strange plan.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
 
-MAX_BYTES = 1 << 20  # a fleet of ten thousand devices fits; anything larger is another file
+MAX_BYTES = 1 << 20  # enough for ten thousand devices; a larger file is probably no fleet file
 TIERS: tuple[Tier, ...] = get_args(Tier)
 KINDS = ("device", "link", "medium")
 LINK_KEYS = (
@@ -49,7 +49,7 @@ def load_fleet(path: Path) -> Fleet:
 
 
 def parse_fleet(text: str, where: str = "fleet.toml") -> Fleet:
-    """The fleet that a TOML text describes; `where` is what errors call the text."""
+    """The fleet that a TOML text describes. Errors call the text `where`."""
     try:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
@@ -199,7 +199,7 @@ def dump_fleet(fleet: Fleet) -> str:
 
 
 def _telling(device: Device) -> dict[str, Any]:
-    """A device's values, those that say nothing left out (tier always stays, it reads well)."""
+    """A device's values without the defaults. `tier` is always written, because it helps the reader."""
     plain = Device(device.name)
     values = {key: getattr(device, key) for key in ("name", "tier", "gflops", "memory_mb", "data")}
     return {k: v for k, v in values.items() if k in ("name", "tier") or v != getattr(plain, k)}

@@ -1,4 +1,4 @@
-"""A fleet that changes in time: what happens when. Plain data, JSON or TOML.
+"""How a fleet changes in time: which device or link changes when. Plain data, JSON or TOML.
 
     trace = Trace.load("moving.json", fleet)
     trace.slowdown("edge1", 12.5)          # how many times slower than its profile, at 12.5 s
@@ -9,7 +9,7 @@
                 {"at_s": 9, "device": "edge1", "in_reach": false}]}
 
 Every value holds until the next moment that names it. `up` is from the first device of `link` to the
-second. A device out of reach can still be there: nothing crosses its links with the data's device.
+second. A device that is out of reach still runs, but nothing crosses its links to the device with the data.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OF_A_LINK = ("up_mbps", "down_mbps", "latency_ms")
 
 
 class Moment(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """From `at_s` on, a device or a link is like this."""
+    """The values that a device or a link has from `at_s` on."""
 
     at_s: float
     device: str | None = None
@@ -82,7 +82,7 @@ class Trace(Struct, frozen=True, forbid_unknown_fields=True):
         return self._last(device, "in_reach", now, True)
 
     def link(self, link: Link, now: float) -> Link:
-        """The link as it is at a time."""
+        """The link with its values at this time."""
         values = {"up_mbps": link.up_mbps, "down_mbps": link.down_mbps,
                   "latency_ms": link.latency_ms}  # fmt: skip
         for moment in self.moment:
@@ -97,13 +97,13 @@ class Trace(Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(link, **values)
 
     def fleet(self, fleet: Fleet, now: float) -> Fleet:
-        """The fleet with the links of a time."""
+        """The fleet with the values of its links at this time."""
         return Fleet(
             fleet.devices, tuple(self.link(link, now) for link in fleet.link), fleet.medium
         )
 
     def times(self) -> tuple[float, ...]:
-        """When anything changes, and 0."""
+        """All times at which something changes, and 0."""
         return tuple(sorted({0.0, *(moment.at_s for moment in self.moment)}))
 
     def _last(self, device: str, key: str, now: float, default: T) -> T:
@@ -122,7 +122,8 @@ def _turned(keys: tuple[str, ...], turned: bool) -> tuple[str, ...]:
 
 
 def check(trace: Trace, fleet: Fleet, where: str = "trace") -> None:
-    """InputError where a moment names what the fleet has not, or a value cannot be."""
+    """Raises InputError if a moment names a device or link that the fleet does not have, or has an impossible
+    value."""
     for number, moment in enumerate(trace.moment, start=1):
         for problem in _problems(moment, fleet):
             raise InputError(f"{where}, moment {number} (at_s = {moment.at_s:g}): {problem}")

@@ -1,10 +1,11 @@
-"""Peers that train networks of their own and exchange what they have in common: as plain data.
+"""Peers that each train their own network and exchange the weights that they have in common. Plain data.
 
     plan.peers.every             # minibatches in a round; the exchange is at its end
     plan.peers.near("p1")        # the neighbours of a peer, by name
 
-What is exchanged is counted in *groups*: a class is a group (its structure), and what all peers share is
-one more. A plan knows how many numbers each peer's groups have, so it can be priced without the network.
+Weights are exchanged in *groups*. Each class is a group (its structure), and the weights that all peers share
+are one more group. A plan knows how many numbers each peer's groups have, so it can be priced without the
+network.
 """
 
 from __future__ import annotations
@@ -18,20 +19,22 @@ from msgspec import Struct
 from weft.errors import InputError
 
 SHARED = -1  # the group that every peer has
-SharedBy = Literal["ring", "gossip", "hub"]  # how what all share is averaged
-Deal = Literal["replicate", "split"]  # whether owners of a class share its samples out
+SharedBy = Literal["ring", "gossip", "hub"]  # how the shared weights are averaged
+Deal = Literal[
+    "replicate", "split"
+]  # whether every owner of a class gets all its samples or a part of them
 
 
 class Held(Struct, frozen=True, array_like=True):
     """One group at one peer."""
 
     group: int  # a class, or SHARED
-    numbers: int  # how many it has
-    weight: float = 1.0  # in means with other peers: samples seen, say
+    numbers: int  # how many numbers the group has
+    weight: float = 1.0  # in means with other peers, for example the number of samples
 
 
 class Peer(Struct, frozen=True):
-    """One device with a network of its own: its classes, and what it exchanges with whom."""
+    """One device with its own network: its classes, and the groups that it exchanges."""
 
     device: str
     classes: tuple[int, ...]
@@ -47,27 +50,27 @@ class Peer(Struct, frozen=True):
 
 
 class Peers(Struct, frozen=True):
-    """Who exchanges what with whom, and how often."""
+    """Which peers exchange which groups, and how often."""
 
     peers: tuple[Peer, ...]
     edges: tuple[tuple[str, str], ...]  # neighbours, each pair once
     every: int = 1  # minibatches in a round
     shared: SharedBy = "ring"
-    late: Literal["wait", "newest"] = "wait"  # newest: take what has come, never wait
-    structures: Literal["rounds", "end"] = (
-        "rounds"  # end: only the network at the end has the means
+    late: Literal["wait", "newest"] = (
+        "wait"  # newest: use the messages that have arrived, never wait
     )
+    structures: Literal["rounds", "end"] = "rounds"  # end: only the final network has the means
 
-    tail: int = 1  # the network at the end is the mean over so many last rounds
-    # How the peers' networks are made of the user's: trained for a while on samples that everybody has,
-    # then taken apart by class; not structured: everybody gets the whole network.
+    tail: int = 1  # the final network is the mean over so many last rounds
+    # How the peers' networks are made from the user's network: it is trained for a while on public samples,
+    # then divided by class. If not structured, every peer gets the whole network.
     structured: bool = True
     pretrain: int = 100  # minibatches
     public: int = 500  # samples, the first of the set
-    last: int = 1  # convolutions that are taken apart, counted from the end
-    filters_percent: tuple[int, ...] = (10,)  # that a class keeps, by these convolutions
+    last: int = 1  # convolutions that are divided, counted from the end
+    filters_percent: tuple[int, ...] = (10,)  # kept for a class, for each of these convolutions
     deal: Deal = "replicate"
-    by_samples: bool = False  # in means a peer counts by its samples; else all count the same
+    by_samples: bool = False  # weight in means by the number of samples; else all are equal
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -77,7 +80,7 @@ class Peers(Struct, frozen=True):
         return next(peer for peer in self.peers if peer.device == device)
 
     def near(self, device: str) -> tuple[str, ...]:
-        """Neighbours, in the order of the plan."""
+        """A peer's neighbours, in the order of the plan."""
         found = {b for a, b in self.edges if a == device} | {
             a for a, b in self.edges if b == device
         }
@@ -87,11 +90,12 @@ class Peers(Struct, frozen=True):
         return tuple(peer.device for peer in self.peers if label in peer.classes)
 
     def sole(self, device: str) -> tuple[int, ...]:
-        """Classes that nobody else has."""
+        """Classes that no other peer has."""
         return tuple(c for c in self.peer(device).classes if self.owners(c) == (device,))
 
     def without(self, absent: frozenset[str]) -> Peers:
-        """The others, and new links between those whom the absent ones had connected."""
+        """The peers without the absent ones, with new links between peers that the absent ones had
+        connected."""
         left = tuple(peer for peer in self.peers if peer.device not in absent)
         edges = [pair for pair in self.edges if not absent & set(pair)]
         names = [peer.device for peer in left]
@@ -106,7 +110,7 @@ class Peers(Struct, frozen=True):
         return msgspec.structs.replace(self, peers=left, edges=tuple(edges))
 
     def check(self) -> None:
-        """InputError where this cannot be carried out."""
+        """Raises InputError if this cannot be carried out."""
         names = self.devices
         if not names or len(set(names)) != len(names):
             raise InputError(f"plan: peers {list(names)}; at least one is needed, each named once")
@@ -138,7 +142,7 @@ class Peers(Struct, frozen=True):
 
 
 def reached(neighbours: Mapping[int, Collection[int]], start: int) -> set[int]:
-    """Everybody whom `start` reaches over any number of links."""
+    """All peers that `start` reaches over any number of links."""
     seen, todo = {start}, [start]
     while todo:
         new = set(neighbours[todo.pop()]) - seen
