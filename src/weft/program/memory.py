@@ -1,11 +1,11 @@
-"""What a plan needs of each device's memory, and whether the fleet has it.
+"""The memory that a plan needs on each device, and whether the fleet has it.
 
     memory_bytes(plan)["pi"]     # weights, gradients, optimizer state, activations, messages
-    memory_of(program)           # the same where the plan is lowered already
-    check_memory(plan)           # WeftError that says who lacks how much, and what to try
+    memory_of(program)           # the same for a plan that is lowered already
+    check_memory(plan)           # WeftError that says which device lacks how much, and what to try
 
-It is the same count for every kind of plan: what is alive at the worst moment of the program (`liveness`).
-A megabyte of a fleet file's `memory_mb` is a million bytes.
+The count is the same for every kind of plan: the bytes that are alive at the worst moment of the program
+(`liveness`). A megabyte of a fleet file's `memory_mb` is a million bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def memory_bytes(plan: Plan) -> dict[str, int]:
 
 
 def memory_of(program: Program) -> dict[str, int]:
-    """The same of a plan that is lowered already."""
+    """The same for a plan that is lowered already."""
     plan = program.plan
     if plan.mode == "train" and plan.optimizer not in TENSORS_PER_WEIGHT:
         raise InputError(
@@ -40,12 +40,12 @@ def fits(plan: Plan) -> bool:
 
 
 def check_memory(plan: Plan) -> None:
-    """WeftError where a device has too little memory for its part of the plan."""
+    """Raises WeftError if a device has too little memory for its part of the plan."""
     check_need(plan, memory_bytes(plan))
 
 
 def check_need(plan: Plan, need: dict[str, int]) -> None:
-    """The same where the need is known."""
+    """The same if the need is known already."""
     short = lacking(plan, need)
     if not short:
         return
@@ -65,7 +65,7 @@ def check_need(plan: Plan, need: dict[str, int]) -> None:
 
 
 def lacking(plan: Plan, needs: dict[str, int]) -> list[tuple[str, int, float]]:
-    """(device, bytes needed, bytes there) of every device with too little."""
+    """(device, bytes needed, bytes available) of every device with too little memory."""
     short = []
     for name, need in needs.items():
         limit = plan.fleet.device(name).memory_mb

@@ -20,7 +20,7 @@ class Program(Struct, frozen=True):
 
     @property
     def beat(self) -> int:
-        """Minibatches after which the pattern comes again: of a round, or of those in flight."""
+        """Minibatches after which the pattern repeats: those of a round, or those in flight."""
         rounds = max((every(i) for code in self.code.values() for i in code), default=1)
         return max(rounds, self.plan.stale + 1)
 

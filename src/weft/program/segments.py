@@ -1,4 +1,4 @@
-"""What a device runs in a round: its part of the round's layers, cut out of the graph.
+"""The segment that a device runs in a round: its part of the round's layers, cut out of the graph.
 
 segment = turn_segment(graph, plan.rounds[0], 2)      # the first device's turn in the first round
 
@@ -20,7 +20,7 @@ from weft.plans.rounds import Round
 
 
 def turn_segment(graph: Graph, each: Round, number: int) -> Segment:
-    """What a turn runs; `number` as in `Round.numbered`."""
+    """The segment of a turn; `number` as in `Round.numbered`."""
     made = divide(graph, each.layers, each.mode)
     turn = each.numbered[number]
     takes, gives = (

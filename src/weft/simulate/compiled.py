@@ -1,10 +1,10 @@
-"""A program priced instruction by instruction, so that the simulator looks nothing up.
+"""A program with the time of every instruction, so that the simulator need not look anything up.
 
     compiled = compile_program(program)
     compiled.seconds["pi"]           # computing per minibatch
     compiled.bytes["pi>nuc"]         # crossing that channel per minibatch
 
-Every duration and route is found once, however many minibatches are then simulated.
+Every duration and route is computed once for all simulated minibatches.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from weft.program.instructions import (
 )
 from weft.program.program import Program
 
-COMPUTE, RECV, SEND, MARK, SLOT, PASS = range(6)  # PASS: takes no time and waits for nobody
+COMPUTE, RECV, SEND, MARK, SLOT, PASS = range(6)  # PASS: takes no time and does not wait
 
 # (channel, seconds that the message occupies it, latency) for every hop of a message's route
 Way = tuple[tuple[int, float, float], ...]
 
-# What a span says of an instruction: (what, micro-batch, label, bytes)
+# How a span describes an instruction: (what, micro-batch, label, bytes)
 Words = tuple[str, int, str, int]
 
-# (word, lag, seconds of a COMPUTE, number of a RECV's or SEND's message, way of a SEND, words, at each
-# how many-th minibatch). MARK follows the last instruction of a device that works on a minibatch. SLOT
-# waits until that many seconds of its minibatch are over: a message that may be late has come by
-# then, or is not waited for.
+# (word, lag, seconds of a COMPUTE, number of a RECV's or SEND's message, route of a SEND, description, k if
+# executed at each k-th minibatch). MARK follows a device's last instruction of a minibatch. SLOT waits until
+# so many seconds of its minibatch are over: a message that may be late has arrived by then, or the device
+# goes on without it.
 Line = tuple[int, int, float, int, Way, Words, int]
 
 
@@ -133,9 +133,10 @@ class _Compiler:
         return tuple(way)
 
     def radio_way(self, device: str, send: Send, radio: Radio) -> Way:
-        """Nothing is sent again, so that the whole rate carries news; but every packet takes its time.
+        """The route of a best-effort message. Nothing is sent again, so the whole rate is useful, but every
+        packet takes time.
 
-        Where a message goes both ways, its time is that of the direct one.
+        If a message is sent both directly and by a relay, its time is that of the direct packet.
         """
         ways = {(device, send.dest): radio.direct}
         if radio.relayed:

@@ -3,7 +3,7 @@
     program = lower_layers(plan)
     program.code["pi"]       # load, forward, send, recv, backward, update
 
-`order` says when a device does what; this module spells out what each action receives and sends.
+`order` decides when a device does what. This module writes what each action receives and sends.
 Training, a phone with layers A and an edge server with layers B, two pieces, two in flight:
 
     phone | load 0  F 0  send a0+y0 | load 1  F 1  send a1+y1 | recv g0  B 0 | recv g1  B 1 | update A
@@ -16,13 +16,13 @@ HierTrain with s = pi (layers A), l = nuc (A, B) and o = cloud, one piece each:
     cloud  recv x(o)+y | F A(o) | recv a  F B(o) B(s) | recv b  F C(o, s, l)  losses
            B C, send g to nuc | B B, send g to pi | B A | recv w, add, send sums | update A B C
 
-Labels (y) ride with the activation that leaves the source; where the loss is computed further on they
-follow it in a message of their own, which crosses while the next device computes. A source without layers
-is told when a minibatch is done, and stays `plan.ahead` minibatches ahead.
+Labels (y) are sent with the activation that leaves the source. If a later device computes the loss, they are
+a message of their own, which crosses while the next device computes. A source without layers is told when a
+minibatch is done, and stays `plan.ahead` minibatches ahead.
 
-Gradients of a segment that several devices hold are added up at one of them (`Layout.root`), which
-sends the sum to the others: every copy then makes the same update. A loss is weighted by its
-piece's share of the batch, so the sums are the whole batch's gradients.
+If several devices hold a segment, one of them (`Layout.root`) adds up its gradients and sends the sum to the
+others, so that every copy makes the same update. A loss is weighted by its piece's share of the batch, so the
+sums are the whole batch's gradients.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def lower_layers(plan: Plan) -> Program:
 
 
 class LayerWriter:
-    """Spells out the actions of each device. Most methods yield the instructions of one action."""
+    """Writes the actions of each device as instructions. Most methods yield the instructions of one
+    action."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -84,7 +85,7 @@ class LayerWriter:
             for n, action in enumerate(actions)
             if action.what == "backward"
         }
-        # Nothing else comes back to a source without layers: it must be told when to go on.
+        # A source without layers receives no other message, so it must be told when to go on.
         self.told = self.train and not layout.held_by(self.plan.source)
 
     def code(self, device: str) -> Iterator[Instruction]:
@@ -139,11 +140,11 @@ class LayerWriter:
             yield send_activation(self.plan, last + 1, piece.micro, piece.samples, after)
 
     def is_leaving(self, piece: Piece, g: int) -> bool:
-        """Whether nobody but the source has computed anything of a piece before segment g."""
+        """Whether only the source has computed a piece before segment g."""
         return set(piece.devices[:g]) <= {self.plan.source}
 
     def leave(self, piece: Piece, at: int, dest: str) -> Iterator[Instruction]:
-        """An activation leaves the source; in training its labels ride along or follow."""
+        """An activation leaves the source. In training its labels are sent with it or after it."""
         end = piece.devices[-1]
         act = send_activation(self.plan, at, piece.micro, piece.samples, dest)
         labels = send_labels(self.plan, piece.micro, piece.samples, end)
@@ -155,12 +156,13 @@ class LayerWriter:
             yield labels
 
     def labels_ride(self, piece: Piece) -> bool:
-        """Whether a piece's labels come in the message that leaves the source."""
+        """Whether a piece's labels are in the same message as the activation that leaves the source."""
         away = next((d for d in piece.devices if d != self.plan.source), None)
         return self.train and away == piece.devices[-1]
 
     def arrive(self, piece: Piece, g: int, source: str) -> Recv:
-        """The other end of `leave`, or of any other activation's way. A piece may leave twice."""
+        """Receives an activation, sent by `leave` or by another device. A piece may leave the source
+        twice."""
         rides = self.is_leaving(piece, g) and self.labels_ride(piece)
         also = Tensor("target", 0, piece.micro) if rides else None
         return Recv(Tensor("act", self.layout.segments[g][0], piece.micro), source, also=also)
@@ -183,7 +185,7 @@ class LayerWriter:
             yield send_gradient(self.plan, first, piece.micro, piece.samples, before)
 
     def give(self, device: str, g: int) -> Iterator[Instruction]:
-        """A device's own gradient of a shared segment goes to who adds them up."""
+        """Sends a device's gradient of a shared segment to the device that adds them up."""
         if device != self.layout.root(g):
             yield self.send_weights("wgrad", g, self.rank[device], self.layout.root(g))
 

@@ -31,12 +31,12 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """A plan spelled out as segments and pieces."""
+    """A plan as segments and pieces."""
 
     plan: Plan
     segments: tuple[tuple[int, int], ...]  # first and last layer
     pieces: tuple[Piece, ...]
-    split: bool  # whether the shards name their samples; False: one lane of whole layers
+    split: bool  # whether the shards list their samples; False: one lane of whole layers
 
     @cached_property
     def _holders(self) -> tuple[tuple[str, ...], ...]:
@@ -60,7 +60,8 @@ class Layout:
         return self._holders[g]
 
     def root(self, g: int) -> str:
-        """Who adds up segment g's gradients: who computes the loss, else who has most samples."""
+        """The device that adds up segment g's gradients: the one that computes the loss, else the one with
+        most samples."""
         return self._roots[g]
 
     def held_by(self, device: str) -> list[int]:
@@ -77,14 +78,14 @@ def splits_samples(plan: Plan) -> bool:
 
 
 def layout_of(plan: Plan) -> Layout:
-    """The layout of a plan; InputError where its shards do not tile the batch and the layers."""
+    """The layout of a plan. Raises InputError if its shards do not tile the batch and the layers."""
     split = splits_samples(plan)
     lanes = _lanes(plan) if split else {(0, plan.batch): _whole_lane(plan)}
     _check_counts(plan, split)
     starts = {0} | {shard.layers[0] for shards in lanes.values() for shard in shards}
     if (
         plan.stream and split
-    ):  # every shared layer on its own, so that its gradient can leave at once
+    ):  # every shared layer is a segment, so that its gradient can be sent at once
         starts |= set(range(max(starts) + 1))
     bounds = [*sorted(starts), len(plan.profile.layers)]
     segments = tuple((a, b - 1) for a, b in itertools.pairwise(bounds))
@@ -100,7 +101,7 @@ def layout_of(plan: Plan) -> Layout:
 
 
 def _check_counts(plan: Plan, split: bool) -> None:
-    # Where samples are split, more micro-batches than samples are allowed: every sample is a piece.
+    # If samples are split, there may be more micro-batches than samples: then every sample is a piece.
     if plan.micro_batches < 1 or (plan.micro_batches > plan.batch and not split):
         raise InputError(
             f"plan: micro_batches = {plan.micro_batches}; 1 to batch = {plan.batch} are allowed"
@@ -122,7 +123,7 @@ def _check_counts(plan: Plan, split: bool) -> None:
 
 
 def _whole_lane(plan: Plan) -> list[Shard]:
-    """The shards of a plan of whole layers; InputError where they do not tile the layers in order."""
+    """The shards of a plan of whole layers. Raises InputError if they do not tile the layers in order."""
     expected = 0
     for shard in plan.shards:
         if shard.part != Part():
@@ -146,7 +147,7 @@ def _whole_lane(plan: Plan) -> list[Shard]:
 
 
 def _lanes(plan: Plan) -> dict[tuple[int, int], list[Shard]]:
-    """By (offset, samples): the shards of the lane."""
+    """The shards of each lane, by (offset, samples)."""
     if plan.mode != "train":
         raise InputError("plan: shards with samples are for training; inference has whole batches")
     lanes: dict[tuple[int, int], list[Shard]] = {}

@@ -1,11 +1,11 @@
-"""In which order a device does its work on the pieces of a plan. What it then sends is in `layers`.
+"""The order in which a device works on the pieces of a plan. `layers` writes the messages.
 
 pipelined  whole layers: one forward, one backward, a few pieces ahead (`schedule`)
 staged     as HierTrain draws it: segment by segment, all pieces forward, then all backward
-eager      whatever is ready, the longest way to the end first: nobody waits while there is work
+eager      any action that is ready, the longest time to the end first: no device waits while it has work
 answers    inference: the source feeds a few pieces ahead, then waits for an answer before the next
 
-All are static: the order is decided here, from the plan, the profile and the links, and then is data.
+All orders are static: they are decided here, from the plan, the profile and the links, and are plain data.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def orders(layout: Layout) -> Orders:
     if not layout.split:
         return pipelined(layout)
     passes = eager(layout) if layout.plan.schedule == "eager" else staged(layout)
-    # The pieces that other devices begin with leave first: the links are busy while we compute.
+    # Pieces that other devices compute first are sent first, so that the links are busy while this device
+    # computes.
     feeds = [Action("feed", p.micro, 0) for p in layout.pieces if _is_fed(layout, p)]
     return {
         device: [
@@ -42,7 +43,8 @@ def _is_fed(layout: Layout, piece: Piece) -> bool:
 
 
 def pipelined(layout: Layout) -> Orders:
-    """One lane. A device with several segments has one piece, which goes there and back again."""
+    """The order for one lane. If a device has several segments, there is one piece, which leaves it and comes
+    back."""
     plan, count = layout.plan, len(layout.pieces)
     found: Orders = {}
     for device in plan.devices:
@@ -77,7 +79,8 @@ def _passes(layout: Layout, held: list[int]) -> list[Action]:
 
 
 def answers(layout: Layout) -> Orders:
-    """Inference: pieces go through the segments in their order; the source waits for answers."""
+    """The order of an inference: pieces go through the segments in order, and the source waits for
+    answers."""
     plan, count = layout.plan, len(layout.pieces)
     found: Orders = {
         device: [

@@ -1,7 +1,7 @@
-"""Who has which units of a plan that spreads a network, and what each device computes of a layer.
+"""Which device has which units of a spread network, and which part of a layer it computes.
 
 holders_of(plan)[1]                       # {"n2": (0, 1, 2), "n5": (3, 4)}: units of layer 1
-swarm_segment(graph, plan, "n5", 1)       # those two units, on what n5 reads of layer 0
+swarm_segment(graph, plan, "n5", 1)       # those two units, on the values of layer 0 that n5 reads
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from weft.plans.swarm import Swarm
 
 
 def check_swarm(plan: Plan) -> Swarm:
-    """InputError where a swarm plan's fields contradict each other."""
+    """Raises InputError if a swarm plan's fields contradict each other."""
     swarm = plan.swarm
     assert swarm is not None
     if plan.micro_batches != 1 or plan.in_flight != 1:
@@ -66,7 +66,8 @@ def check_swarm(plan: Plan) -> Swarm:
 
 
 def holders_of(plan: Plan) -> list[dict[str, tuple[int, ...]]]:
-    """By layer: the units of each device that has some, in the fleet's order; the output's are all."""
+    """For each layer, the units of each device that has some, in the fleet's order. The output layer is
+    whole."""
     swarm = plan.swarm
     assert swarm is not None
     found: list[dict[str, tuple[int, ...]]] = [{} for _ in range(swarm.depth + 1)]
@@ -79,7 +80,7 @@ def holders_of(plan: Plan) -> list[dict[str, tuple[int, ...]]]:
 
 
 def held_of(plan: Plan) -> list[dict[str, tuple[int, ...]]]:
-    """The same with the copies that a device computes beside its own units; those come first."""
+    """The same, with the copies that a device computes after its own units."""
     assert plan.swarm is not None
     found = holders_of(plan)
     for copy in plan.swarm.copies:
@@ -88,13 +89,13 @@ def held_of(plan: Plan) -> list[dict[str, tuple[int, ...]]]:
 
 
 def read_by(plan: Plan, layer: int) -> dict[str, tuple[int, ...]]:
-    """Whose units of the layer before a layer's turns read, in the order in which they are joined."""
+    """The owners of the layer before, in the order in which a layer's turns join their units."""
     assert plan.swarm is not None
     return {plan.swarm.coordinator: ()} if layer == 0 else holders_of(plan)[layer - 1]
 
 
 def swarm_segment(graph: Graph, plan: Plan, device: str, layer: int) -> Segment:
-    """What a device computes of a layer: its units, on inputs in the order in which they are joined."""
+    """The segment for a device's units of a layer, with inputs in the order in which they are joined."""
     swarm = plan.swarm
     assert swarm is not None
     number = plan.fleet.names.index(device) + 1
