@@ -61,9 +61,8 @@ def _depths(
 ) -> tuple[dict[str, Node], dict[str, int]]:
     """(constants: nodes that depend on neither input nor weights, depth of every other node)."""
     constants: dict[str, Node] = {}
-    floating: list[
-        Node
-    ] = []  # read weights but no input (an expanded class token): placed where they are read
+    # Read weights but no input (an expanded class token): placed where they are read.
+    floating: list[Node] = []
     depth: dict[str, int] = dict.fromkeys(inputs, 0)
     for node in nodes:
         read = refs(node)

@@ -20,9 +20,8 @@ from weft.errors import InputError
 
 SHARED = -1  # the group that every peer has
 SharedBy = Literal["ring", "gossip", "hub"]  # how the shared weights are averaged
-Deal = Literal[
-    "replicate", "split"
-]  # whether every owner of a class gets all its samples or a part of them
+# Whether every owner of a class gets all its samples or a part of them.
+Deal = Literal["replicate", "split"]
 
 
 class Held(Struct, frozen=True, array_like=True):
@@ -56,9 +55,8 @@ class Peers(Struct, frozen=True):
     edges: tuple[tuple[str, str], ...]  # neighbours, each pair once
     every: int = 1  # minibatches in a round
     shared: SharedBy = "ring"
-    late: Literal["wait", "newest"] = (
-        "wait"  # newest: use the messages that have arrived, never wait
-    )
+    # Newest: use the messages that have arrived, never wait.
+    late: Literal["wait", "newest"] = "wait"
     structures: Literal["rounds", "end"] = "rounds"  # end: only the final network has the means
 
     tail: int = 1  # the final network is the mean over so many last rounds

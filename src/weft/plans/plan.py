@@ -86,14 +86,12 @@ class Plan(Struct, frozen=True, kw_only=True):
     codec: CodecName = "none"  # for activations and their gradients
     input_codec: CodecName = "none"  # for the samples: images of 256 levels lose nothing with int8
     gradient_codec: CodecName = "none"  # for gradients of weights that several devices hold
-    schedule: Literal["staged", "eager"] = (
-        "staged"  # for a plan with lanes; see program/lower/order.py
-    )
+    # For a plan with lanes; see program/lower/order.py.
+    schedule: Literal["staged", "eager"] = "staged"
     stream: bool = False  # gradients of shared layers are sent one by one, not block by block
     route: Literal["min", "store_and_forward"] = "min"
-    layering: Literal["depth", "sequence"] = (
-        "depth"  # how layers are counted; see graph/sequence.py
-    )
+    # How layers are counted; see graph/sequence.py.
+    layering: Literal["depth", "sequence"] = "depth"
     rounds: tuple[Round, ...] = ()  # for a plan that cuts feature maps or vectors
     swarm: Swarm | None = None  # for a plan that spreads a network by units over lossy radio
     peers: Peers | None = None  # for devices that each train their own network and exchange weights

@@ -17,9 +17,8 @@ class LayerCost(Struct, frozen=True, omit_defaults=True):
     output_bytes: int  # per sample: all that crosses a cut after this layer
     forward_flops: float = 0.0  # per sample
     saved_bytes: int = 0  # activations kept for the backward pass, per sample
-    backward_bytes: int | None = (
-        None  # gradients over that cut, if some values are not differentiable
-    )
+    # Gradients over that cut, if some values are not differentiable.
+    backward_bytes: int | None = None
 
 
 class DeviceTimes(Struct, frozen=True, omit_defaults=True):

@@ -46,9 +46,8 @@ class Turn(Struct, frozen=True, omit_defaults=True, gc=False):
     device: str
     takes: tuple[Strip, ...]
     gives: tuple[Strip, ...]
-    work: tuple[
-        float, ...
-    ] = ()  # for every layer of the round: the share that this device computes
+    # For every layer of the round: the share that this device computes.
+    work: tuple[float, ...] = ()
     state_bytes: int = 0  # weights that it needs; several turns of a device may need the same ones
     # Units of a fully connected layer that this device computes or reads. In mode rows+data: the rows of the
     # map before it. In other modes the strips say this.

@@ -44,9 +44,8 @@ class Swarm(Struct, frozen=True, omit_defaults=True):
 
     coordinator: str
     messages: tuple[Message, ...]
-    values: tuple[
-        Blank, ...
-    ]  # for each cut the whole value that crosses it; the last one is the output
+    # For each cut the whole value that crosses it; the last one is the output.
+    values: tuple[Blank, ...]
     late: LostValues = "zero"
     # Length of a slot. 0: the receiver is told about every loss, so that no device waits for the end of a
     # slot. Raise it if computing and sending one layer takes longer.
@@ -56,9 +55,8 @@ class Swarm(Struct, frozen=True, omit_defaults=True):
     # The kind of path that messages take. It is kept when another device becomes the coordinator. Empty: each
     # message has its own path.
     path: Literal["", "direct", "coordinator", "subpath"] = ""
-    horizontal: tuple[
-        str, ...
-    ] = ()  # devices with a share of every layer; all their units are cloned
+    # Devices with a share of every layer; all their units are cloned.
+    horizontal: tuple[str, ...] = ()
     prr: tuple[tuple[float, ...], ...] = ()  # measured, by the fleet's devices; row sends
     # Packets that a minibatch may take. If above 0, the network is spread again after a loss with as many
     # packets (`stitchnet+`). If 0, the lost units are cloned as in the paper.

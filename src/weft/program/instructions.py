@@ -26,7 +26,7 @@ Kind = Literal[
 ]  # fmt: skip
 
 # What a receiver does if a message has not arrived in time. wait: waits until the run's deadline. zero: uses
-# zeros. own: uses its own values of that layer, cyclically. none: skips the minibatch. newest: uses the
+# zeros. own: uses its own values of that layer, cyclically. skip: skips the minibatch. newest: uses the
 # newest message that has arrived, of any minibatch; without a new one it goes on with none.
 Late = Literal["wait", "zero", "own", "skip", "newest"]
 

@@ -123,9 +123,8 @@ class _Device:
         self.code = program.code[device]
         self.always = 0  # bytes that are always held
         self.changes = [0] * (len(self.code) + 1)  # by place: bytes allocated less bytes freed
-        self.brief = [0] * len(
-            self.code
-        )  # by place: bytes held only while an instruction is executed
+        # By place: bytes held only while an instruction is executed.
+        self.brief = [0] * len(self.code)
         self.training = program.plan.mode == "train"
         self.begun: set[tuple[tuple[int, int], int]] = set()  # layers whose gradient exists already
         self.backwards = {
@@ -171,9 +170,8 @@ class _Device:
         for place, i in enumerate(self.code):
             if isinstance(i, Backward):
                 begins.setdefault((i.layers, i.part), Moment(i.lag, place))
-            elif (
-                isinstance(i, Reduce) and i.replace
-            ):  # a device that stands by has no backward pass
+            # A device that stands by has no backward pass.
+            elif isinstance(i, Reduce) and i.replace:
                 begins.setdefault((i.layers, 0), Moment(i.lag, place))
             elif isinstance(i, Update):
                 moment = Moment(i.lag, place)
@@ -242,10 +240,8 @@ class _Device:
     def backward(self, i: Backward, now: Moment) -> None:
         first = i.layers[0]
         self.brief[now.place] += self.sizes.working(i)
-        if (
-            i.layers,
-            i.part,
-        ) in self.begun:  # added to a gradient that exists already
+        # Added to a gradient that exists already.
+        if (i.layers, i.part) in self.begun:
             self.brief[now.place] += self.sizes.largest_weights(self.device, i)
         self.begun.add((i.layers, i.part))
         self.made(Tensor("back" if i.part else "grad", first, i.micro, part=i.part), now)
@@ -270,9 +266,8 @@ class _Device:
     def may_come(self, i: Recv, now: Moment, sent: Moment) -> Moment:
         """This device's send after which the other device is free to send the message."""
         wait = self.messages.before(i.source, sent.place, self.device)
-        if (
-            wait is None
-        ):  # the sender waits for others that wait for this device: count what the plan allows in flight
+        # The sender waits for others that wait for this device: count what the plan allows in flight.
+        if wait is None:
             ahead = max(self.program.plan.ahead, 1) + sent.lag
             return min(now, Moment(now.lag - ahead, now.place))
         place, wrapped = wait

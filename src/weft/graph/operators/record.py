@@ -39,16 +39,13 @@ class Operator:
     weighted: bool = False  # a new layer begins where it reads a parameter
     view: bool = False  # its result shares memory with its first argument
     keeps: Keeps = "result"  # what autograd keeps of it for the backward pass
-    rows: Rows | None = (
-        None  # how rows of its result depend on rows of its inputs; None: on all rows
-    )
+    # How rows of its result depend on rows of its inputs; None: on all rows.
+    rows: Rows | None = None
     units: Units | None = None  # None: it cannot be cut by units
-    gives_sizes: bool = (
-        False  # its arguments contain the result's size, which is wrong for a part of the units
-    )
-    random: bool = (
-        False  # draws random numbers in training, seeded by the caller's seed and the node's name
-    )
+    # Its arguments contain the result's size, which is wrong for a part of the units.
+    gives_sizes: bool = False
+    # Draws random numbers in training, seeded by the caller's seed and the node's name.
+    random: bool = False
     training_flag: int | None = None  # position of the argument that says "training"
     drop_probability: int | None = None  # position of the argument that says how much to drop
     training_only: bool = False  # left out when the network only infers

@@ -29,13 +29,11 @@ class Division(NamedTuple):
     own: tuple[Node, ...]
     after: tuple[Node, ...]
     model: Node | None = None  # a fully connected layer; each device makes some of its outputs
-    data: Node | None = (
-        None  # a fully connected layer; each device reads some inputs and makes a summand
-    )
+    # A fully connected layer; each device reads some inputs and makes a summand.
+    data: Node | None = None
     flat: Node | None = None  # turns rows of a map into the vector that `data` reads
-    rules: Mapping[str, Rule | None] = MappingProxyType(
-        {}
-    )  # of the nodes that can be cut into rows
+    # Of the nodes that can be cut into rows.
+    rules: Mapping[str, Rule | None] = MappingProxyType({})
 
 
 def divide(graph: Graph, layers: tuple[int, int], mode: str) -> Division:

@@ -83,9 +83,8 @@ def layout_of(plan: Plan) -> Layout:
     lanes = _lanes(plan) if split else {(0, plan.batch): _whole_lane(plan)}
     _check_counts(plan, split)
     starts = {0} | {shard.layers[0] for shards in lanes.values() for shard in shards}
-    if (
-        plan.stream and split
-    ):  # every shared layer is a segment, so that its gradient can be sent at once
+    # Every shared layer is a segment, so that its gradient can be sent at once.
+    if plan.stream and split:
         starts |= set(range(max(starts) + 1))
     bounds = [*sorted(starts), len(plan.profile.layers)]
     segments = tuple((a, b - 1) for a, b in itertools.pairwise(bounds))

@@ -108,15 +108,13 @@ def with_lags(
             return lags[-1].forward
         if isinstance(i, Recv | Send):
             kind, at, receives = i.tensor.kind, i.tensor.at, isinstance(i, Recv)
-            if (
-                kind == "done"
-            ):  # the device that is told stays as far ahead of the update as without lags
+            # The device that is told stays as far ahead of the update as without lags.
+            if kind == "done":
                 return i.lag + lags[0].backward
             if kind == "target":
                 return (lags[-1] if receives else lags[0]).forward
-            if (
-                kind == "act"
-            ):  # leaves at the end of a segment, arrives at the beginning of the next
+            # Leaves at the end of a segment, arrives at the beginning of the next.
+            if kind == "act":
                 return (
                     lags[0].forward if at == 0 else (by_first if receives else by_end)[at].forward
                 )

@@ -1,12 +1,12 @@
-"""Probing a server while others train: how slow it is, and how good the way to it.
+"""Probes a server while training goes on: how slow the server is, and how fast the links to it are.
 
     client  ping (nothing)      ─►  ◄─ nothing                      the round trip
             random data         ─►  trains the test network  ◄─ s   the way up, and its seconds
             nothing             ─►  ◄─ random data                  the way down
 
-Both ends have one thread for this beside the one that trains. The messages take the same links as
-activations do. The test network is data like any other: a server makes its weights up itself.
-A server also says, to whoever listens, when it has become faster.
+Both ends have one thread for this besides the one that trains. The messages use the same links as
+activations. The test network is data like any other network, and a server draws its weights itself. A server
+also publishes a notice when it has become faster.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from weft.runtime.wire.shaping import sleep_until
 log = logging.getLogger("weft.prober")
 
 PING, THERE, BACK = range(3)
-LOOK_S = 0.25  # how often a server looks at its own load
-FASTER = 0.9  # of the slowdown it last told: then it tells again
+LOOK_S = 0.25  # how often a server checks its own load
+FASTER = 0.9  # of the slowdown in its last notice: below it a server publishes the next one
 MAX_BYTES = 4 << 20
 
 
 class Prober:
-    """One node's end: asks others, and answers."""
+    """One node's part in probes: it asks others, and answers."""
 
     def __init__(
         self,
@@ -60,12 +60,12 @@ class Prober:
         self._thread.start()
 
     def begin(self, changes: Changes | None) -> None:
-        """A job has come: from now on this device's speed follows these changes."""
+        """Starts a job: from now on this device's speed follows these changes."""
         self._changes = changes
         self._told = self.load()
 
     def learn(self, network: msg.TestNetwork) -> None:
-        """Takes a test network; its weights are made up here."""
+        """Takes a test network and draws its weights."""
         generator = torch.Generator().manual_seed(network.seed)
         state = {
             name: torch.randn(info.shape, generator=generator).to(torch_dtype(info.dtype)) * 0.05
@@ -77,7 +77,7 @@ class Prober:
         self._fabric.probes.put(None)
         self._thread.join(timeout=5.0)
 
-    # --- who answers --------------------------------------------------------------------------------
+    # --- answering --------------------------------------------------------------------------------
 
     def load(self) -> float:
         """How many times slower than idle this device is now."""
@@ -126,7 +126,7 @@ class Prober:
         )  # fmt: skip
 
     def _train(self) -> float:
-        """One step of the test network; seconds, the emulated slowness included."""
+        """Trains the test network for one step. Returns the seconds, with the emulated slowness."""
         if self._runner is None or self._network is None:
             return 0.0
         begin = time.monotonic()
@@ -140,10 +140,10 @@ class Prober:
             sleep_until(begin + self._network.pace_s * self.load())
         return time.monotonic() - begin
 
-    # --- who asks -----------------------------------------------------------------------------------
+    # --- asking -----------------------------------------------------------------------------------
 
     def ask(self, command: msg.ProbeServers) -> None:
-        """Probes servers one after the other in a thread of its own; one such round at a time."""
+        """Probes servers one after the other in a separate thread. Only one such round runs at a time."""
         threading.Thread(target=self._round, args=(command,), name="probes", daemon=True).start()
 
     def _round(self, command: msg.ProbeServers) -> None:
@@ -153,9 +153,8 @@ class Prober:
                 if self._fabric.run != command.run:
                     return
                 found = self._probe(server, size, command)
-                if (
-                    self._fabric.begun == begun and self._fabric.run
-                ):  # else a new plan has cut the probe short
+                # Otherwise a new plan interrupted the probe.
+                if self._fabric.begun == begun and self._fabric.run:
                     self._report(found)
 
     def _probe(self, server: str, size: int, command: msg.ProbeServers) -> msg.ServerProbed:

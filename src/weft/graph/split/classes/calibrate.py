@@ -48,9 +48,8 @@ def calibrate(net: DecoupledNet, x: Tensor, y: Tensor, steps: int = 60, batch: i
         logits = torch.cat([net(x[i : i + batch]) for i in range(0, len(x), batch)])
     net.train(training)
     target = net.local_labels(y)
-    scale = torch.zeros(
-        logits.shape[1], requires_grad=True
-    )  # its exponent, so that it stays positive
+    # Its exponent, so that it stays positive.
+    scale = torch.zeros(logits.shape[1], requires_grad=True)
     shift = torch.zeros(logits.shape[1], requires_grad=True)
     rule = torch.optim.Adam([scale, shift], lr=0.05)
     for _ in range(steps):

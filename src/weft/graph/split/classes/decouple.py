@@ -323,9 +323,8 @@ def by_importance(scores: Sequence[Tensor], shares: Sequence[float]) -> list[lis
     need = torch.zeros(len(scores[0]))
     for score in scores:
         mass = score / score.sum(1, keepdim=True).clamp_min(1e-12)
-        need += 1 / mass.square().sum(1).clamp_min(
-            1e-12
-        )  # the number of equally active filters with the same spread
+        # The number of equally active filters with the same spread.
+        need += 1 / mass.square().sum(1).clamp_min(1e-12)
     rank = need.argsort().argsort()
     third = len(need) // 3
     rows = []
