@@ -5,7 +5,7 @@
 
 It also gives Plan its table and its picture, so that `weft.plans` need not import `weft.report`; training and
 serving are in `weft.adapt.train` and `weft.runtime.run.serve`.
-Nothing here imports torch before a network is touched: `import weft` is quick.
+Torch is imported only when a network is used, so that `import weft` is quick.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def load_model(
 ) -> tuple[nn.Module, Example]:
     """A network by its zoo name or `file.py:factory`, and an example of its input.
 
-    `weights=False` leaves a zoo network's weights out: enough to plan, and much faster.
+    `weights=False` leaves out a zoo network's weights. This is enough for planning, and much faster.
     """
     from weft.zoo.loading import load
 
@@ -58,12 +58,12 @@ def plan(
     source: str | None = None,
     optimizer: str = "sgd",
 ) -> Plan:
-    """Decide how to split a network over a fleet, and what that will cost.
+    """Decides how to split a network over a fleet, and predicts the cost.
 
-    `example_input` has its samples along dimension 0; `batch` (32 to train, 1 to infer, where not
-    given) is what the plan is for. `profile` holds measured times; without it they are derived from
-    the fleet's gflops. `options` are the strategy's own, as after `--set`. `source` is the device
-    with the data, where it is not the one that the fleet file names.
+    Dimension 0 of `example_input` counts the samples. The plan is for `batch` samples (default: 32 for
+    training, 1 for inference). `profile` holds measured times; without it they are derived from the fleet's
+    gflops. `options` are the strategy's options, as after `--set`. `source` is the device with the data, if
+    it is not the one in the fleet file.
     """
     from weft.graph.capture import capture
 

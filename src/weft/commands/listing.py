@@ -1,4 +1,4 @@
-"""What there is, and what it costs: models, strategies, profile."""
+"""Commands that list: models, strategies, profile."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def models(json: Json = False) -> None:
 @app.command()
 def strategies(
     features: Annotated[
-        bool, typer.Option("--features", help="What a run with each of them can do besides.")
+        bool, typer.Option("--features", help="The features that work with each strategy.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """List the ways to split a network, and the options that --set gives each.
+    """List the strategies, and the options that --set gives to each.
 
-    With --features: for every strategy what works, what is refused and why, and what is not yet shown by
-    a recorded run ("untested").
+    With --features: which features work with each strategy, which are refused and why, and which no recorded
+    run has shown yet ("untested").
 
     \b
     Example:  weft strategies
@@ -81,7 +81,7 @@ def strategies(
 def profile(
     model: Model,
     batch: Annotated[int, typer.Option("--batch", "-b", help="Samples to time with.")] = 32,
-    device: Annotated[str, typer.Option(help="The name its times get in the file.")] = "here",
+    device: Annotated[str, typer.Option(help="The device's name in the file.")] = "here",
     gflops: Annotated[
         float | None, typer.Option(help="Derive the times from this speed; measure nothing.")
     ] = None,
@@ -93,7 +93,7 @@ def profile(
     classes: Classes = None,
     json: Json = False,
 ) -> None:
-    """What each layer costs: measured on this machine, or derived from --gflops.
+    """Show what each layer costs: measured on this machine, or derived from --gflops.
 
     \b
     Example:  weft profile lenet5 --device pi -o lenet5.json

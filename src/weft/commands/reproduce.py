@@ -1,4 +1,4 @@
-"""What the papers print beside what we get: `weft reproduce hiertrain`."""
+"""`weft reproduce hiertrain`: a paper's claims beside our results."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def reproduce(
     ] = None,
     json: Json = False,
 ) -> None:
-    """A paper's claims, tables and figures beside ours, and why where they differ.
+    """Show a paper's claims, tables and figures beside ours, and why they differ.
 
-    Files go to runs/reproduce/PAPER, if --out says nothing else. A claim that does not come out is
-    a row like any other: the command has then still done its work (exit code 0).
+    Files go to runs/reproduce/PAPER, unless --out names another folder. A claim that is not reproduced is a
+    row like any other, and the exit code is still 0.
 
     \b
     Example:  weft reproduce hiertrain --quick

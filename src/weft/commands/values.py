@@ -1,4 +1,4 @@
-"""Option values as people type them, read with errors that say what is allowed."""
+"""Reads option values. Errors say what is allowed."""
 
 from __future__ import annotations
 

@@ -25,10 +25,10 @@ WHAT = "data file"
 
 
 def named_data(text: str) -> Data:
-    """The data that a user names; InputError where there is none of that name or form."""
+    """The data that a user names. Raises InputError if there is none of that name or form."""
     place = file_and_name(text)
     if place is None:
-        load(text)  # an unknown name is an error of its own
+        load(text)  # refuses an unknown name
         return text
     path, name = place
     function_or_data = attribute(path, name, WHAT)
@@ -53,7 +53,7 @@ def sample_shape(data: Data) -> tuple[int, ...]:
 
 
 def class_count(data: Data) -> int | None:
-    """How many classes a set has; None where only the user knows."""
+    """The number of classes of a data set; None for the user's own tensors or function."""
     if isinstance(data, str):
         return load(data).classes
     return data.classes if isinstance(data, Dataset) else None

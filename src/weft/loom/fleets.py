@@ -15,7 +15,7 @@ from weft.fleet.fleet import Device, Fleet, Link, Medium, Tier
 
 KINDS = ("tiers", "cell", "swarm", "peers", "any")
 TIERS: tuple[Tier, ...] = ("device", "edge", "cloud")
-ANOTHER = 0.15  # how often the fleet is not of the kind that the strategy is made for
+ANOTHER = 0.15  # how often the fleet is of another kind than the strategy is made for
 FAST_GFLOPS = 1e5
 FAST_MBPS = (1000.0, 4000.0)
 
@@ -37,7 +37,7 @@ def draw_fleet(rng: random.Random, kind: str, small: bool = False) -> Fleet:
 
 
 def fast_fleet(rng: random.Random, kind: str) -> Fleet:
-    """A few devices and links that cost a real run next to nothing."""
+    """A few devices and links that hardly slow a real run down."""
     count = rng.randint(2, 4)
     if kind == "cell":
         fleet = _cell(rng, count + 1)
@@ -67,7 +67,7 @@ def fast_fleet(rng: random.Random, kind: str) -> Fleet:
 
 
 def draw_limits(rng: random.Random, fleet: Fleet, around: float) -> Fleet:
-    """In a third of the fleets some devices have little memory: about what the network takes."""
+    """In a third of the fleets some devices have little memory: about as much as the network needs."""
     if rng.random() > 0.33:
         return fleet
     devices = []
@@ -159,7 +159,7 @@ def _mesh(rng: random.Random, count: int, lossy: bool) -> Fleet:
 
 
 def _anything(rng: random.Random, count: int) -> Fleet:
-    """Any tiers, any links, perhaps a medium, perhaps a device that nobody reaches."""
+    """Any tiers, any links, perhaps a medium, perhaps a device without any link."""
     devices = tuple(
         _device(rng, f"x{n}", rng.choice(TIERS), data=n == 0 and rng.random() < 0.5)
         for n in range(count)

@@ -1,4 +1,4 @@
-"""What one process computes: plain training, or training with weights as old as the plan says.
+"""The result of one process: plain training, or training with weights as old as the plan says.
 
 trained = train_alone(draw, plan, graph, starts=(0,))
 how = mathematics(plan, module)       # "plain", "stale", "pieces": what the plan must equal
@@ -19,9 +19,9 @@ from weft.plans.plan import Plan
 from weft.program.lower.layout import layout_of, splits_samples
 from weft.program.passes.stale import stale_lags
 
-# exact: equal to one process up to rounding; near: codecs round what crosses links; ends: nothing
-# but that it ends with finite numbers (lost packets, peers, dropout, norms over shares of a minibatch)
-WILD = 1e3  # a weight this large: the rate is too high for the network
+# exact: equal to one process up to rounding. near: codecs round the values on links. ends: only that it ends
+# with finite numbers (lost packets, peers, dropout, norms over shares of a minibatch)
+WILD = 1e3  # with a weight this large the rate is too high for the network
 Mathematics = Literal["exact", "near", "ends"]
 
 
@@ -36,7 +36,7 @@ def mathematics(plan: Plan, module: nn.Module) -> Mathematics:
         return "ends"
     coded = {plan.codec, plan.input_codec, plan.gradient_codec} != {"none"}
     if coded and training and _has(module, nn.BatchNorm2d):
-        return "ends"  # the norm of a few samples makes much of a little rounding
+        return "ends"  # the norm of a few samples amplifies rounding errors
     return "near" if coded else "exact"
 
 
@@ -45,7 +45,7 @@ def _has(module: nn.Module, *kinds: type[nn.Module]) -> bool:
 
 
 def rule_of(draw: Draw) -> Optimizer:
-    """The optimizer with a rate that keeps a few steps tame."""
+    """The optimizer with a rate at which a few steps do not diverge."""
     rate = 0.001 if draw.optimizer.startswith("adam") else 0.02
     if draw.loss == "cross_entropy_sum":
         rate /= draw.batch
@@ -55,8 +55,8 @@ def rule_of(draw: Draw) -> Optimizer:
 def train_alone(
     draw: Draw, plan: Plan, graph: Graph, steps: int, starts: tuple[int, ...] = (0,)
 ) -> dict[str, Tensor]:
-    """The weights and buffers after plain training. `starts` are the minibatches at which the
-    pipeline began anew: nothing is older than the last of them."""
+    """The weights and buffers after plain training. `starts` are the minibatches at which the pipeline
+    started again: no weights are older than the last of them."""
     module = module_of(draw.net).train()
     live, buffers = dict(module.named_parameters()), dict(module.named_buffers())
     rule = rule_of(draw)
@@ -84,7 +84,7 @@ def train_alone(
 
 
 def _stages(plan: Plan, graph: Graph, live: dict[str, nn.Parameter]) -> list[tuple[list[str], int]]:
-    """Names of weights, and how many updates old they are when a minibatch meets them."""
+    """Names of weights, and how many updates old they are when a minibatch uses them."""
     if plan.stale == 0:
         return [(list(live), 0)]
     layout = layout_of(plan)
@@ -97,7 +97,7 @@ def _stages(plan: Plan, graph: Graph, live: dict[str, nn.Parameter]) -> list[tup
 def _backward(
     draw: Draw, module: nn.Module, state: dict[str, Tensor], step: int, pieces: list[int]
 ) -> None:
-    """The gradients of one minibatch, piece by piece: norms see a piece at a time."""
+    """The gradients of one minibatch, computed piece by piece, because norms see one piece at a time."""
     x, y = minibatch(draw.net, draw.loss, draw.batch, draw.seed, step)
     loss, first = loss_of(draw.loss), 0
     for size in pieces:
@@ -110,7 +110,7 @@ def _backward(
 
 @torch.no_grad()
 def answers_alone(draw: Draw, steps: int) -> list[Tensor]:
-    """What the whole network answers."""
+    """The answers of the whole network."""
     module = module_of(draw.net).eval()
     inputs = (minibatch(draw.net, draw.loss, draw.batch, draw.seed, n)[0] for n in range(steps))
     return [module(x) for x in inputs]
@@ -118,7 +118,7 @@ def answers_alone(draw: Draw, steps: int) -> list[Tensor]:
 
 def differs(found: dict[str, Tensor], wanted: dict[str, Tensor], how: Mathematics, rate: float,
             adam: bool) -> str:  # fmt: skip
-    """What is too far from the reference, in words; empty where nothing is."""
+    """A sentence about the first value that is too far from the reference; empty if there is none."""
     if not all(torch.isfinite(t).all() and float(t.abs().max()) < WILD for t in wanted.values()):
         return ""  # it diverges in one process too
     for name, expected in wanted.items():
@@ -134,7 +134,7 @@ def differs(found: dict[str, Tensor], wanted: dict[str, Tensor], how: Mathematic
         allowed = (1e-5 if how == "exact" else 0.3) * size
         worst = float(off.max()) if off.numel() else 0.0
         if adam:
-            # Where a gradient is nearly 0, rounding decides its sign, and adam makes a whole step of it.
+            # If a gradient is nearly 0, rounding decides its sign, and adam makes a full step from it.
             few = float((off > max(allowed, 1e-5)).double().mean())
             if how == "exact" and few > 0.2 and worst > rate / 10:
                 return f"{name} is {worst:.3g} off, {few:.0%} of its numbers by more than {allowed:.3g}"
