@@ -23,7 +23,7 @@ def models(json: Json = False) -> None:
     from weft import zoo
     from weft.report.tables import list_table
 
-    found = [zoo.get(name) for name in zoo.names()]
+    networks = [zoo.get(name) for name in zoo.names()]
     if json:
         rows = [
             {
@@ -32,12 +32,14 @@ def models(json: Json = False) -> None:
                 "input_shape": model.input_shape,
                 "classes": model.classes,
             }
-            for model in found
+            for model in networks
         ]
         show_json({"models": rows})
         return
-    shapes = ["x".join(map(str, model.input_shape)) for model in found]
-    rows_text = [(m.name, s, str(m.classes), m.summary) for m, s in zip(found, shapes, strict=True)]
+    shapes = ["x".join(map(str, model.input_shape)) for model in networks]
+    rows_text = [
+        (m.name, s, str(m.classes), m.summary) for m, s in zip(networks, shapes, strict=True)
+    ]
     show(list_table(("model", "input", "classes", "what it is"), rows_text))
 
 
@@ -106,7 +108,7 @@ def profile(
     if add and output is None:
         raise InputError("--add needs the file to add to: give it with -o")
     known = load_profile(output) if add and output is not None and output.exists() else None
-    found = profile_model(
+    costs = profile_model(
         model,
         device=device,
         batch=batch,
@@ -115,12 +117,12 @@ def profile(
         classes=classes,
     )
     if known is not None:
-        found = joined(known, found)
+        costs = joined(known, costs)
     if output is not None:
         with writing("profile file", output):
-            save_profile(found, output)
+            save_profile(costs, output)
         say(f"wrote {output}")
     if json:
-        show_json(found)
+        show_json(costs)
     else:
-        show(profile_table(found))
+        show(profile_table(costs))

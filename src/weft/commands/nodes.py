@@ -95,15 +95,19 @@ def fleet(
     from weft.report.tables import list_table
     from weft.runtime.run.discover import discover
 
-    found = discover(tuple(join or ()), group=group, wait=wait, probe=probe, config=config)
+    discovered = discover(tuple(join or ()), group=group, wait=wait, probe=probe, config=config)
     if output is not None:
         with writing("fleet file", output):
-            output.write_text(dump_fleet(found.fleet))
+            output.write_text(dump_fleet(discovered.fleet))
         say(f"wrote {output}")
     if json:
-        show_json({"devices": found.devices, "links": found.links})
+        show_json({"devices": discovered.devices, "links": discovered.links})
         return
     columns = ("device", "cores", "memory", "GFLOPS", "busy")
-    show(list_table(columns, [d.cells() for d in found.devices]))
-    if found.links:
-        show(list_table(("from", "to", "Mbps", "latency"), [link.cells() for link in found.links]))
+    show(list_table(columns, [d.cells() for d in discovered.devices]))
+    if discovered.links:
+        show(
+            list_table(
+                ("from", "to", "Mbps", "latency"), [link.cells() for link in discovered.links]
+            )
+        )

@@ -66,20 +66,20 @@ def plan(
         input_shape=values.shape(input_shape),
         classes=classes,
     )
-    found = decide(strategy, task)
+    decided = decide(strategy, task)
     if output is not None:
         with writing("plan file", output):
-            found.save(output)
+            decided.save(output)
         say(f"wrote {output}")
     if draw is not None:
         from weft.report.pictures import draw_plan  # matplotlib takes half a second
 
-        draw_plan(found, draw)
+        draw_plan(decided, draw)
         say(f"wrote {draw}")
     if json:
-        show_json(plan_document(found))
+        show_json(plan_document(decided))
     else:
-        show(plan_table(found))
+        show(plan_table(decided))
 
 
 @app.command()
@@ -159,7 +159,7 @@ def simulate(
     from weft.report.tables import timeline_table
     from weft.report.trace import save_trace
 
-    found, timeline = simulate_plan(plan, steps)
+    loaded, timeline = simulate_plan(plan, steps)
     if trace is not None:
         save_trace(trace, {"predicted": timeline})
         say(f"wrote {trace}")
@@ -167,6 +167,6 @@ def simulate(
         draw_gantt(timeline, gantt)
         say(f"wrote {gantt}")
     if json:
-        show_json(timeline_document(found, timeline))
+        show_json(timeline_document(loaded, timeline))
     else:
         show(timeline_table(timeline))

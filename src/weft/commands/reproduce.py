@@ -44,17 +44,17 @@ def reproduce(
     from weft.papers.tables import reproduction_table
 
     names = list(NAMES) if paper == "all" else [get_paper(paper).name]
-    found = []
+    reports = []
     for name in names:
         folder = OUT / name if out is None else out / name if paper == "all" else out
         with progress_bar(name, quiet=json) as tell:
-            found.append(run_paper(name, folder, quick=quick, tell=tell))
-        say(f"wrote {len(found[-1].files)} files to {folder}")
+            reports.append(run_paper(name, folder, quick=quick, tell=tell))
+        say(f"wrote {len(reports[-1].files)} files to {folder}")
     if json:
-        whole = joined(found) if paper == "all" else found[0]
+        whole = joined(reports) if paper == "all" else reports[0]
         show_json({"paper": whole.paper, "claims": whole.claims, "files": whole.files})
         return
-    for one in found:
+    for one in reports:
         show(reproduction_table(one))
 
 

@@ -214,8 +214,8 @@ def _opened(
     if plan is not None:
         if fleet is not None or strategy is not None:
             raise InputError("--plan has its own fleet and strategy: leave --fleet and -s out")
-        given = load_plan(plan)
-        opened = Opened(given.fleet, None, given)
+        loaded = load_plan(plan)
+        opened = Opened(loaded.fleet, None, loaded)
     else:
         if fleet is None or strategy is None:
             raise InputError("give --fleet and --strategy, or --plan with a plan file")
@@ -242,12 +242,12 @@ def progress_bar(steps: int, quiet: bool = False) -> Iterator[Callable[[Step], N
         def on_progress(step: Step) -> None:
             done = step.done - step.first
             rate = done * step.batch / step.seconds if step.seconds else 0.0
-            told = f"loss {step.loss:.3f}  {rate:.0f} samples/s" if step.loss is not None else ""
+            text = f"loss {step.loss:.3f}  {rate:.0f} samples/s" if step.loss is not None else ""
             if step.predicted_step_s is not None and done:
                 measured = seconds(step.seconds / done)
-                told += f"  step {measured} (predicted {seconds(step.predicted_step_s)})"
+                text += f"  step {measured} (predicted {seconds(step.predicted_step_s)})"
             bar.update(
-                task, completed=step.done, total=step.steps, description=step.what, told=told
+                task, completed=step.done, total=step.steps, description=step.what, told=text
             )
 
         yield on_progress

@@ -142,7 +142,7 @@ class Day:
 
     def _weather(self) -> _Weather:
         count = len(self.city.radius)
-        found = {}
+        processes = {}
         for field, tau in zip(fields(_Weather), (LOAD_TAU, LINK_TAU, RTT_TAU), strict=True):
             keep = np.exp(-1.0 / tau)
             new = self._random.standard_normal((BLOCK_S, count)) * np.sqrt(1 - keep**2)
@@ -150,7 +150,7 @@ class Day:
             for second in range(BLOCK_S):
                 new[second] += keep * value
                 value = new[second]
-            found[field.name] = new
-        block = _Weather(**found)
+            processes[field.name] = new
+        block = _Weather(**processes)
         self._last = _Weather(block.load[-1], block.link[-1], block.rtt[-1])
         return block

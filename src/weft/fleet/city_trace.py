@@ -38,19 +38,19 @@ def city_trace(
     sites = dict(zip(edges, covering(walked.reach[:, :-1], len(edges)), strict=True))
     sites |= {d.name: -1 for d in fleet.devices if d.tier == "cloud"}
     links = {name: _link(fleet, source, name) for name in sites}
-    found: list[Moment] = []
+    moments: list[Moment] = []
     near = dict.fromkeys(sites, True)
     for row, at in enumerate(times.tolist()):
         for name, site in sites.items():
-            here = bool(walked.reach[row, site])
-            if here != near[name]:
-                found.append(Moment(at, device=name, in_reach=here))
-            near[name] = here
-            if here:
+            in_reach = bool(walked.reach[row, site])
+            if in_reach != near[name]:
+                moments.append(Moment(at, device=name, in_reach=in_reach))
+            near[name] = in_reach
+            if in_reach:
                 slow = round(float(walked.slowdown[row, site]), 2)
-                found.append(Moment(at, device=name, slowdown=slow))
-                found.append(_way(at, links[name], source, walked, row, site))
-    return Trace(tuple(found))
+                moments.append(Moment(at, device=name, slowdown=slow))
+                moments.append(_way(at, links[name], source, walked, row, site))
+    return Trace(tuple(moments))
 
 
 def covering(reach: NDArray[np.bool_], count: int) -> list[int]:

@@ -133,10 +133,10 @@ class Fleet(Struct, frozen=True, dict=True):
         """
         from weft.fleet.routes import find_route
 
-        found = self._routes.get((source, dest))
-        if found is None:
-            found = self._routes[source, dest] = find_route(self, source, dest)
-        return found
+        hops = self._routes.get((source, dest))
+        if hops is None:
+            hops = self._routes[source, dest] = find_route(self, source, dest)
+        return hops
 
     def connected(self, source: str, dest: str) -> bool:
         """Whether there is a route at all."""

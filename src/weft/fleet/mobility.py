@@ -37,8 +37,8 @@ class Walk:
         self._extend(way)
         index = int(np.searchsorted(self._metres, way, side="right"))
         leg = self._corners[index] - self._corners[index - 1]
-        found: Floats = leg / np.hypot(*leg) * self.speed
-        return found
+        metres_per_s: Floats = leg / np.hypot(*leg) * self.speed
+        return metres_per_s
 
     def _extend(self, metres: float) -> None:
         while self._metres[-1] <= metres:
@@ -60,5 +60,5 @@ def stays_s(offset: Floats, velocity: Floats, radius: Floats) -> Floats:
         return np.full(len(offset), np.inf)
     along = offset @ velocity
     inside = radius**2 - (offset**2).sum(axis=1)
-    found: Floats = (-along + np.sqrt(np.maximum(along**2 + speed2 * inside, 0.0))) / speed2
-    return np.maximum(found, 0.0)
+    seconds: Floats = (-along + np.sqrt(np.maximum(along**2 + speed2 * inside, 0.0))) / speed2
+    return np.maximum(seconds, 0.0)

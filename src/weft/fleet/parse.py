@@ -72,12 +72,12 @@ def parse_fleet(text: str, where: str = "fleet.toml") -> Fleet:
 
 
 def _tables(document: dict[str, Any], kind: str, where: str) -> list[Table]:
-    found = document.get(kind, [])
-    if not isinstance(found, list) or not all(isinstance(values, dict) for values in found):
+    tables = document.get(kind, [])
+    if not isinstance(tables, list) or not all(isinstance(values, dict) for values in tables):
         raise InputError(
-            f"{where}: {kind} = {show(found)} is not allowed; write one [[{kind}]] table for each"
+            f"{where}: {kind} = {show(tables)} is not allowed; write one [[{kind}]] table for each"
         )
-    return [Table(where, kind, index, values) for index, values in enumerate(found, start=1)]
+    return [Table(where, kind, index, values) for index, values in enumerate(tables, start=1)]
 
 
 def _devices(tables: list[Table]) -> tuple[Device, ...]:
@@ -124,11 +124,11 @@ def _links(tables: list[Table], known: tuple[str, ...]) -> tuple[Link, ...]:
 
 def _two_losses(table: Table) -> tuple[float | None, float | None]:
     """`up_loss` and `down_loss`, both or neither, in place of `loss`."""
-    given = [key for key in ("up_loss", "down_loss") if table.has(key)]
-    if not given:
+    keys = [key for key in ("up_loss", "down_loss") if table.has(key)]
+    if not keys:
         return None, None
     if table.has("loss"):
-        table.refuse(given[0], "left out where loss is given (loss holds for both directions)")
+        table.refuse(keys[0], "left out where loss is given (loss holds for both directions)")
     return table.number("up_loss", below=1), table.number("down_loss", below=1)
 
 
@@ -207,12 +207,12 @@ def _telling(device: Device) -> dict[str, Any]:
 
 def _quality(channel: Link | Medium) -> dict[str, float]:
     values = {"latency_ms": channel.latency_ms, "loss": channel.loss}
-    found = {key: value for key, value in values.items() if value}
+    quality = {key: value for key, value in values.items() if value}
     if isinstance(channel, Link) and (channel.up_loss, channel.down_loss) != (None, None):
         up, down = channel.losses
-        found = {key: value for key, value in found.items() if key != "loss"}
-        return {**found, "up_loss": up, "down_loss": down}
-    return found
+        quality = {key: value for key, value in quality.items() if key != "loss"}
+        return {**quality, "up_loss": up, "down_loss": down}
+    return quality
 
 
 def _block(kind: str, values: dict[str, Any]) -> str:

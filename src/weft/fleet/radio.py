@@ -58,9 +58,9 @@ class Topology:
         apart = np.linalg.norm(self.positions[:, None] - self.positions[None], axis=2)
         path = radio.loss_at_1m_db + 10 * exponent * np.log10(np.maximum(apart, 1.0))
         margin = radio.sent_dbm - path + self.shadow - radio.threshold_dbm
-        found: Matrix = _phi(margin / radio.fading_db)
-        np.fill_diagonal(found, 1.0)
-        return found
+        probability: Matrix = _phi(margin / radio.fading_db)
+        np.fill_diagonal(probability, 1.0)
+        return probability
 
     def measured(self, exponent: float) -> Matrix:
         """The share of the probe packets that arrived. Every call returns the same numbers."""
@@ -71,9 +71,9 @@ class Topology:
 def probed(delivery: Matrix, probes: int, key: list[int]) -> Matrix:
     """Measured packet reception ratios: Binomial(probes, p) / probes; 1 to itself."""
     random = np.random.RandomState(np.random.MT19937(np.random.SeedSequence(key)))
-    found: Matrix = random.binomial(probes, delivery) / probes
-    np.fill_diagonal(found, 1.0)
-    return found
+    ratios: Matrix = random.binomial(probes, delivery) / probes
+    np.fill_diagonal(ratios, 1.0)
+    return ratios
 
 
 def topology(seed: int, radio: Radio = Radio()) -> Topology:  # noqa: B008 - frozen
@@ -120,9 +120,9 @@ def fleet_delivery(fleet: Fleet) -> Matrix:
     """The share of packets that a fleet's direct links deliver. The row sends, the column receives; 0 without
     a link."""
     index = {name: i for i, name in enumerate(fleet.names)}
-    found: Matrix = np.zeros((len(index), len(index)))
+    delivery: Matrix = np.zeros((len(index), len(index)))
     for hop in fleet.hops():
         i, j = index[hop.source], index[hop.dest]
-        found[i, j] = max(found[i, j], 1 - hop.loss)
-    np.fill_diagonal(found, 1.0)
-    return found
+        delivery[i, j] = max(delivery[i, j], 1 - hop.loss)
+    np.fill_diagonal(delivery, 1.0)
+    return delivery

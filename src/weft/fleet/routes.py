@@ -66,10 +66,10 @@ def find_route(fleet: Fleet, source: str, dest: str) -> tuple[Hop, ...]:
 
 def reachable(fleet: Fleet, source: str) -> frozenset[str]:
     """Every device that source can reach, source included."""
-    found = {source}
+    reached = {source}
     grown = True
     while grown:
-        more = {hop.dest for hop in fleet.hops() if hop.source in found} - found
-        grown = bool(more)
-        found |= more
-    return frozenset(found)
+        neighbours = {hop.dest for hop in fleet.hops() if hop.source in reached} - reached
+        grown = bool(neighbours)
+        reached |= neighbours
+    return frozenset(reached)

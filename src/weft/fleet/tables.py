@@ -65,9 +65,9 @@ class Table:
     ) -> float:
         """A finite number above `above`; without `above` a number from 0 up, and below `below` if that is
         given."""
-        found = self.optional_number(key, above=above, below=below)
-        if found is not None:
-            return found
+        value = self.optional_number(key, above=above, below=below)
+        if value is not None:
+            return value
         if default is None:
             self.missing(key, _number_rule(above, below))
         return default

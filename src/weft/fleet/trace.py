@@ -67,13 +67,13 @@ class Trace(Struct, frozen=True, forbid_unknown_fields=True):
             raise InputError(f"{where} is larger than the {MAX_BYTES} bytes allowed")
         try:
             if str(path).endswith(".toml"):
-                found = msgspec.convert(tomllib.loads(data.decode()), Trace)
+                trace = msgspec.convert(tomllib.loads(data.decode()), Trace)
             else:
-                found = msgspec.json.decode(data, type=Trace)
+                trace = msgspec.json.decode(data, type=Trace)
         except (msgspec.MsgspecError, tomllib.TOMLDecodeError, ValueError, RecursionError) as error:
             raise InputError(f"{where} is not a trace: {error}") from None
-        check(found, fleet, where)
-        return Trace(tuple(sorted(found.moment, key=lambda m: m.at_s)))
+        check(trace, fleet, where)
+        return Trace(tuple(sorted(trace.moment, key=lambda m: m.at_s)))
 
     def slowdown(self, device: str, now: float) -> float:
         return self._last(device, "slowdown", now, 1.0)
@@ -107,14 +107,14 @@ class Trace(Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(sorted({0.0, *(moment.at_s for moment in self.moment)}))
 
     def _last(self, device: str, key: str, now: float, default: T) -> T:
-        found = default
+        latest = default
         for moment in self.moment:
             if moment.at_s > now:
                 break
             if moment.device == device:
                 value = getattr(moment, key)
-                found = found if value is None else value
-        return found
+                latest = latest if value is None else value
+        return latest
 
 
 def _turned(keys: tuple[str, ...], turned: bool) -> tuple[str, ...]:
@@ -134,12 +134,12 @@ def _problems(moment: Moment, fleet: Fleet) -> Iterator[str]:
         yield f"at_s = {moment.at_s} is not allowed; it must be 0 or more seconds"
     if (moment.device is None) == (moment.link is None):
         yield "it must have either device or link"
-    given = [k for k in (*OF_A_DEVICE, *OF_A_LINK) if getattr(moment, k) is not None]
+    keys = [k for k in (*OF_A_DEVICE, *OF_A_LINK) if getattr(moment, k) is not None]
     allowed = OF_A_LINK if moment.device is None else OF_A_DEVICE
-    for key in given:
+    for key in keys:
         if key not in allowed:
             yield f"{key} = {getattr(moment, key)} does not belong here; allowed: {', '.join(allowed)}"
-    if not given:
+    if not keys:
         yield f"it changes nothing; give one of {', '.join(allowed)}"
     if moment.device is not None and moment.device not in fleet.names:
         yield f"device = {moment.device!r} is unknown; there are {', '.join(fleet.names)}"

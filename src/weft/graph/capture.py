@@ -197,14 +197,14 @@ def _nest(module: nn.Module, shapes: tuple[dict[int, Any], ...]) -> Any:
 def _where(error: BaseException) -> str:
     """The last line of the user's code in an error's traceback."""
     skip = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
-    found = ""
+    place = ""
     trace = error.__traceback__
     while trace is not None:
         filename = trace.tb_frame.f_code.co_filename
         if not filename.startswith((*skip, "<")) and "/contextlib" not in filename:
-            found = f" ({Path(filename).name}, line {trace.tb_lineno})"
+            place = f" ({Path(filename).name}, line {trace.tb_lineno})"
         trace = trace.tb_next
-    return found
+    return place
 
 
 def _brief(error: BaseException) -> str:

@@ -198,6 +198,6 @@ def _compile_loss(
 ) -> tuple[list[_Step], int, tuple[int, int], int]:
     slots: dict[str, int] = {}
     inputs = (slots.setdefault(loss.inputs[0], 0), slots.setdefault(loss.inputs[1], 1))
-    own = {name: state[name] for name in loss.state}
-    steps = _compile(loss.nodes, True, slots, own, keep={loss.output})
+    loss_state = {name: state[name] for name in loss.state}
+    steps = _compile(loss.nodes, True, slots, loss_state, keep={loss.output})
     return steps, len(slots), inputs, slots[loss.output]

@@ -123,17 +123,17 @@ def _join(
     values: Mapping[str, Value],
     state: Mapping[str, State],
 ) -> list[list[Node]]:
-    made = dict.fromkeys(inputs, -1)
+    made_in = dict.fromkeys(inputs, -1)
     last: dict[str, int] = {output: len(groups)}
     first_read: dict[str, int] = {}
     for i, group in enumerate(groups):
         for node in group:
-            made[node.name] = i
+            made_in[node.name] = i
             for name in refs(node):
                 last[name] = max(last.get(name, i), i)
                 first_read.setdefault(name, i)
     forbidden = set()  # a cut after group i
-    for name, birth in made.items():
+    for name, birth in made_in.items():
         value = values.get(name)
         if value is None or value.batch_dim is None:
             forbidden |= set(range(max(birth, 0), last.get(name, birth)))

@@ -144,16 +144,16 @@ class Graph(Struct, frozen=True, dict=True):
     @cached_property
     def cuts(self) -> list[tuple[str, ...]]:
         """`cuts[m]`: names of the values that cross a cut after the first m layers."""
-        made: dict[str, int] = dict.fromkeys(self.inputs, 0)
+        made_in: dict[str, int] = dict.fromkeys(self.inputs, 0)
         last: dict[str, int] = {}
         for depth, layer in enumerate(self.layers, start=1):
             for node in layer.nodes:
-                made[node.name] = depth
+                made_in[node.name] = depth
                 for name in refs(node):
                     last[name] = depth
         last[self.output] = len(self.layers) + 1
         crossing: list[list[str]] = [[] for _ in range(len(self.layers) + 1)]
-        for name, birth in made.items():
+        for name, birth in made_in.items():
             for m in range(birth, min(last.get(name, 0), len(self.layers) + 1)):
                 crossing[m].append(name)
         return [tuple(names) for names in crossing]

@@ -36,20 +36,20 @@ def in_sequence(graph: Graph) -> Graph:
 def _ordered(graph: Graph) -> list[Node]:
     """The nodes that the output depends on. Each node comes after those it reads, the longest branch
     first."""
-    made = {node.name: node for layer in graph.layers for node in layer.nodes}
+    nodes = {node.name: node for layer in graph.layers for node in layer.nodes}
     depth: dict[str, int] = dict.fromkeys(graph.inputs, 0)
-    for name, node in made.items():  # layers are in order, and so are the nodes of each
+    for name, node in nodes.items():  # layers are in order, and so are the nodes of each
         depth[name] = 1 + max((depth.get(read, 0) for read in refs(node)), default=0)
     done: dict[str, Node] = {}
     todo = [(graph.output, False)]
     while todo:
         name, ready = todo.pop()
-        if name in done or name not in made:
+        if name in done or name not in nodes:
             continue
         if ready:
-            done[name] = made[name]
+            done[name] = nodes[name]
             continue
         todo.append((name, True))
         # the last one pushed is visited first
-        todo += [(r, False) for r in sorted(refs(made[name]), key=lambda r: depth.get(r, 0))]
+        todo += [(r, False) for r in sorted(refs(nodes[name]), key=lambda r: depth.get(r, 0))]
     return list(done.values())

@@ -51,8 +51,8 @@ def integers(task: Task, key: str, default: list[int], *, high: int | None = Non
     parts = text.split(",")
     if len(parts) not in (1, len(default)):
         raise _refused(key, text, f"one whole number, or {len(default)} with commas")
-    found = [_whole(key, text, part, high) for part in parts]
-    return found * len(default) if len(found) == 1 else found
+    numbers = [_whole(key, text, part, high) for part in parts]
+    return numbers * len(default) if len(numbers) == 1 else numbers
 
 
 def _whole(key: str, text: str, part: str, high: int | None) -> int:

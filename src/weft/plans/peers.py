@@ -79,10 +79,10 @@ class Peers(Struct, frozen=True):
 
     def near(self, device: str) -> tuple[str, ...]:
         """A peer's neighbours, in the order of the plan."""
-        found = {b for a, b in self.edges if a == device} | {
+        neighbours = {b for a, b in self.edges if a == device} | {
             a for a, b in self.edges if b == device
         }
-        return tuple(name for name in self.devices if name in found)
+        return tuple(name for name in self.devices if name in neighbours)
 
     def owners(self, label: int) -> tuple[str, ...]:
         return tuple(peer.device for peer in self.peers if label in peer.classes)

@@ -111,9 +111,9 @@ class Plan(Struct, frozen=True, kw_only=True):
         shards = (*self.shards, *self.standby)
         return tuple(dict.fromkeys([self.source, *(s.device for s in shards)]))
 
-    def deciding(self, **more: Any) -> Plan:
+    def deciding(self, **decisions: Any) -> Plan:
         """The same plan with more decisions, which are shown to people."""
-        return msgspec.structs.replace(self, decisions={**self.decisions, **more})
+        return msgspec.structs.replace(self, decisions={**self.decisions, **decisions})
 
     def save(self, path: str | Path) -> None:
         Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1))

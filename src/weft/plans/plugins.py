@@ -67,15 +67,15 @@ def _read(path: Path, name: str) -> Strategy:
     before = dict(STRATEGIES)
     try:
         defined = run_file(path, "strategy file")
-        own = {key: s for key, s in STRATEGIES.items() if key not in before}
+        registered_here = {key: s for key, s in STRATEGIES.items() if key not in before}
         function: Any = defined.get(name)
-        named = registered(function) or own.get(name)
+        named = registered(function) or registered_here.get(name)
     finally:  # a file's strategies are found by their file, which may be read again
         STRATEGIES.clear()
         STRATEGIES.update(before)
     if named is None and not callable(function):
-        there = ", ".join(own) or own_names(defined)
-        raise InputError(f"strategy file {path} has no function {name!r}; it has: {there}")
+        known = ", ".join(registered_here) or own_names(defined)
+        raise InputError(f"strategy file {path} has no function {name!r}; it has: {known}")
     record = named or Strategy(name, summary_of(function), function)
     if record.name in STRATEGIES:
         raise InputError(

@@ -228,14 +228,14 @@ class _Device:
             self.live(self.sizes.tensor(t), now, self.read[t])
 
     def forward(self, i: Forward, now: Moment) -> None:
-        made = Tensor("act", i.layers[1] + 1, i.micro, part=i.part)
+        output = Tensor("act", i.layers[1] + 1, i.micro, part=i.part)
         if not self.training:
             self.brief[now.place] += self.sizes.working(i)
-            self.made(made, now)
+            self.made(output, now)
             return
         # The output is among the saved activations.
         until = self.backwards.get((i.layers, i.micro, i.part), now)
-        self.live(self.sizes.saved(self.device, i), now, max(until, self.read.get(made, now)))
+        self.live(self.sizes.saved(self.device, i), now, max(until, self.read.get(output, now)))
 
     def backward(self, i: Backward, now: Moment) -> None:
         first = i.layers[0]
@@ -256,11 +256,11 @@ class _Device:
         sent = self.messages.sends.get((i.source, self.device, i.tensor))
         if sent is None:
             return
-        came, last = self.may_come(i, now, sent[0]), self.read.get(i.tensor, now)
+        arrival, last = self.may_come(i, now, sent[0]), self.read.get(i.tensor, now)
         if sent[1].codec == "none":
-            self.live(sent[1].bytes, came, max(now, last))
+            self.live(sent[1].bytes, arrival, max(now, last))
         else:
-            self.live(sent[1].bytes, came, now)
+            self.live(sent[1].bytes, arrival, now)
             self.live(self.sizes.tensor(i.tensor), now, last)
 
     def may_come(self, i: Recv, now: Moment, sent: Moment) -> Moment:

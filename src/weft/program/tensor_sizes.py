@@ -144,8 +144,8 @@ class Sizes:
                 known[Tensor("target", 0, i.micro)] = count * profile.target_bytes
             case Forward():
                 self._samples[i.micro] = i.samples
-                made = Tensor("act", i.layers[1] + 1, i.micro, part=i.part)
-                known[made] = i.samples * self._made(i)
+                made_tensor = Tensor("act", i.layers[1] + 1, i.micro, part=i.part)
+                known[made_tensor] = i.samples * self._made(i)
             case Loss():
                 output = Tensor("grad", len(profile.layers), i.micro, part=i.part)
                 known[output] = i.samples * profile.cut_bytes(len(profile.layers))

@@ -31,11 +31,11 @@ NARROW = 0.022  # bars below this share of the width carry no number
 
 def draw_gantt(timeline: Timeline, path: str | Path, other: Timeline | None = None) -> None:
     """Draws `timeline`; with `other`, each row shows `timeline` above `other` on the same axis."""
-    given = [timeline] if other is None else [timeline, other]
-    if not all(side.spans for side in given):
+    timelines = [timeline] if other is None else [timeline, other]
+    if not all(side.spans for side in timelines):
         raise WeftError("the timeline is empty: there is nothing to draw")
-    count = min(STEPS, *(len({span.step for span in side.spans}) for side in given))
-    sides = [window(side, count) for side in given]
+    count = min(STEPS, *(len({span.step for span in side.spans}) for side in timelines))
+    sides = [window(side, count) for side in timelines]
     rows = row_names(sides)
     lane = 0.8 / len(sides)
     height = 1.9 + len(rows) * (0.62 if len(sides) == 1 else 0.84)
@@ -51,7 +51,7 @@ def draw_gantt(timeline: Timeline, path: str | Path, other: Timeline | None = No
                 axes.axvline(end, color=STEP, lw=0.9, ls=step_style(index, sides), zorder=1)
         label_rows(axes, rows, sides, width)
         legend(axes, sides)
-        axes.set_title(title(given, count), pad=34)
+        axes.set_title(title(timelines, count), pad=34)
 
 
 def window(timeline: Timeline, count: int) -> Timeline:
@@ -146,12 +146,12 @@ def legend(axes: Axes, sides: list[Timeline]) -> None:
     )  # fmt: skip
 
 
-def title(given: list[Timeline], shown: int) -> str:
+def title(timelines: list[Timeline], shown: int) -> str:
     """The step times that the picture shows."""
-    if len(given) == 1:
-        text = f"{given[0].source.capitalize()}: {seconds(given[0].step_s)} a step"
+    if len(timelines) == 1:
+        text = f"{timelines[0].source.capitalize()}: {seconds(timelines[0].step_s)} a step"
     else:
-        text = ", ".join(f"{seconds(t.step_s)} {n}" for n, t in zip(NAMES, given, strict=True))
+        text = ", ".join(f"{seconds(t.step_s)} {n}" for n, t in zip(NAMES, timelines, strict=True))
         text = f"A step: {text}"
-    count = max(len(side.step_ends) for side in given)
+    count = max(len(side.step_ends) for side in timelines)
     return f"{text} (the first {shown} of {count} steps)" if count > shown else text

@@ -35,7 +35,7 @@ class Flow:
 
 def flows(plan: Plan) -> list[Flow]:
     """The plan's messages, summed over all micro-batches. Labels and weights are left out."""
-    found: dict[tuple[str, str, int], Flow] = {}
+    by_cut: dict[tuple[str, str, int], Flow] = {}
     for device, code in lower(plan).code.items():
         for send in code:
             if not isinstance(send, Send) or send.tensor.kind not in ("act", "grad"):
@@ -43,12 +43,12 @@ def flows(plan: Plan) -> list[Flow]:
             back = send.tensor.kind == "grad"
             source, dest = (send.dest, device) if back else (device, send.dest)
             key = (source, dest, send.tensor.at)
-            flow = found.setdefault(key, Flow(*key))
+            flow = by_cut.setdefault(key, Flow(*key))
             if back:
                 flow.backward += send.bytes
             else:
                 flow.forward += send.bytes
-    return list(found.values())
+    return list(by_cut.values())
 
 
 def draw_plan(plan: Plan, path: str | Path) -> None:

@@ -279,12 +279,15 @@ def per_step(timeline: Timeline) -> dict[tuple[str, str], tuple[float, float]]:
     steps: dict[str, set[int]] = {}
     for span in timeline.spans:
         steps.setdefault(span.where, set()).add(span.step)
-    found: dict[tuple[str, str], tuple[float, float]] = {}
+    totals: dict[tuple[str, str], tuple[float, float]] = {}
     for span in timeline.spans:
-        key, own = (span.where, span.what), len(steps[span.where])
-        time, moved = found.get(key, (0.0, 0.0))
-        found[key] = (time + (span.end - span.start) / own, moved + span.bytes / own)
-    return found
+        key, steps_taken = (span.where, span.what), len(steps[span.where])
+        time, moved = totals.get(key, (0.0, 0.0))
+        totals[key] = (
+            time + (span.end - span.start) / steps_taken,
+            moved + span.bytes / steps_taken,
+        )
+    return totals
 
 
 def timeline_rows(

@@ -54,7 +54,7 @@ def threads(timeline: Timeline) -> list[tuple[str, list[Span]]]:
     """Devices first, then channels. Each is split into threads in which no two spans overlap."""
     channels = {span.where for span in timeline.spans if span.what == "transfer"}
     names = dict.fromkeys(span.where for span in timeline.spans)
-    found: list[tuple[str, list[Span]]] = []
+    rows: list[tuple[str, list[Span]]] = []
     for name in sorted(names, key=lambda name: name in channels):
         lanes: list[list[Span]] = []
         spans = [span for span in timeline.spans if span.where == name]
@@ -65,8 +65,8 @@ def threads(timeline: Timeline) -> list[tuple[str, list[Span]]]:
                 lanes.append(lane)
             lane.append(span)
         for index, lane in enumerate(lanes, start=1):
-            found.append((name if index == 1 else f"{name} ({index})", lane))
-    return found
+            rows.append((name if index == 1 else f"{name} ({index})", lane))
+    return rows
 
 
 def complete(process: int, thread: int, span: Span) -> Event:

@@ -141,17 +141,17 @@ class _Compiler:
         ways = {(device, send.dest): radio.direct}
         if radio.relayed:
             ways |= {(device, radio.via): radio.relayed, (radio.via, send.dest): radio.relayed}
-        found: dict[tuple[str, str], list[tuple[int, float, float]]] = {}
+        hops: dict[tuple[str, str], list[tuple[int, float, float]]] = {}
         for (a, b), times in ways.items():
             for hop in self.plan.fleet.route(a, b) if times else ():
                 size = send.bytes * times
                 channel = self.channels.setdefault(hop.channel, len(self.channels))
                 self.bytes[hop.channel] = self.bytes.get(hop.channel, 0) + size
                 rate = hop.bytes_per_s / (1 - hop.loss)
-                found.setdefault((a, b), []).append((channel, size / rate, hop.latency_s))
+                hops.setdefault((a, b), []).append((channel, size / rate, hop.latency_s))
         if radio.direct:
-            return tuple(found[device, send.dest])
-        return (*found[device, radio.via], *found[radio.via, send.dest])
+            return tuple(hops[device, send.dest])
+        return (*hops[device, radio.via], *hops[radio.via, send.dest])
 
 
 _LAYERED = (Forward, Backward, Update, Reduce)

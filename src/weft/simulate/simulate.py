@@ -48,8 +48,8 @@ _FIRST_SENT = -(1 << 62)
 
 def simulate(program: Program, steps: int = 1, spans: bool = True) -> Timeline:
     """The timeline of `steps` minibatches. Without spans it has only the minibatches' ends."""
-    found = run(compile_program(program), program.plan.route == "min", steps, spans)
-    return msgspec.structs.replace(found, beat=max(2, program.beat))
+    timeline = run(compile_program(program), program.plan.route == "min", steps, spans)
+    return msgspec.structs.replace(timeline, beat=max(2, program.beat))
 
 
 def run(compiled: Compiled, cut_through: bool, steps: int, spans: bool) -> Timeline:

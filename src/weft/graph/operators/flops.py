@@ -24,8 +24,8 @@ def convolution(out: Shape, shape: ShapeOf) -> float:
 
 def transposed_convolution(out: Shape, shape: ShapeOf) -> float:
     """Every number of the input is multiplied with one kernel."""
-    weight, given = shape(1) or (), shape(0) or ()
-    return 2.0 * prod(given) * prod(weight[1:])
+    weight, source = shape(1) or (), shape(0) or ()
+    return 2.0 * prod(source) * prod(weight[1:])
 
 
 def dense(out: Shape, shape: ShapeOf) -> float:

@@ -54,8 +54,8 @@ def divide(graph: Graph, layers: tuple[int, int], mode: str) -> Division:
     head, linear, tail = parts_of_linear(graph, layers[0], mode)
     if mode == "data":
         return _closed(graph, Division(tuple(head), (linear,), tuple(tail), data=linear))
-    own, after = _unit_tail(graph, linear, tail)
-    return _closed(graph, Division(tuple(head), (linear, *own), tuple(after), model=linear))
+    on_devices, after = _unit_tail(graph, linear, tail)
+    return _closed(graph, Division(tuple(head), (linear, *on_devices), tuple(after), model=linear))
 
 
 def kind_of(graph: Graph, layer: int) -> Literal["rows", "units", "whole"]:
@@ -84,11 +84,11 @@ def is_constant(graph: Graph, name: str) -> bool:
 def reads(graph: Graph, nodes: Iterable[Node]) -> list[str]:
     """The values that nodes read and do not make themselves, in order. State and constants are left out."""
     nodes = list(nodes)
-    made = {node.name for node in nodes}
+    results = {node.name for node in nodes}
     return [
         name
         for name in dict.fromkeys(name for node in nodes for name in refs(node))
-        if name not in made and name not in graph.state
+        if name not in results and name not in graph.state
     ]
 
 
@@ -174,27 +174,27 @@ def _cut_rows(graph: Graph, nodes: list[Node], layers: tuple[int, int]) -> Divis
                 f"layers {layers[0] + 1} to {layers[1] + 1} cannot be cut into rows: {node.name} "
                 f"({node.op}) needs whole values. Begin a new block there, or use mode whole"
             )
-    before, own, after = (
+    before, on_devices, after = (
         tuple(node for node in nodes if where.get(node.name) == part)
         for part in ("before", "own", "after")
     )
-    return Division(before, own, after, rules=rules)
+    return Division(before, on_devices, after, rules=rules)
 
 
 def _unit_tail(graph: Graph, linear: Node, tail: Iterable[Node]) -> tuple[list[Node], list[Node]]:
     """(the nodes that a device can compute on its own units of a fully connected layer's result, the other
     nodes)."""
     width = graph.values[linear.name].shape[1]
-    own: list[Node] = []
+    on_devices: list[Node] = []
     after: list[Node] = []
     gone: set[str] = set()
     for node in tail:
         if is_unitwise(graph, node, width) and gone.isdisjoint(refs(node)):
-            own.append(node)
+            on_devices.append(node)
         else:
             after.append(node)
             gone.add(node.name)
-    return own, after
+    return on_devices, after
 
 
 def _hybrid(graph: Graph, layers: tuple[int, int]) -> Division:
@@ -205,10 +205,10 @@ def _hybrid(graph: Graph, layers: tuple[int, int]) -> Division:
         )
     head, model, tail = parts_of_linear(graph, first, "hybrid")
     between, data, rest = parts_of_linear(graph, last, "hybrid")
-    own, after = _unit_tail(graph, model, [*tail, *between])
+    on_devices, after = _unit_tail(graph, model, [*tail, *between])
     if after:
         _refuse(graph, layers, "hybrid", after[0].name, "needs the whole vector")
-    whole = Division(tuple(head), (model, *own, data), tuple(rest), model=model, data=data)
+    whole = Division(tuple(head), (model, *on_devices, data), tuple(rest), model=model, data=data)
     return _only_sums(graph, layers, "hybrid", _closed(graph, whole))
 
 
@@ -229,18 +229,18 @@ def _rows_and_data(graph: Graph, layers: tuple[int, int]) -> Division:
     rows = _cut_rows(graph, nodes, layers)
     if rows.after:
         _refuse(graph, layers, "rows+data", rows.after[0].name, "needs the whole map")
-    own = (*rows.own, flat, *below, linear)
-    whole = Division(rows.before, own, tuple(tail), data=linear, flat=flat, rules=rows.rules)
+    on_devices = (*rows.own, flat, *below, linear)
+    whole = Division(rows.before, on_devices, tuple(tail), data=linear, flat=flat, rules=rows.rules)
     return _only_sums(graph, layers, "rows+data", _closed(graph, whole))
 
 
-def _only_sums(graph: Graph, layers: tuple[int, int], mode: str, made: Division) -> Division:
+def _only_sums(graph: Graph, layers: tuple[int, int], mode: str, division: Division) -> Division:
     """Refuses a block whose devices would have to give another value besides their summands."""
-    later = {*graph.cuts[layers[1] + 1], *reads(graph, made.after)}
-    for node in made.own:
-        if node.name in later and node is not made.data and not is_constant(graph, node.name):
+    later = {*graph.cuts[layers[1] + 1], *reads(graph, division.after)}
+    for node in division.own:
+        if node.name in later and node is not division.data and not is_constant(graph, node.name):
             _refuse(graph, layers, mode, node.name, "is also needed elsewhere")
-    return made
+    return division
 
 
 def _refuse(graph: Graph, layers: tuple[int, int], mode: str, name: str, why: str) -> NoReturn:
@@ -250,17 +250,17 @@ def _refuse(graph: Graph, layers: tuple[int, int], mode: str, name: str, why: st
     )
 
 
-def _closed(graph: Graph, made: Division) -> Division:
+def _closed(graph: Graph, division: Division) -> Division:
     """Adds constants to every part that reads them."""
     layers = graph.layers
     constants = [n for layer in layers for n in layer.nodes if is_constant(graph, n.name)]
     if not constants:
-        return made
+        return division
     parts = [
         (*[n for n in constants if n.name in _read_by(constants, part)], *part)
-        for part in (made.before, made.own, made.after)
+        for part in (division.before, division.own, division.after)
     ]
-    return made._replace(before=parts[0], own=parts[1], after=parts[2])
+    return division._replace(before=parts[0], own=parts[1], after=parts[2])
 
 
 def _read_by(constants: Sequence[Node], nodes: Iterable[Node]) -> set[str]:

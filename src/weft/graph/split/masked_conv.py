@@ -39,8 +39,8 @@ class MaskedConv(torch.autograd.Function):
         x, used, back = ctx.saved_tensors
         pad = ctx.padding
         into = conv2d_input(x.shape, back, g, padding=pad)  # type: ignore[no-untyped-call]
-        own = conv2d_weight(x, used.shape, g, padding=pad)  # type: ignore[no-untyped-call]
-        return into, own, None, None
+        weight_grad = conv2d_weight(x, used.shape, g, padding=pad)  # type: ignore[no-untyped-call]
+        return into, weight_grad, None, None
 
 
 class MaskedLinear(torch.autograd.Function):
@@ -128,10 +128,10 @@ class ConvNet:
         h = (h + b[2][:, None, None]).relu().flatten(1)
         h = (MaskedLinear.apply(h, *heard_weights(w[3], 2, masks)) + b[3]).relu()  # type: ignore[no-untyped-call]
         back = w[4].detach() * masks.back_last
-        found: Tensor = MaskedLinear.apply(h, w[4] * masks.last, back) + b[4]  # type: ignore[no-untyped-call]
+        logits: Tensor = MaskedLinear.apply(h, w[4] * masks.last, back) + b[4]  # type: ignore[no-untyped-call]
         if self.update == "none":
-            found = found * masks.whole  # a skipped batch has no answer
-        return found
+            logits = logits * masks.whole  # a skipped batch has no answer
+        return logits
 
     def step(self, x: Tensor, y: Tensor, masks: Masks) -> Tensor | None:
         if self.update == "none" and not bool(masks.whole):

@@ -72,9 +72,9 @@ def after_sum_segment(
     """The segment after a sum of the devices' parts: its bias, then the rest of the layer."""
     assert division.data is not None
     nodes = [bias_node(division.data), *division.after]
-    made = {node.name for node in nodes}
+    results = {node.name for node in nodes}
     read = dict.fromkeys(name for node in nodes for name in refs(node))
-    takes = [name for name in read if name not in made and name not in graph.state]
+    takes = [name for name in read if name not in results and name not in graph.state]
     return plain_segment(graph, layers, number, nodes, takes, gives)
 
 

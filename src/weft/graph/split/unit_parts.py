@@ -90,11 +90,11 @@ def _channelwise(graph: Graph, node: Node) -> bool:
     if value is None or not is_map(value) or any(name in graph.state for name in refs(node)):
         return False
     read = [graph.values[name] for name in refs(node)]
-    maps = [given for given in read if given.scales]
+    maps = [operand for operand in read if operand.scales]
     units = operator_named(node.op).units
     if units == "per_channel":
         return len(read) == 1 and read[0].shape[1] == value.shape[1]
-    fits = all(given.shape == value.shape for given in maps)
+    fits = all(operand.shape == value.shape for operand in maps)
     return units == "elementwise" and fits and all(
-        prod(given.shape) == 1 for given in read if not given.scales
+        prod(operand.shape) == 1 for operand in read if not operand.scales
     )  # fmt: skip

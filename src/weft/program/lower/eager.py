@@ -44,7 +44,7 @@ def eager(layout: Layout) -> Orders:
     costs = _Costs(layout)
     urgency = _urgency(layout, costs)
     last = len(layout.segments) - 1
-    found: Orders = {device: [] for device in layout.plan.devices}
+    orders: Orders = {device: [] for device in layout.plan.devices}
     free: dict[str, float] = defaultdict(float)
     link: dict[tuple[str, str], float] = defaultdict(float)
     ready: dict[str, list[tuple[float, Action]]] = defaultdict(list)  # (-urgency, action)
@@ -82,7 +82,7 @@ def eager(layout: Layout) -> Orders:
             if free[device] > now or not ready[device]:
                 continue
             _, action = heappop(ready[device])
-            found[device].append(action)
+            orders[device].append(action)
             end = now + costs.seconds(action)
             free[device] = end
             counter += 1
@@ -100,12 +100,12 @@ def eager(layout: Layout) -> Orders:
                 arrive(
                     end, Action("backward", action.piece, action.segment - 1), device, first_layer
                 )
-    return found
+    return orders
 
 
 def _urgency(layout: Layout, costs: _Costs) -> dict[Action, float]:
     """Seconds from an action's start until its piece is finished, with its own links."""
-    found: dict[Action, float] = {}
+    urgency: dict[Action, float] = {}
     for piece in layout.pieces:
         left = 0.0
         for g in range(len(layout.segments)):
@@ -114,12 +114,12 @@ def _urgency(layout: Layout, costs: _Costs) -> dict[Action, float]:
                 left += sum(costs.crossing(piece.micro, piece.devices[g], piece.devices[g - 1],
                                            layout.segments[g][0], True))  # fmt: skip
             left += costs.seconds(action)
-            found[action] = left
+            urgency[action] = left
         for g in reversed(range(len(layout.segments))):
             action = Action("forward", piece.micro, g)
             if g + 1 < len(layout.segments):
                 left += sum(costs.crossing(piece.micro, piece.devices[g], piece.devices[g + 1],
                                            layout.segments[g][1] + 1, False))  # fmt: skip
             left += costs.seconds(action)
-            found[action] = left
-    return found
+            urgency[action] = left
+    return urgency

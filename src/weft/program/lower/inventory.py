@@ -46,7 +46,7 @@ class Inventory:
 
     def pieces(self, device: str, strip: Strip) -> list[Extract]:
         """The pieces of tensors that make up a strip on a device, in order."""
-        found: list[Extract] = []
+        extracts: list[Extract] = []
         place = strip.first
         while place < strip.last:
             held = self._best(device, strip.value, place)
@@ -56,9 +56,11 @@ class Inventory:
                 )
             end = min(held.last, strip.last)
             begin = held.offset + place - held.first
-            found.append(Extract(held.tensor, strip.value, strip.dim, begin, begin + end - place))
+            extracts.append(
+                Extract(held.tensor, strip.value, strip.dim, begin, begin + end - place)
+            )
             place = end
-        return found
+        return extracts
 
     def missing(self, device: str, strip: Strip) -> list[Strip]:
         """The parts of a strip that a device does not hold."""
@@ -84,20 +86,20 @@ class Inventory:
             for held in self._held[device, strip.value]:
                 overlap = range(max(held.first, strip.first), min(held.last, strip.last))
                 places[strip.value].update(overlap)
-        found: list[Strip] = []
-        for value, there in places.items():
+        strips: list[Strip] = []
+        for value, numbers in places.items():
             for held in self._held[beside, value]:
-                there -= set(range(held.first, held.last))
-            found += [
+                numbers -= set(range(held.first, held.last))
+            strips += [
                 Strip(value, first, last, like[value].bytes, like[value].dim)
-                for first, last in _runs(there)
+                for first, last in _runs(numbers)
             ]
-        return found
+        return strips
 
     def _best(self, device: str, value: str, place: int) -> _Held | None:
         """The tensor that has this place and the most places after it."""
-        there = [h for h in self._held[device, value] if h.first <= place < h.last]
-        return max(there, key=lambda h: h.last, default=None)
+        holding = [h for h in self._held[device, value] if h.first <= place < h.last]
+        return max(holding, key=lambda h: h.last, default=None)
 
 
 def _runs(places: set[int]) -> list[tuple[int, int]]:

@@ -152,8 +152,8 @@ class PeerWriter:
     def gossip(self) -> tuple[list[Instruction], list[Instruction], list[Instruction]]:
         """Mixing with neighbours. A neighbour's weight is 1 / (1 + the larger number of neighbours of the
         two)."""
-        own = self.share(SHARED)
-        sends = [self.send(own, peer.device, SHARED) for peer in self.near]
+        shared = self.share(SHARED)
+        sends = [self.send(shared, peer.device, SHARED) for peer in self.near]
         recvs = [self.recv(self.share(SHARED, peer), peer.device) for peer in self.near]
         counts = [len(self.peers.near(peer.device)) for peer in self.near]
         weights = tuple(1 / (1 + max(len(self.near), count)) for count in counts)
@@ -175,20 +175,20 @@ class PeerWriter:
         for s in range(n - 1):
             piece = (rank - 1 - s) % n
             maker = (rank - 1) % n
-            came = Tensor("row" if s == 0 else "sum", piece, maker)
+            received = Tensor("row" if s == 0 else "sum", piece, maker)
             yield self.send_row(leaving, after, places[leaving.at])
-            yield self.recv(came, before)
+            yield self.recv(received, before)
             size = places[piece][1] - places[piece][0]
             leaving = Tensor("sum", piece, rank)
-            both = (self.own(piece), Extract(came, ROW, 0, 0, size))
+            both = (self.own(piece), Extract(received, ROW, 0, 0, size))
             yield Stitch(leaving, both, add=True, every=self.every)
         sums = {leaving.at: leaving}
         for s in range(n - 1):
             piece = (rank - s) % n
-            came = Tensor("sum", piece, (piece - 1) % n)  # the peer that added its numbers last
+            received = Tensor("sum", piece, (piece - 1) % n)  # the peer that added its numbers last
             yield self.send_row(leaving, after, places[leaving.at])
-            yield self.recv(came, before)
-            sums[piece] = leaving = came
+            yield self.recv(received, before)
+            sums[piece] = leaving = received
         pieces = tuple(
             Extract(sums[c], ROW, 0, 0, last - first) for c, (first, last) in enumerate(places)
         )

@@ -159,8 +159,8 @@ class _Frame:
         (strip,) = done.turns[0].gives
         parts: dict[str, list[Tensor]] = defaultdict(list)
         for number, turn in done.device_turns.items():
-            made = Tensor("act", done.layers[1] + 1, self.micro, part=number)
-            parts[turn.device].append(made)
+            output = Tensor("act", done.layers[1] + 1, self.micro, part=number)
+            parts[turn.device].append(output)
         arriving: list[Recv] = []
         for device, tensors in parts.items():
             tensor = Tensor("up", at, self.micro, part=self.writer.rank[device])
@@ -176,7 +176,7 @@ class _Frame:
     def hand_out(self, following: Round, arriving: list[Recv]) -> None:
         """The gateway sends every turn the strips that its device lacks, as soon as they have arrived."""
         gateway = self.writer.gateway
-        here = {recv.tensor for recv in arriving}
+        arrived = {recv.tensor for recv in arriving}
         for number, turn in following.device_turns.items():
             strips = [
                 gap for strip in turn.takes for gap in self.inventory.missing(turn.device, strip)
@@ -185,9 +185,9 @@ class _Frame:
                 continue
             tensor = Tensor("down", following.layers[0], self.micro, part=number)
             pieces = [piece for strip in strips for piece in self.inventory.pieces(gateway, strip)]
-            while here & {piece.tensor for piece in pieces}:
+            while arrived & {piece.tensor for piece in pieces}:
                 recv = arriving.pop(0)
-                here.discard(recv.tensor)
+                arrived.discard(recv.tensor)
                 self.writer.add(gateway, recv)
             self.give(gateway, tensor, turn.device, strips, pieces)
         self.writer.add(gateway, *arriving)
@@ -229,9 +229,9 @@ class _Frame:
         self.writer.add(
             turn.device, Forward(r.layers, self.micro, self.samples, part=number, work=work)
         )
-        made = Tensor("act", last + 1, self.micro, part=number)
+        output = Tensor("act", last + 1, self.micro, part=number)
         for strip in gives:
-            self.inventory.add(turn.device, made, strip)
+            self.inventory.add(turn.device, output, strip)
 
     def answer(self, done: Round) -> None:
         """The gateway has the network's whole output and gives it to the user."""
@@ -256,12 +256,12 @@ def _gives(r: Round) -> list[Strip]:
 
 def _whole(strips: Iterable[Strip]) -> list[Strip]:
     """One strip for each value, from the first place to the last that any strip has."""
-    found: dict[str, Strip] = {}
+    by_value: dict[str, Strip] = {}
     for s in strips:
-        old = found.get(s.value, s)
+        old = by_value.get(s.value, s)
         first, last = min(old.first, s.first), max(old.last, s.last)
-        found[s.value] = Strip(s.value, first, last, s.bytes, s.dim)
-    return list(found.values())
+        by_value[s.value] = Strip(s.value, first, last, s.bytes, s.dim)
+    return list(by_value.values())
 
 
 def _all_of(tensors: list[Tensor], strip: Strip) -> tuple[Extract, ...]:

@@ -114,13 +114,13 @@ class SwarmWriter:
 
     def recv(self, slot: int, source: str, dest: str, tensor: Tensor, blank: Blank) -> None:
         """Waits for a message until its slot ends. If the plan never sends the message, it does not wait."""
-        late, own = self.lateness(slot, dest)
+        late, stand_in = self.lateness(slot, dest)
         if (slot, source, dest) not in self.sent:
-            self.add(dest, Miss(tensor, late, (blank,), self.plan.batch, own))
+            self.add(dest, Miss(tensor, late, (blank,), self.plan.batch, stand_in))
             return
         self.add(dest, Recv(
             tensor, source, late=late, slot=self.swarm.position(slot), blanks=(blank,),
-            samples=self.plan.batch, own=own,
+            samples=self.plan.batch, own=stand_in,
         ))  # fmt: skip
 
     def lateness(self, slot: int, dest: str) -> tuple[Late, Tensor | None]:
@@ -170,8 +170,8 @@ class SwarmWriter:
         for owner in self.read[layer]:
             units = self.holders[layer - 1][owner]
             for other, held in self.held[layer - 1].items():
-                own = len(self.holders[layer - 1][other])
-                place = {unit: own + k for k, unit in enumerate(held[own:])}
+                width = len(self.holders[layer - 1][other])
+                place = {unit: width + k for k, unit in enumerate(held[width:])}
                 common = [unit for unit in units if unit in place]
                 if common and owner != device:
                     yield Spare(
@@ -276,9 +276,9 @@ class SwarmWriter:
             self.add(device, Send(word, c, bytes=0))
         self.add(c, *(Recv(word, device) for device, word in asked.items()))
         for device, word in asked.items():
-            told = msgspec.structs.replace(word, at=1)
-            self.add(c, Send(told, device, bytes=0))
-            self.add(device, Recv(told, c))
+            verdict = msgspec.structs.replace(word, at=1)
+            self.add(c, Send(verdict, device, bytes=0))
+            self.add(device, Recv(verdict, c))
 
     def answer(self) -> None:
         c, last = self.swarm.coordinator, self.depth + 1

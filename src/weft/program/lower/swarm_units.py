@@ -70,22 +70,22 @@ def holders_of(plan: Plan) -> list[dict[str, tuple[int, ...]]]:
     whole."""
     swarm = plan.swarm
     assert swarm is not None
-    found: list[dict[str, tuple[int, ...]]] = [{} for _ in range(swarm.depth + 1)]
+    by_layer: list[dict[str, tuple[int, ...]]] = [{} for _ in range(swarm.depth + 1)]
     order = {name: n for n, name in enumerate(plan.fleet.names)}
     for shard in sorted(plan.shards, key=lambda s: order[s.device]):
         layer = shard.layers[0]
         units = shard.part.units or tuple(range(swarm.values[layer + 1].shape[1]))
-        found[layer][shard.device] = units
-    return found
+        by_layer[layer][shard.device] = units
+    return by_layer
 
 
 def held_of(plan: Plan) -> list[dict[str, tuple[int, ...]]]:
     """The same, with the copies that a device computes after its own units."""
     assert plan.swarm is not None
-    found = holders_of(plan)
+    by_layer = holders_of(plan)
     for copy in plan.swarm.copies:
-        found[copy.layer][copy.device] += copy.units
-    return found
+        by_layer[copy.layer][copy.device] += copy.units
+    return by_layer
 
 
 def read_by(plan: Plan, layer: int) -> dict[str, tuple[int, ...]]:

@@ -26,11 +26,11 @@ def with_standby(
     plan = layout.plan
     if plan.mode != "train":
         raise InputError(f"plan: standby shards are for training, not to {plan.mode}")
-    found = {device: list(body) for device, body in code.items()}
+    bodies = {device: list(body) for device, body in code.items()}
     for number, shard in enumerate(plan.standby):
         for g in _segments(layout, shard):
-            _follow(found, layout, g, number, shard.device)
-    return {device: tuple(body) for device, body in found.items()}
+            _follow(bodies, layout, g, number, shard.device)
+    return {device: tuple(body) for device, body in bodies.items()}
 
 
 def _follow(

@@ -140,16 +140,16 @@ def _check_dense(end: list[nn.Module]) -> None:
 
 def read_chain(net: nn.Module) -> Chain:
     """The network's parts. Raises an error that names the first layer that cannot be decoupled."""
-    found = leaves(net)
+    layers = leaves(net)
     body: list[tuple[str, nn.Module]] = []
-    for name, layer in found:
+    for name, layer in layers:
         if isinstance(layer, _HEADS):
             break
         simple = type(layer) is nn.Conv2d and layer.groups == 1
         if not (simple or type(layer) in (*_PLAIN, nn.BatchNorm2d)):
             raise InputError(f"layer {name} ({layer}) cannot be decoupled into classes")
         body.append((name, layer))
-    tail = [layer for _, layer in found[len(body) :] if not isinstance(layer, nn.Dropout)]
+    tail = [layer for _, layer in layers[len(body) :] if not isinstance(layer, nn.Dropout)]
     kinds = [type(layer) for layer in tail]
     if kinds != [nn.AdaptiveAvgPool2d, nn.Flatten, nn.Linear] or tail[0].output_size not in (
         1,
@@ -366,11 +366,11 @@ def _structure(
     for layer in layers:
         if isinstance(layer, nn.Conv2d):
             stage += 1
-            name, own = blueprint.stages[stage].name, chosen[stage]
-            weight = layer.weight.detach()[own]
+            name, filters = blueprint.stages[stage].name, chosen[stage]
+            weight = layer.weight.detach()[filters]
             state[f"{name}.weight"] = weight if stage == 0 else weight[:, chosen[stage - 1]]
             if layer.bias is not None:
-                state[f"{name}.bias"] = layer.bias.detach()[own]
+                state[f"{name}.bias"] = layer.bias.detach()[filters]
         elif isinstance(layer, nn.BatchNorm2d):
             for key in ("weight", "bias", "running_mean", "running_var"):
                 tensor: Tensor = getattr(layer, key)

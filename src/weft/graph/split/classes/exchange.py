@@ -75,15 +75,15 @@ def sync_structures(
 
     `arrived`: what neighbours receive, if links change the values (for example by coding them in 8 bits).
     """
-    told = held if arrived is None else arrived
+    received = held if arrived is None else arrived
     return {
         peer: neighbour_mean(
-            own,
-            [told[q] for q in neighbours[peer]],
+            structures,
+            [received[q] for q in neighbours[peer]],
             None if weights is None else weights[peer],
             () if weights is None else [weights[q] for q in neighbours[peer]],
         )
-        for peer, own in held.items()
+        for peer, structures in held.items()
     }
 
 
@@ -93,8 +93,8 @@ def harvest(
 ) -> dict[int, State]:
     """Each class's structure for the whole network: the mean over all its owners."""
     whole = {}
-    for label in sorted({label for own in held.values() for label in own}):
-        holders = [peer for peer, own in held.items() if label in own]
+    for label in sorted({label for structures in held.values() for label in structures}):
+        holders = [peer for peer, structures in held.items() if label in structures]
         shares = None if weights is None else [weights[peer][label] for peer in holders]
         if shares is not None and sum(shares) <= 0:
             shares = None
@@ -113,12 +113,12 @@ def gossip(
     the plain mean of a peer and its neighbours. `arrived`: what neighbours receive, if links change the
     values.
     """
-    told: Mapping[Peer, State] = states if arrived is None else arrived
+    received: Mapping[Peer, State] = states if arrived is None else arrived
     mixed: dict[Peer, State] = {}
-    for peer, own in states.items():
+    for peer, state in states.items():
         near: list[Peer] = list(neighbours[peer])
         weights: list[float] = [1.0 / (1 + max(len(near), len(neighbours[q]))) for q in near]
-        mixed[peer] = mean([own, *(told[q] for q in near)], [1 - sum(weights), *weights])
+        mixed[peer] = mean([state, *(received[q] for q in near)], [1 - sum(weights), *weights])
     return mixed
 
 

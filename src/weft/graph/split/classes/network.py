@@ -67,11 +67,11 @@ def fill(module: nn.Module, state: Mapping[str, Tensor]) -> None:
 
     `load_state_dict` would add the counter that `batch_norm` leaves out.
     """
-    own = module.state_dict()
-    if own.keys() != state.keys():
-        odd = sorted(own.keys() ^ state.keys())
+    tensors = module.state_dict()
+    if tensors.keys() != state.keys():
+        odd = sorted(tensors.keys() ^ state.keys())
         raise InputError(f"the tensors do not fit the network: {', '.join(odd)} on one side only")
-    for name, tensor in own.items():
+    for name, tensor in tensors.items():
         if tensor.shape != state[name].shape:
             raise InputError(
                 f"tensor {name} has shape {tuple(state[name].shape)}; {tuple(tensor.shape)} is needed"
