@@ -128,7 +128,7 @@ def _two_losses(table: Table) -> tuple[float | None, float | None]:
     if not keys:
         return None, None
     if table.has("loss"):
-        table.refuse(keys[0], "left out where loss is given (loss holds for both directions)")
+        table.refuse(keys[0], "left out if loss is given (loss holds for both directions)")
     return table.number("up_loss", below=1), table.number("down_loss", below=1)
 
 
@@ -137,7 +137,7 @@ def _bandwidth(table: Table) -> tuple[float, float]:
     if table.has("mbps"):
         for key in ("up_mbps", "down_mbps"):
             if table.has(key):
-                table.refuse(key, "left out where mbps is given (mbps holds for both directions)")
+                table.refuse(key, "left out if mbps is given (mbps holds for both directions)")
         both = table.number("mbps", above=0)
         return both, both
     if not table.has("up_mbps") and not table.has("down_mbps"):

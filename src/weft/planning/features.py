@@ -54,7 +54,7 @@ def require(strategy: str | registry.Strategy, *features: Feature) -> None:
         why = refusal(record, feature)
         if why is not None:
             raise InputError(
-                f"strategy {record.name} cannot have {feature!r}: {why}; "
+                f"strategy {record.name} does not have {feature!r}: {why}; "
                 "`weft strategies --features` shows what works with which strategy"
             )
 

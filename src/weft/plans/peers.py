@@ -134,8 +134,8 @@ class Peers(Struct, frozen=True):
                     )
         if self.late == "newest" and self.shared != "gossip":
             raise InputError(
-                f"plan: shared = {self.shared} needs everybody at once; peers that never wait "
-                "(late = newest) can only gossip"
+                f"plan: shared = {self.shared} needs all peers at the same time, and peers with "
+                "late = newest never wait; use shared = gossip"
             )
 
 

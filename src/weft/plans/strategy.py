@@ -31,7 +31,7 @@ ONLY_INFERS: Refusals = {
     "own loss": ANSWERS,
     "own data": ANSWERS,
     "save and resume": ANSWERS,
-    "a device dies": "a loss ends the call with an error; ask again on the fleet that is left",
+    "a device dies": "a lost device ends the call with an error; call again with the devices that are left",
     "falls silent": WAITS,
     "comes back": ANSWERS,
 }

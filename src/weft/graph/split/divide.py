@@ -201,7 +201,7 @@ def _hybrid(graph: Graph, layers: tuple[int, int]) -> Division:
     first, last = layers
     if last != first + 1:
         raise InputError(
-            f"a hybrid block of layers {first + 1} to {last + 1}: it is of two fully connected layers"
+            f"a hybrid block of layers {first + 1} to {last + 1}; it must have two fully connected layers"
         )
     head, model, tail = parts_of_linear(graph, first, "hybrid")
     between, data, rest = parts_of_linear(graph, last, "hybrid")

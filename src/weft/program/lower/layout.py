@@ -185,7 +185,7 @@ def _check_lane(plan: Plan, offset: int, samples: int, shards: list[Shard]) -> N
             )
         layer = last + 1
     if layer != len(plan.profile.layers):
-        raise InputError(f"plan: nobody has layer {layer} for samples from {offset} on")
+        raise InputError(f"plan: no device has layer {layer} for samples from {offset} on")
 
 
 def _check_device(plan: Plan, shard: Shard) -> None:

@@ -28,13 +28,13 @@ def check_swarm(plan: Plan) -> Swarm:
         )
     if swarm.late == "none" and (swarm.slot_ms or plan.mode == "infer"):
         raise InputError(
-            "plan: swarm: late = none needs slot_ms = 0 and training: to give a minibatch up "
+            "plan: swarm: late = none needs slot_ms = 0 and training: to skip a minibatch "
             "together, devices must wait for each other"
         )
     if swarm.copies and (swarm.late != "zero" or swarm.rescale or plan.mode != "infer"):
         raise InputError(
-            "plan: swarm: copies are for answering, with late = zero and without rescale: while a network "
-            "learns, copies would have to be kept alike"
+            "plan: swarm: copies are for inference, with late = zero and without rescale: in training "
+            "copies would have to be kept equal"
         )
     for copy in swarm.copies:
         width = swarm.values[copy.layer + 1].shape[1] if 0 <= copy.layer < swarm.depth else 0
@@ -44,8 +44,8 @@ def check_swarm(plan: Plan) -> Swarm:
             )
     if swarm.rescale and swarm.late != "zero":
         raise InputError(
-            f"plan: swarm: rescale needs late = zero, not {swarm.late}: what stands in for a loss would "
-            "count twice"
+            f"plan: swarm: rescale needs late = zero, not {swarm.late}: the replacement of a lost message "
+            "would count twice"
         )
     if swarm.slot_ms < 0 or swarm.every < 1:
         raise InputError(f"plan: swarm: slot_ms = {swarm.slot_ms}, every = {swarm.every}")

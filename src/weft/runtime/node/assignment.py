@@ -85,7 +85,7 @@ class Assignment:
         try:
             tensors = load_safetensors(command.data)
         except SafetensorError as error:
-            raise InputError(f"{self.device}: weights that cannot be read: {error}") from None
+            raise InputError(f"{self.device}: weights that cannot be decoded: {error}") from None
         if command.optimizer:
             self._optimizer_state |= tensors
             return

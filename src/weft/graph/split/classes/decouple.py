@@ -61,7 +61,7 @@ def leaves(net: nn.Module) -> list[tuple[str, nn.Module]]:
     for name, layer in layers:
         if sum(layer is other for other in weighted) > 1:
             raise InputError(
-                f"layer {name} ({layer}) stands in several places of the network; a network whose "
+                f"layer {name} ({layer}) is used in several places of the network; a network whose "
                 "layers share weights cannot be decoupled into classes"
             )
     return layers
