@@ -232,7 +232,7 @@ class PeerWriter:
         return Tensor("group", group, rank)
 
     def row(self, rank: int | None = None) -> Tensor:
-        """All of a peer's shared numbers as one row. Numbers below this one are those of its pieces."""
+        """All of a peer's shared numbers as one row. Its pieces have the numbers before it."""
         return Tensor("row", len(self.names), self.rank if rank is None else rank)
 
     def own(self, piece: int) -> Extract:

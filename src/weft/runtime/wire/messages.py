@@ -77,7 +77,7 @@ class Job(Struct, frozen=True, kw_only=True):
 
 
 class Hello(Struct, frozen=True, tag="hello"):
-    """Asks for a node's name, its versions and its clock."""
+    """Asks for a node's name, version, cores, memory and clock."""
 
 
 class Assign(Struct, frozen=True, tag="assign"):
@@ -208,7 +208,7 @@ Command = (
 
 
 class Welcome(Struct, frozen=True, tag="welcome"):
-    """The answer to `Hello`: the node's name, versions and clock."""
+    """The answer to `Hello`."""
 
     name: str
     version: str
