@@ -21,7 +21,7 @@ help:
 	@echo "make demo        three emulated devices train a network on real digits"
 	@echo "make test        the tests"
 	@echo "make lint        style and types"
-	@echo "make proof       what is promised, really run: at most an hour; goes on where it was stopped"
+	@echo "make proof       checks every promise by a real run: at most an hour; goes on where it was stopped"
 	@echo "make bench       all benchmarks"
 	@echo "make bench-NAME  benchmarks/NAME.py, or a group: speed, prediction, codecs, papers"
 	@echo "make docs        checks the links of the documentation"

@@ -1,10 +1,10 @@
-"""A network of your own, for every command that takes a MODEL:
+"""Your own network, for every command that takes a MODEL:
 
     weft plan examples/own_model.py:build --fleet examples/fleets/demo.toml --strategy chain
     weft train examples/own_model.py:build --data mnist5k --fleet examples/fleets/demo.toml \\
         --strategy chain --steps 30 --local
 
-The file is run only where you type the command; the nodes get a graph and weights, never code.
+The file is run only on the machine where you type the command. The nodes get a graph and weights, never code.
 """
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 
 class Block(nn.Module):
-    """Two convolutions with a skip connection around them: a cut inside carries two tensors."""
+    """Two convolutions with a skip connection. A cut inside the block carries two tensors."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

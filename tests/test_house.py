@@ -15,28 +15,53 @@ MAY_NAME = ("strategies/", "papers/")
 DEFAULT_NAME = ("plans/registry.py", registry.DEFAULT)
 # Who may read what a plan tells people: tables, documents and papers; and Plan itself, to add to it.
 MAY_READ_DECISIONS = ("report/", "papers/", "plans/plan.py")
+# Names that do not say what a value is, and the folders in which no variable has one.
+EMPTY_NAMES = {"found", "told", "given", "here", "more"}
+NAMED_FOLDERS = (
+    "graph/", "fleet/", "plans/", "program/", "simulate/", "planning/", "report/", "commands/",
+)  # fmt: skip
 
 
 def test_nobody_compares_a_strategys_name() -> None:
     """What a strategy can do stands in its record: no code outside its folder knows it by name."""
     names = set(registry.names())
-    found = {
+    places = {
         f"{file}:{node.lineno}: {node.value!r}"
         for file, tree in _trees(*MAY_NAME)
         for node in _literals(tree)
         if node.value in names and (file, node.value) != DEFAULT_NAME
     }
-    assert not found
+    assert not places
 
 
 def test_nobody_reads_decisions_but_reports_and_papers() -> None:
-    found = {
+    places = {
         f"{file}:{node.lineno}"
         for file, tree in _trees(*MAY_READ_DECISIONS)
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and node.attr == "decisions"
     }
-    assert not found
+    assert not places
+
+
+def test_names_of_variables_say_what_they_hold() -> None:
+    empty = {
+        f"{file}:{node.lineno}: {name}"
+        for file, tree in _trees()
+        if file.startswith(NAMED_FOLDERS)
+        for node in ast.walk(tree)
+        for name in _variable(node)
+        if name in EMPTY_NAMES
+    }
+    assert not empty
+
+
+def _variable(node: ast.AST) -> Iterator[str]:
+    """The name that a node gives to a variable or a parameter."""
+    if isinstance(node, ast.arg):
+        yield node.arg
+    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id
 
 
 def _trees(*left_out: str) -> Iterator[tuple[str, ast.Module]]:

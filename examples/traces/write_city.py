@@ -2,8 +2,8 @@
 
     python examples/traces/write_city.py
 
-A minute and a half of trace each, five seconds of the walk in one of the trace. The seeds are the files'
-numbers; nothing else was chosen.
+Each trace takes a minute and a half. One second of the trace is five seconds of the walk. The seeds are the
+numbers in the files' names.
 """
 
 from pathlib import Path

@@ -4,8 +4,8 @@
     plan = weft.plan(model, example_input, fleet, strategy="chain")
     print(plan)
 
-Everything is imported when it is first asked for: `import weft` is quick, and a node that imports a part of
-Weft does not get the planners with it.
+Every name is imported when it is first used. So `import weft` is quick, and a node that imports a part of
+Weft does not load the planners.
 """
 
 from importlib import import_module
@@ -35,7 +35,7 @@ __all__ = [
     "train",
 ]
 
-# Where each name comes from.
+# The module of each name.
 LATER = {
     "Fleet": "weft.fleet.fleet",
     "InputError": "weft.errors",

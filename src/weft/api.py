@@ -5,7 +5,7 @@
 
 It also gives Plan its table and its picture, so that `weft.plans` need not import `weft.report`; training and
 serving are in `weft.adapt.train` and `weft.runtime.run.serve`.
-Nothing here imports torch before a network is touched: `import weft` is quick.
+Torch is imported only when a network is used, so that `import weft` is quick.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def load_model(
 ) -> tuple[nn.Module, Example]:
     """A network by its zoo name or `file.py:factory`, and an example of its input.
 
-    `weights=False` leaves a zoo network's weights out: enough to plan, and much faster.
+    `weights=False` leaves out a zoo network's weights. This is enough for planning, and much faster.
     """
     from weft.zoo.loading import load
 
@@ -60,7 +60,7 @@ def plan(
     optimizer: str = "sgd",
     loss: Loss | None = None,
 ) -> Plan:
-    """Decide how to split a network over a fleet, and what that will cost.
+    """Decides how to split a network over a fleet, and predicts the cost.
 
     `example_input` has its samples along dimension 0; `batch` (32 to train, 1 to infer, where not
     given) is what the plan is for. `profile` holds measured times; without it they are derived from

@@ -3,8 +3,8 @@
     numbers = uniforms(Draws(seed=1, stream=TRAINING, slots=9, devices=9), first=0, steps=100)
     arrived = numbers < delivery        # steps x attempts x slots x n x n
 
-A counter-based generator (Philox) gives any step's numbers without those before it, so a simulation that
-draws a hundred steps at once and a device that asks for one link of one step see the same losses.
+A counter-based generator (Philox) gives the numbers of any step without those before it. So a simulation that
+draws a hundred steps at once and a device that draws one link of one step get the same losses.
 """
 
 from __future__ import annotations
@@ -62,5 +62,5 @@ def uniforms(draws: Draws, first: int, steps: int) -> NDArray[np.float64]:
 def uniform(
     draws: Draws, step: int, slot: int, sender: int, receiver: int, attempt: int = 0
 ) -> float:
-    """One packet's number: it arrives where this is below its link's delivery probability."""
+    """One packet's number. The packet arrives if it is below the link's delivery probability."""
     return float(uniforms(draws, step, 1)[0, attempt, slot, sender, receiver])

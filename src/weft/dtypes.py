@@ -1,6 +1,6 @@
 """The types of numbers that a tensor may have, with their sizes in bytes.
 
-A name from elsewhere (a graph file, a message) is looked up here before it is used.
+A name from outside (a graph file, a message) is looked up here before it is used.
 """
 
 from __future__ import annotations

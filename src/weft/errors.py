@@ -1,4 +1,4 @@
-"""The two ways a call can go wrong, kept apart because scripts act on the difference."""
+"""Weft's errors. Failed work and wrong input are separate, because scripts treat them differently."""
 
 
 class WeftError(Exception):
@@ -8,9 +8,9 @@ class WeftError(Exception):
 
 
 class InputError(WeftError):
-    """What was asked for cannot be right (exit code 2): a bad file, an unknown name, a wrong value.
+    """The request cannot be carried out (exit code 2): a bad file, an unknown name, a wrong value.
 
-    The message says where it stands, the offending value, and what is allowed.
+    The message names the place, the wrong value, and what is allowed.
     """
 
     exit_code = 2

@@ -1,10 +1,10 @@
 """The user's own Python files: `file.py:name` for a network, a strategy or a data set.
 
     place = file_and_name("my_net.py:build")           # (Path("my_net.py"), "build"), or None
-    build = attribute(*place, what="model file")       # the file is run, here and now
+    build = attribute(*place, what="model file")       # runs the file
 
-A file is run only on the machine where the user typed its name. Whatever it raises becomes an InputError
-that says where.
+A file is run only on the machine where the user typed its name. An error in the file becomes an InputError
+that names the place.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def run_file(path: Path, what: str) -> dict[str, Any]:
 
 
 def attribute(path: Path, name: str, what: str) -> Any:
-    """What a file calls `name`."""
+    """The object with this name in a file."""
     defined = run_file(path, what)
     if name not in defined:
         raise InputError(f"{what} {path} has no {name!r}; it has: {own_names(defined)}")
@@ -44,12 +44,12 @@ def attribute(path: Path, name: str, what: str) -> Any:
 
 
 def own_names(defined: dict[str, Any]) -> str:
-    """What a user may have meant: a file's own functions and objects, not what it imports."""
+    """The names that a user may have meant: a file's own functions and objects, without its imports."""
 
     def own(value: Any) -> bool:
         if isinstance(value, (type, FunctionType, BuiltinFunctionType)):
             return bool(value.__module__ == defined["__name__"])
-        return callable(value)  # an object that was made here, such as a network
+        return callable(value)  # an object that the file made, such as a network
 
     names = [name for name, value in defined.items() if not name.startswith("_") and own(value)]
     return ", ".join(names) or "no function of its own"
@@ -57,7 +57,7 @@ def own_names(defined: dict[str, Any]) -> str:
 
 @contextmanager
 def beside(path: Path) -> Iterator[None]:
-    """The file's neighbours can be imported meanwhile, as if the file were run itself."""
+    """Makes modules in the file's folder importable, as if the file were run as a script."""
     folder = str(path.resolve().parent)
     sys.path.insert(0, folder)
     try:
@@ -68,7 +68,8 @@ def beside(path: Path) -> Iterator[None]:
 
 @contextmanager
 def as_input_error(label: str) -> Iterator[None]:
-    """Whatever the user's code raises becomes one line that says where; errors of Weft stay as they are."""
+    """An error in the user's code becomes an InputError of one line with the place. Weft's own errors are not
+    changed."""
     try:
         yield
     except WeftError:

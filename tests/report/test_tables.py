@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+import weft.api  # noqa: F401  plans print as tables once it is imported
 from weft.planning.compare import Row
 from weft.plans.plan import Part, Plan, Shard
 from weft.plans.profile import Profile

@@ -17,6 +17,7 @@ from torch import nn
 from weft.adapt.adaptive import Adaptive
 from weft.adapt.replan import Replanning
 from weft.adapt.steer import PolicySteering, Steering
+from weft.data.user_data import Data
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.fleet.trace import Trace
@@ -29,7 +30,6 @@ from weft.plans.plan import Plan
 from weft.plans.profile import Profile
 from weft.plans.protocols import Feature
 from weft.runtime.run.checks import is_cross_entropy
-from weft.runtime.run.feeds import Data
 from weft.runtime.run.launch import Place
 from weft.runtime.run.results import Step, TrainResult
 from weft.runtime.run.train import AdviserFor, OnLoss, Options, start

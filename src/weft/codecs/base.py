@@ -11,7 +11,7 @@ written and read:
         def encode(self, values): ...
         def decode(self, coded, elements, dtype): ...
 
-PyTorch is imported where values are coded and not before: planners ask only for sizes.
+PyTorch is imported only when values are coded, because planners need only sizes.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FLOAT32_BYTES = 4
-MAX_EXTRA_BYTES = 64  # what a codec may keep in the header of a message, for each tensor
+MAX_EXTRA_BYTES = 64  # that a codec may put into the header of a message, for each tensor
 
 
 class Encoded(NamedTuple):
-    """A tensor's values as they travel: a contiguous CPU tensor, and a few bytes for the header."""
+    """A tensor's coded values: a contiguous CPU tensor, and a few bytes for the header."""
 
     data: Tensor
     extra: bytes = b""
 
 
 class Received(NamedTuple):
-    """The same at the other end. Both sizes have been checked."""
+    """The same at the receiver. Both sizes have been checked."""
 
     data: memoryview
     extra: bytes
 
 
 class Codec(ABC):
-    """One way to write values. It has no state: the same object serves every tensor."""
+    """One way to write values. A codec has no state, so one object is used for all tensors."""
 
-    name: ClassVar[str]  # what `--set codec=NAME`, plans and messages say
-    summary: ClassVar[str]  # one line for people who choose
-    extra_bytes: ClassVar[int] = 0  # exactly so many stand in the header for each coded tensor
+    name: ClassVar[str]  # the name in `--set codec=NAME`, plans and messages
+    summary: ClassVar[str]  # one line of help
+    extra_bytes: ClassVar[int] = 0  # exactly so many bytes in the header for each coded tensor
 
     def wire_bytes(self, raw: int) -> int:
-        """Bytes of one message that holds `raw` bytes of float32 values: what a plan counts.
+        """Bytes of one message that holds `raw` bytes of float32 values. A plan counts these bytes.
 
-        A message that carries several tensors counts as one tensor of their common size.
+        A message that carries several tensors counts as one tensor of their total size.
         """
         elements = -(-raw // FLOAT32_BYTES)
         return self.payload_bytes(elements, FLOAT32_BYTES) + self.extra_bytes
@@ -62,7 +62,7 @@ class Codec(ABC):
 
     @abstractmethod
     def encode(self, values: Tensor) -> Encoded | None:
-        """The values coded; None if this codec cannot carry them, and they travel as they are.
+        """The coded values. None if this codec cannot code them; then they are sent uncoded.
 
         `values` is not empty, has a floating-point type and may lie in memory in any order.
         """

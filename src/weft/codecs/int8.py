@@ -41,7 +41,7 @@ class EightBits(Codec):
             return None
         wide = values if values.dtype == torch.float64 else values.float()
         limits = torch.finfo(wide.dtype)
-        if high - low > limits.max:  # the difference is no number of this type
+        if high - low > limits.max:  # the difference is too large for this type
             return None
         scale = max((high - low) / 255, limits.tiny) if high > low else 1.0
         codes = wide.sub(low).mul_(1 / scale).round_().clamp_(0, 255).to(torch.uint8)

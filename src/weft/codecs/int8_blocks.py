@@ -1,9 +1,9 @@
 """8 bits for each number, with a scale for every 256 numbers.
 
 In each block of 256 neighbouring values: value = low + code * scale. A block of a feature map lies within one
-channel or a few, so that a channel of small values keeps its digits beside one of large values. The
-number of blocks follows from the number of values alone, so a plan can count the bytes without knowing
-any shape (docs/decisions/codecs.md compares this with a scale for each channel).
+channel or a few. So small values keep their digits, even if another channel has large values. The number of
+blocks depends only on the number of values, so a plan can count the bytes without knowing any shape
+(docs/decisions/codecs.md compares this with a scale for each channel).
 
 The payload is a table of (low, scale) for each block as float32, then the codes.
 """

@@ -1,4 +1,4 @@
-"""No coding: every value travels as it is."""
+"""No coding: values are sent unchanged."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class Plain(Codec):
-    """Every value travels as it is; also what no other codec can carry."""
+    """Values are sent unchanged. Values that another codec cannot code are sent in this way too."""
 
     name = "none"
-    summary = "values travel as they are"
+    summary = "values are sent unchanged"
 
     def wire_bytes(self, raw: int) -> int:
         return raw
@@ -27,7 +27,7 @@ class Plain(Codec):
         return Encoded(values.contiguous())
 
     def decode(self, received: Received, elements: int, dtype: torch.dtype) -> Tensor:
-        """Shares the message's memory: nothing is copied."""
+        """The tensor shares the message's memory. Nothing is copied."""
         import torch
 
         return torch.frombuffer(received.data, dtype=dtype)

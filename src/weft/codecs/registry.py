@@ -3,7 +3,7 @@
     codec_named("int8").summary
     coded_bytes(1000, "int8")        # bytes of one message on the wire, as a plan counts them
 
-Names come from users, plan files and the network. A name that is not here is refused.
+Names come from users, plan files and messages. An unknown name is refused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CODECS: dict[CodecName, Codec] = {
 
 
 def codec_named(name: CodecName) -> Codec:
-    """The codec of that name, or InputError with the names that there are."""
+    """The codec of that name. Raises InputError, with all known names, for an unknown name."""
     try:
         return CODECS[name]
     except KeyError:

@@ -3,8 +3,8 @@
     spec, data = encode("x", tensor, "int8")
     again = decode(spec, tensor_bytes(data))
 
-Only floating-point tensors are coded; labels and tokens travel as they are. Nothing in a received
-spec is trusted: `problem` looks at it before any memory is taken, and `decode` asks again.
+Only floating-point tensors are coded. Labels and tokens are sent unchanged. A received spec is not trusted:
+`problem` checks it before any memory is allocated, and `decode` checks it again.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ MAX_ELEMENTS = 1 << 30
 
 
 class TensorSpec(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What the bytes of one tensor mean."""
+    """Describes the bytes of one tensor: its name, type, shape and codec."""
 
     name: str
     dtype: str  # of the decoded tensor
     shape: tuple[int, ...]
     codec: CodecName = "none"
-    extra: bytes = b""  # what the codec needs beside the payload: a scale, for instance
+    extra: bytes = b""  # what the codec needs besides the payload, for example a scale
 
     @property
     def elements(self) -> int:
@@ -39,16 +39,16 @@ class TensorSpec(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
 
     @property
     def payload_bytes(self) -> int:
-        """How much of the message's payload is this tensor's."""
+        """Bytes that this tensor takes in the message's payload."""
         return CODECS[self.codec].payload_bytes(self.elements, DTYPE_BYTES[self.dtype])
 
     def problem(self) -> str | None:
-        """Why this cannot be a tensor, or None. Must be asked before anything is allocated."""
+        """Why this cannot be a tensor, or None. Call it before memory is allocated."""
         if self.dtype not in DTYPE_BYTES:
             return f"unknown dtype {self.dtype[:20]!r}"
         if self.codec not in CODECS:
             return f"unknown codec {self.codec[:20]!r}"
-        # an empty dimension must not hide the others: their strides are computed all the same
+        # if one dimension is 0, the others must be checked too: their strides are computed anyway
         size = math.prod(max(n, 1) for n in self.shape[: MAX_DIMS + 1])
         if len(self.shape) > MAX_DIMS or size > MAX_ELEMENTS or any(n < 0 for n in self.shape):
             return f"shape {self.shape[:9]} is not allowed"
@@ -61,7 +61,7 @@ class TensorSpec(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
 
 
 def encode(name: str, tensor: Tensor, codec: CodecName) -> tuple[TensorSpec, Tensor]:
-    """(what the bytes mean, a contiguous CPU tensor whose bytes they are)."""
+    """(the description of the bytes, a contiguous CPU tensor that holds the bytes)."""
     chosen = codec_named(codec)
     tensor = tensor.detach()
     dtype, shape = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
@@ -73,7 +73,8 @@ def encode(name: str, tensor: Tensor, codec: CodecName) -> tuple[TensorSpec, Ten
 
 
 def decode(spec: TensorSpec, data: memoryview) -> Tensor:
-    """The tensor; without a codec it shares the message's memory. ValueError if spec and data disagree."""
+    """The tensor. Without a codec it shares the message's memory. Raises ValueError if spec and data
+    disagree."""
     problem = spec.problem()
     if problem is None and len(data) != spec.payload_bytes:
         problem = f"{len(data)} bytes where {spec.payload_bytes} are expected"
@@ -87,13 +88,13 @@ def decode(spec: TensorSpec, data: memoryview) -> Tensor:
 
 
 def rounded(tensor: Tensor, codec: CodecName) -> Tensor:
-    """The tensor as it arrives."""
+    """The tensor as it arrives after coding and decoding."""
     spec, data = encode("", tensor, codec)
     return decode(spec, tensor_bytes(data))
 
 
 def tensor_bytes(tensor: Tensor) -> memoryview:
-    """A contiguous CPU tensor's memory, uncopied."""
+    """A contiguous CPU tensor's memory, without a copy."""
     if tensor.numel() == 0:
         return memoryview(b"")
     if tensor.dtype == torch.bfloat16:

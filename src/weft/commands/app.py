@@ -21,12 +21,12 @@ from typer.core import TyperGroup
 
 from weft.errors import InputError, WeftError
 
-INTERRUPTED = 128 + signal.SIGINT  # as shells count
+INTERRUPTED = 128 + signal.SIGINT  # as in shells
 TERMINATED = 128 + signal.SIGTERM
 
 
 class Terminated(KeyboardInterrupt):
-    """`kill` ends a command as Ctrl-C does: nodes and temporary files go with it."""
+    """The command was ended by `kill`. It ends as with Ctrl-C: nodes and temporary files are removed."""
 
 
 def end_in_order(number: int, frame: FrameType | None) -> None:
@@ -62,12 +62,12 @@ app = typer.Typer(
 
 
 def say(text: str) -> None:
-    """A line for people, never in the way of a document on stdout."""
+    """Prints a line for people on stderr, so that stdout has only the document."""
     print(text, file=sys.stderr, flush=True)
 
 
 def show(renderable: RenderableType) -> None:
-    """A table on stdout, as wide as the terminal; a hundred columns where there is none."""
+    """Prints a table on stdout, as wide as the terminal, or a hundred columns without a terminal."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=100)
@@ -81,7 +81,7 @@ def show_json(document: object) -> None:
 
 @contextmanager
 def writing(what: str, path: Path) -> Iterator[None]:
-    """Turns a file that cannot be written into an error with its path."""
+    """If a file cannot be written, raises an error with its path."""
     try:
         yield
     except OSError as error:

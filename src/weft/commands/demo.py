@@ -1,4 +1,4 @@
-"""The main job, end to end, on this machine: `weft demo`."""
+"""`weft demo`: the main job from beginning to end on this machine."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def demo(
     """
     from weft.runtime.emulate.forked import warm
 
-    warm()  # the emulated devices' process imports torch while this one does
+    warm()  # the process of the emulated devices imports torch at the same time as this one
     import torch
     from torch import nn
 

@@ -1,4 +1,4 @@
-"""What there is, and what it costs: models, strategies, profile."""
+"""Commands that list: models, strategies, profile."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def models(json: Json = False) -> None:
     from weft import zoo
     from weft.report.tables import list_table
 
-    found = [zoo.get(name) for name in zoo.names()]
+    networks = [zoo.get(name) for name in zoo.names()]
     if json:
         rows = [
             {
@@ -32,26 +32,28 @@ def models(json: Json = False) -> None:
                 "input_shape": model.input_shape,
                 "classes": model.classes,
             }
-            for model in found
+            for model in networks
         ]
         show_json({"models": rows})
         return
-    shapes = ["x".join(map(str, model.input_shape)) for model in found]
-    rows_text = [(m.name, s, str(m.classes), m.summary) for m, s in zip(found, shapes, strict=True)]
+    shapes = ["x".join(map(str, model.input_shape)) for model in networks]
+    rows_text = [
+        (m.name, s, str(m.classes), m.summary) for m, s in zip(networks, shapes, strict=True)
+    ]
     show(list_table(("model", "input", "classes", "what it is"), rows_text))
 
 
 @app.command()
 def strategies(
     features: Annotated[
-        bool, typer.Option("--features", help="What a run with each of them can do besides.")
+        bool, typer.Option("--features", help="The features that work with each strategy.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """List the ways to split a network, and the options that --set gives each.
+    """List the strategies, and the options that --set gives to each.
 
-    With --features: for every strategy what works, what is refused and why, and what is not yet shown by
-    a recorded run ("untested").
+    With --features: which features work with each strategy, which are refused and why, and which no recorded
+    run has shown yet ("untested").
 
     \b
     Example:  weft strategies
@@ -81,7 +83,7 @@ def strategies(
 def profile(
     model: Model,
     batch: Annotated[int, typer.Option("--batch", "-b", help="Samples to time with.")] = 32,
-    device: Annotated[str, typer.Option(help="The name its times get in the file.")] = "here",
+    device: Annotated[str, typer.Option(help="The device's name in the file.")] = "here",
     gflops: Annotated[
         float | None, typer.Option(help="Derive the times from this speed; measure nothing.")
     ] = None,
@@ -93,7 +95,7 @@ def profile(
     classes: Classes = None,
     json: Json = False,
 ) -> None:
-    """What each layer costs: measured on this machine, or derived from --gflops.
+    """Show what each layer costs: measured on this machine, or derived from --gflops.
 
     \b
     Example:  weft profile lenet5 --device pi -o lenet5.json
@@ -106,7 +108,7 @@ def profile(
     if add and output is None:
         raise InputError("--add needs the file to add to: give it with -o")
     known = load_profile(output) if add and output is not None and output.exists() else None
-    found = profile_model(
+    costs = profile_model(
         model,
         device=device,
         batch=batch,
@@ -115,12 +117,12 @@ def profile(
         classes=classes,
     )
     if known is not None:
-        found = joined(known, found)
+        costs = joined(known, costs)
     if output is not None:
         with writing("profile file", output):
-            save_profile(found, output)
+            save_profile(costs, output)
         say(f"wrote {output}")
     if json:
-        show_json(found)
+        show_json(costs)
     else:
-        show(profile_table(found))
+        show(profile_table(costs))

@@ -1,4 +1,4 @@
-"""The machines: node (the agent), fleet (who is there)."""
+"""Commands about machines: node (the agent), fleet (the nodes that are there)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weft.commands.app import app, say, show, show_json, writing
 from weft.commands.options import Join, Json, ZenohConfig
 from weft.errors import InputError
 
-Group = Annotated[str, typer.Option(help="Keeps fleets apart that share a network.")]
+Group = Annotated[str, typer.Option(help="Separates fleets that share a network.")]
 
 
 @app.command()
@@ -25,7 +25,7 @@ def node(
     join: Join = None,
     group: Group = "weft",
     config: ZenohConfig = None,
-    gossip: Annotated[bool, typer.Option(help="Learn of further nodes from known ones.")] = True,
+    gossip: Annotated[bool, typer.Option(help="Learn about further nodes from known ones.")] = True,
     tether: Annotated[
         bool, typer.Option("--tether", help="End when standard input closes.", hidden=True)
     ] = False,
@@ -36,9 +36,11 @@ def node(
     shared_memory: Annotated[
         bool, typer.Option(help="Faster between processes of one machine; not for emulation.")
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say what goes on.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Log what the node does.")
+    ] = False,
 ) -> None:
-    """The agent that runs on every device: waits for work until it is stopped.
+    """Run the agent on a device: it waits for work until it is stopped.
 
     \b
     Example:  weft node --name pi --listen tcp/0.0.0.0:7447
@@ -82,7 +84,7 @@ def fleet(
     config: ZenohConfig = None,
     json: Json = False,
 ) -> None:
-    """Who is there; with --probe also how fast they and the links between them are.
+    """List the nodes that are there; with --probe also how fast they and their links are.
 
     \b
     Example:  weft fleet --join tcp/192.0.2.7:7447 --probe -o fleet.toml
@@ -93,15 +95,19 @@ def fleet(
     from weft.report.tables import list_table
     from weft.runtime.run.discover import discover
 
-    found = discover(tuple(join or ()), group=group, wait=wait, probe=probe, config=config)
+    discovered = discover(tuple(join or ()), group=group, wait=wait, probe=probe, config=config)
     if output is not None:
         with writing("fleet file", output):
-            output.write_text(dump_fleet(found.fleet))
+            output.write_text(dump_fleet(discovered.fleet))
         say(f"wrote {output}")
     if json:
-        show_json({"devices": found.devices, "links": found.links})
+        show_json({"devices": discovered.devices, "links": discovered.links})
         return
     columns = ("device", "cores", "memory", "GFLOPS", "busy")
-    show(list_table(columns, [d.cells() for d in found.devices]))
-    if found.links:
-        show(list_table(("from", "to", "Mbps", "latency"), [link.cells() for link in found.links]))
+    show(list_table(columns, [d.cells() for d in discovered.devices]))
+    if discovered.links:
+        show(
+            list_table(
+                ("from", "to", "Mbps", "latency"), [link.cells() for link in discovered.links]
+            )
+        )

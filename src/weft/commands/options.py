@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, each said once."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ Strategy = Annotated[
     str,
     typer.Option("--strategy", "-s", help="A name from `weft strategies`, or file.py:function."),
 ]
-# Of commands that also take a plan file, which has a fleet and a strategy of its own.
+# For commands that also take a plan file, which has its own fleet and strategy.
 SomeFleet = Annotated[Path | None, typer.Option("--fleet", "-f", help="The fleet file (TOML).")]
 SomeStrategy = Annotated[
     str | None,
-    typer.Option("--strategy", "-s", help="See `weft strategies`; or your own: file.py:function."),
+    typer.Option("--strategy", "-s", help="A name from `weft strategies`, or file.py:function."),
 ]
 PlanFile = Annotated[
     Path | None,
-    typer.Option("--plan", help="A plan file, run as it is: in place of --fleet and --strategy."),
+    typer.Option("--plan", help="A plan file to run, in place of --fleet and --strategy."),
 ]
 Local = Annotated[
-    bool, typer.Option("--local", help="Emulate the fleet: one process per device, here.")
+    bool, typer.Option("--local", help="Emulate the fleet on this machine: one process per device.")
 ]
 Namespaces = Annotated[
     bool, typer.Option("--netns", help="Emulate with network namespaces (Linux, root).")

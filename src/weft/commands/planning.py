@@ -1,4 +1,4 @@
-"""Deciding before anything runs: plan, compare, simulate.
+"""Commands that run nothing on a fleet: plan, compare, simulate.
 
 Each command imports what it needs when it runs, so that `weft --help` is quick.
 """
@@ -42,7 +42,7 @@ def plan(
     classes: Classes = None,
     json: Json = False,
 ) -> None:
-    """Decide who computes what, and what that will cost.
+    """Decide which device computes what, and predict the cost.
 
     \b
     Example:  weft plan lenet5 --fleet fleet.toml --strategy chain --batch 64 -o plan.json
@@ -66,20 +66,20 @@ def plan(
         input_shape=values.shape(input_shape),
         classes=classes,
     )
-    found = decide(strategy, task)
+    decided = decide(strategy, task)
     if output is not None:
         with writing("plan file", output):
-            found.save(output)
+            decided.save(output)
         say(f"wrote {output}")
     if draw is not None:
         from weft.report.pictures import draw_plan  # matplotlib takes half a second
 
-        draw_plan(found, draw)
+        draw_plan(decided, draw)
         say(f"wrote {draw}")
     if json:
-        show_json(plan_document(found))
+        show_json(plan_document(decided))
     else:
-        show(plan_table(found))
+        show(plan_table(decided))
 
 
 @app.command()
@@ -99,8 +99,8 @@ def compare(
 ) -> None:
     """Plan and price several strategies: one table, best first.
 
-    Speedups are over the slowest strategy that is possible. Those that are not, on this fleet or for
-    this network, are named below the table, each with its reason; --json has the reasons in full.
+    Speedups are over the slowest possible strategy. Strategies that are not possible on this fleet or for
+    this network are named below the table, with the reason. --json has the full reasons.
 
     \b
     Example:  weft compare lenet5 --fleet fleet.toml --strategies chain,all-cloud
@@ -115,7 +115,7 @@ def compare(
 
     names = values.names(strategies)
     for name in names or []:
-        registry.get(name)  # a wrong name should not wait for the network to be read
+        registry.get(name)  # refuse a wrong name before the network is read
     task = ask(
         model,
         Fleet.load(fleet),
@@ -148,7 +148,7 @@ def simulate(
     gantt: Annotated[Path | None, typer.Option(help="Picture: PNG, SVG or PDF.")] = None,
     json: Json = False,
 ) -> None:
-    """Play a plan through: who would do what when.
+    """Simulate a plan: what each device would do when.
 
     \b
     Example:  weft simulate plan.json --gantt gantt.png --trace trace.json
@@ -159,7 +159,7 @@ def simulate(
     from weft.report.tables import timeline_table
     from weft.report.trace import save_trace
 
-    found, timeline = simulate_plan(plan, steps)
+    loaded, timeline = simulate_plan(plan, steps)
     if trace is not None:
         save_trace(trace, {"predicted": timeline})
         say(f"wrote {trace}")
@@ -167,6 +167,6 @@ def simulate(
         draw_gantt(timeline, gantt)
         say(f"wrote {gantt}")
     if json:
-        show_json(timeline_document(found, timeline))
+        show_json(timeline_document(loaded, timeline))
     else:
         show(timeline_table(timeline))

@@ -1,4 +1,4 @@
-"""What the papers print beside what we get: `weft reproduce hiertrain`."""
+"""`weft reproduce hiertrain`: a paper's claims beside our results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def reproduce(
     ] = None,
     json: Json = False,
 ) -> None:
-    """A paper's claims, tables and figures beside ours, and why where they differ.
+    """Show a paper's claims, tables and figures beside ours, and why they differ.
 
     Files go to runs/reproduce/PAPER, if --out says nothing else. A claim that does not come out is
     a row like any other: the command has then still done its work (exit code 0). A row is *fitted* where
@@ -45,20 +45,20 @@ def reproduce(
     from weft.papers.tables import document, ending, reproduction_table
 
     names = list(NAMES) if paper == "all" else [get_paper(paper).name]
-    found = []
+    reports = []
     for name in names:
         folder = OUT / name if out is None else out / name if paper == "all" else out
         with progress_bar(name, quiet=json) as tell:
-            found.append(run_paper(name, folder, quick=quick, tell=tell))
-        say(f"wrote {len(found[-1].files)} files to {folder}")
+            reports.append(run_paper(name, folder, quick=quick, tell=tell))
+        say(f"wrote {len(reports[-1].files)} files to {folder}")
     if json:
-        whole = joined(found) if paper == "all" else found[0]
+        whole = joined(reports) if paper == "all" else reports[0]
         show_json(document(whole))
         return
-    for one in found:
+    for one in reports:
         show(reproduction_table(one))
     if paper == "all":
-        show(ending(joined(found)))
+        show(ending(joined(reports)))
 
 
 @contextmanager

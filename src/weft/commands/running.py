@@ -1,4 +1,4 @@
-"""Really doing it: train, infer."""
+"""Commands that run on a fleet: train, infer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class OnLoss(str, Enum):
-    """What happens when a device is gone, as `--on-loss` takes it."""
+    """What happens when a device is lost: the values of `--on-loss`."""
 
     recover = "recover"
     stop = "stop"
@@ -70,7 +70,7 @@ def train(
     lr: Annotated[
         float | None, typer.Option(help="Learning rate; 0.05, or 0.001 for adam.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of weights and the order of samples.")] = 0,
+    seed: Annotated[int, typer.Option(help="For weights and the order of samples.")] = 0,
     profile: ProfileFile = None,
     settings: Settings = None,
     deadline: Deadline = 30.0,
@@ -78,14 +78,16 @@ def train(
     config: ZenohConfig = None,
     adapt: Annotated[
         bool | None,
-        typer.Option(help="Watch the run and re-plan; edgemove and its like do so by themselves."),
+        typer.Option(help="Watch the run and re-plan; edgemove's strategies always do."),
     ] = None,
     look_every: Annotated[
         int | None,
-        typer.Option(help="Minibatches between two looks of an adaptive run; else by its length."),
+        typer.Option(
+            help="Minibatches between two looks of an adaptive run. Default: from its length."
+        ),
     ] = None,
     on_loss: Annotated[
-        OnLoss, typer.Option(help="When a device is gone: the others go on, or the run stops.")
+        OnLoss, typer.Option(help="When a device is lost: the others go on, or the run stops.")
     ] = OnLoss.recover,
     trace: Annotated[
         Path | None,
@@ -106,7 +108,7 @@ def train(
 
     from weft.adapt.train import train as run
     from weft.api import load_model
-    from weft.data.own import class_count, named_data, sample_shape
+    from weft.data.user_data import class_count, named_data, sample_shape
     from weft.fleet.trace import Trace
     from weft.plans.derive import load_profile
     from weft.report.results import train_document, train_table
@@ -147,7 +149,9 @@ def infer(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Outputs (.safetensors).")
     ] = None,
-    repeat: Annotated[int, typer.Option(help="How often; the median latency is told.")] = 10,
+    repeat: Annotated[
+        int, typer.Option(help="How often to answer; the median latency is shown.")
+    ] = 10,
     weights: Annotated[
         Path | None, typer.Option(help="weights.safetensors of a run; random if not given.")
     ] = None,
@@ -163,7 +167,7 @@ def infer(
     config: ZenohConfig = None,
     json: Json = False,
 ) -> None:
-    """Run a network on a fleet and say how long an answer takes.
+    """Run a network on a fleet and show how long an answer takes.
 
     \b
     Example:  weft infer lenet5 --fleet fleet.toml --strategy chain --local --repeat 20
@@ -191,7 +195,7 @@ def infer(
 
 
 class Opened(NamedTuple):
-    """What a run is made for: a fleet and a strategy, or a plan that has both."""
+    """The input of a run: a fleet and a strategy, or a plan that has both."""
 
     fleet: Fleet
     strategy: str | None
@@ -201,7 +205,7 @@ class Opened(NamedTuple):
 def _opened(
     fleet: Path | None, strategy: str | None, plan: Path | None, *, emulated: bool
 ) -> Opened:
-    """Reads the files. The emulated devices' process imports torch while this one does."""
+    """Reads the files. The process of the emulated devices imports torch at the same time as this one."""
     from weft.fleet.fleet import Fleet
     from weft.planning.decide import load_plan
     from weft.plans import registry
@@ -209,11 +213,9 @@ def _opened(
 
     if plan is not None:
         if fleet is not None or strategy is not None:
-            raise InputError(
-                "--plan has a fleet and a strategy of its own: leave --fleet and -s out"
-            )
-        given = load_plan(plan)
-        opened = Opened(given.fleet, None, given)
+            raise InputError("--plan has its own fleet and strategy: leave --fleet and -s out")
+        loaded = load_plan(plan)
+        opened = Opened(loaded.fleet, None, loaded)
     else:
         if fleet is None or strategy is None:
             raise InputError("give --fleet and --strategy, or --plan with a plan file")
@@ -240,12 +242,12 @@ def progress_bar(steps: int, quiet: bool = False) -> Iterator[Callable[[Step], N
         def on_progress(step: Step) -> None:
             done = step.done - step.first
             rate = done * step.batch / step.seconds if step.seconds else 0.0
-            told = f"loss {step.loss:.3f}  {rate:.0f} samples/s" if step.loss is not None else ""
+            text = f"loss {step.loss:.3f}  {rate:.0f} samples/s" if step.loss is not None else ""
             if step.predicted_step_s is not None and done:
                 measured = seconds(step.seconds / done)
-                told += f"  step {measured} (predicted {seconds(step.predicted_step_s)})"
+                text += f"  step {measured} (predicted {seconds(step.predicted_step_s)})"
             bar.update(
-                task, completed=step.done, total=step.steps, description=step.what, told=told
+                task, completed=step.done, total=step.steps, description=step.what, told=text
             )
 
         yield on_progress

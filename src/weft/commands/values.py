@@ -1,4 +1,4 @@
-"""Option values as people type them, read with errors that say what is allowed."""
+"""Reads option values. Errors say what is allowed."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ def shape(text: str | None) -> tuple[int, ...] | None:
 
 def settings(texts: Sequence[str]) -> dict[str, str]:
     """`--set key=value` several times."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         key, value = key.strip(), value.strip()
         if not (equals and key and value):
             raise InputError(f"--set {text!r} is not allowed; write key=value, such as route=min")
-        if key in found:
-            raise InputError(f"--set {key} is given twice: {found[key]!r} and {value!r}")
-        found[key] = value
-    return found
+        if key in values:
+            raise InputError(f"--set {key} is given twice: {values[key]!r} and {value!r}")
+        values[key] = value
+    return values
 
 
 def names(text: str) -> list[str] | None:
     """`a,b,c`; None for `all`."""
     if text.strip() == "all":
         return None
-    found = [name.strip() for name in text.split(",")]
-    if not all(found):
+    parts = [name.strip() for name in text.split(",")]
+    if not all(parts):
         raise InputError(f"--strategies {text!r} is not a list; write a,b,c or all")
-    return found
+    return parts

@@ -1,10 +1,11 @@
-"""A city with edge servers that a client walks through: who is in reach, how fast, how far away.
+"""A city with edge servers that a client walks through: which servers are in reach, how fast and how far they
+are.
 
     city = generated_city(seed=1)            # or real_city(load_eua().servers, seed=1)
     day = Day(city, Walk(city.box, 5.0, seed=7), seed=7)
     day.at(12.0).reach                       # which servers cover the client after 12 seconds
 
-The cloud machine is the last of the servers: always in reach, far away, never loaded.
+The cloud machine is the last of the servers. It is always in reach, far away, and never loaded.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ GPU_SLOWDOWN = (1.0, 1.45)  # a 3080Ti, a 2080Ti
 EDGE_RTT_S = (0.005, 0.040)
 CLOUD_RTT_S = (0.100, 0.170)
 PEAK_UP = 900e6 / 8  # bytes per second beside the mast; the downlink has twice the uplink
-FAR_LOSS = 0.75  # share of the peak that is gone at the edge of the cell
+FAR_LOSS = 0.75  # share of the peak that is lost at the edge of the cell
 CLOUD_SHARE = 0.42  # of the peak
 LOAD_MEAN, LOAD_SD, LOAD_TAU, LOAD_MAX = 0.25, 0.3, 180.0, 2.0
 LINK_SD, LINK_TAU = 0.15, 30.0  # of the logarithm of the rate
@@ -44,7 +45,7 @@ class City:
     radius: Floats
     gpu_slowdown: Floats
     rtt_s: Floats
-    box: tuple[float, float]  # its extent, metres: the client walks in it
+    box: tuple[float, float]  # width and height in metres of the area in which the client walks
     real: bool  # positions of the EUA data, not generated ones
 
     @cached_property
@@ -53,14 +54,14 @@ class City:
 
 
 def real_city(servers: Floats, seed: int) -> City:
-    """Servers at real positions (rows of latitude and longitude); the rest of them is drawn."""
+    """Servers at real positions (rows of latitude and longitude). All else about them is drawn at random."""
     metres = 6_371_000.0 * np.array([1.0, np.cos(np.radians(servers[:, 0].mean()))])
     places = (np.radians(servers - servers.min(axis=0)) * metres)[:, ::-1]
     return _equip(places, seed, real=True)
 
 
 def generated_city(seed: int) -> City:
-    """As many servers on as much ground, where the real positions are not at hand."""
+    """The same number of servers on the same area, with random positions, for users without the real data."""
     random = np.random.default_rng([seed, 1])
     return _equip(random.uniform((0.0, 0.0), (WIDTH_M, HEIGHT_M), (SITES, 2)), seed, real=False)
 
@@ -91,7 +92,7 @@ class Moment(NamedTuple):
 
 @dataclass
 class _Weather:
-    """Unit-variance AR(1) processes of all servers, and how far they have got."""
+    """Unit-variance AR(1) processes of all servers, and their current values."""
 
     load: Floats
     link: Floats
@@ -99,22 +100,22 @@ class _Weather:
 
 
 class Day:
-    """What a client meets on one walk, second by second. Two days with the same seed are equal,
-    whatever is asked of them in which order."""
+    """The servers' state on one walk, second by second. Two days with the same seed are equal, in whatever
+    order they are read."""
 
     def __init__(self, city: City, walk: Walk, seed: int) -> None:
         self.city, self.walk = city, walk
         self._random = np.random.default_rng([seed, 3])
         count = len(city.radius)
         self._last = _Weather(*self._random.standard_normal((3, count)))
-        # The cloud's distance differs from walk to walk, as it does from day to day.
+        # The cloud's distance differs from walk to walk.
         self._rtt_s = city.rtt_s.copy()
         self._rtt_s[-1] = self._random.uniform(*CLOUD_RTT_S)
         self._blocks: list[Moment] = []
         self._all: Moment | None = None
 
     def until(self, second: float) -> Moment:
-        """Everything from the first second up to this one, or somewhat further."""
+        """All seconds from the first up to this one, and maybe some more."""
         while len(self._blocks) * BLOCK_S <= second:
             self._blocks.append(self._draw(len(self._blocks) * BLOCK_S))
             self._all = None
@@ -141,7 +142,7 @@ class Day:
 
     def _weather(self) -> _Weather:
         count = len(self.city.radius)
-        found = {}
+        processes = {}
         for field, tau in zip(fields(_Weather), (LOAD_TAU, LINK_TAU, RTT_TAU), strict=True):
             keep = np.exp(-1.0 / tau)
             new = self._random.standard_normal((BLOCK_S, count)) * np.sqrt(1 - keep**2)
@@ -149,7 +150,7 @@ class Day:
             for second in range(BLOCK_S):
                 new[second] += keep * value
                 value = new[second]
-            found[field.name] = new
-        block = _Weather(**found)
+            processes[field.name] = new
+        block = _Weather(**processes)
         self._last = _Weather(block.load[-1], block.link[-1], block.rtt[-1])
         return block

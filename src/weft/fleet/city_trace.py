@@ -2,10 +2,10 @@
 
     trace = city_trace(Day(city, Walk(city.box, 5.0, seed=1), seed=1), fleet, length_s=60.0, hurry=5.0)
 
-The fleet's edge servers stand for as many of the city's, those that cover the walk best; its cloud
-machine for the city's. Loads, round trips and who is in reach are the city's; a rate is that share
-of the fleet's own link that the client would have of the peak. `hurry` seconds of the walk pass in one
-second of the trace, so that a short run meets as much as a long one.
+Each edge server of the fleet stands for one of the city's servers: those that cover the walk best. The
+fleet's cloud machine stands for the city's. Loads, round trips and reach are those of the city. A link has
+the same share of its rate in the fleet file as the client has of the city's peak rate. `hurry` seconds of the
+walk pass in one second of the trace, so that a short run sees as many changes as a long one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from weft.fleet.trace import Moment, Trace
 def city_trace(
     day: Day, fleet: Fleet, length_s: float, hurry: float = 1.0, every_s: float = 2.0
 ) -> Trace:
-    """What the client meets, every `every_s` seconds of the trace."""
+    """The state of all servers and links, every `every_s` seconds of the trace."""
     source = next((device.name for device in fleet.devices if device.data), None)
     if source is None:
         raise InputError("a walk needs a client: give one device of the fleet data = true")
@@ -38,24 +38,24 @@ def city_trace(
     sites = dict(zip(edges, covering(walked.reach[:, :-1], len(edges)), strict=True))
     sites |= {d.name: -1 for d in fleet.devices if d.tier == "cloud"}
     links = {name: _link(fleet, source, name) for name in sites}
-    found: list[Moment] = []
+    moments: list[Moment] = []
     near = dict.fromkeys(sites, True)
     for row, at in enumerate(times.tolist()):
         for name, site in sites.items():
-            here = bool(walked.reach[row, site])
-            if here != near[name]:
-                found.append(Moment(at, device=name, in_reach=here))
-            near[name] = here
-            if here:
+            in_reach = bool(walked.reach[row, site])
+            if in_reach != near[name]:
+                moments.append(Moment(at, device=name, in_reach=in_reach))
+            near[name] = in_reach
+            if in_reach:
                 slow = round(float(walked.slowdown[row, site]), 2)
-                found.append(Moment(at, device=name, slowdown=slow))
-                found.append(_way(at, links[name], source, walked, row, site))
-    return Trace(tuple(found))
+                moments.append(Moment(at, device=name, slowdown=slow))
+                moments.append(_way(at, links[name], source, walked, row, site))
+    return Trace(tuple(moments))
 
 
 def covering(reach: NDArray[np.bool_], count: int) -> list[int]:
-    """So many servers: each covers the most of the time that those before it leave uncovered, and of
-    equals the one that is in reach longest."""
+    """`count` servers, chosen one after the other. Each covers most of the time that is still uncovered.
+    Among equals, the one that is in reach longest is chosen."""
     chosen: list[int] = []
     covered = np.zeros(len(reach), dtype=bool)
     for _ in range(count):
@@ -67,7 +67,7 @@ def covering(reach: NDArray[np.bool_], count: int) -> list[int]:
 
 
 def write_trace(trace: Trace) -> str:
-    """As JSON, one moment per line."""
+    """The trace as JSON, one moment per line."""
     lines = [json.dumps(msgspec.to_builtins(moment)) for moment in trace.moment]
     return '{"moment": [\n  ' + ",\n  ".join(lines) + "\n]}\n"
 
@@ -82,7 +82,7 @@ def _link(fleet: Fleet, source: str, name: str) -> Link:
 
 
 def _way(at: float, link: Link, source: str, walked: Second, row: int, site: int) -> Moment:
-    """The link of one moment; a trace's `up` is from the first device that it names."""
+    """A link's entry at one moment. `up` is the direction from the first device that the entry names."""
     up, down = link.up_mbps, link.down_mbps
     if link.between[0] != source:
         up, down = down, up

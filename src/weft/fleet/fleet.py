@@ -40,13 +40,13 @@ class Link(Struct, frozen=True, omit_defaults=True):
     down_mbps: float
     latency_ms: float = 0.0
     loss: float = 0.0
-    # Radio links lose more one way than the other; where given, both are, and `loss` is 0.
+    # A radio link may lose more in one direction. Either both are given, and `loss` is 0, or neither.
     up_loss: float | None = None
     down_loss: float | None = None
 
     @property
     def losses(self) -> tuple[float, float]:
-        """What the link loses first to second, and second to first."""
+        """The link's loss from first to second, and from second to first."""
         up = self.loss if self.up_loss is None else self.up_loss
         return up, self.loss if self.down_loss is None else self.down_loss
 
@@ -74,7 +74,7 @@ class Hop(Struct, frozen=True):
 
 
 class Fleet(Struct, frozen=True, dict=True):
-    """All machines and channels. In files its fields are called as the TOML tables are."""
+    """All machines and channels. The fields have the names of the TOML tables."""
 
     devices: tuple[Device, ...] = field(name="device")
     link: tuple[Link, ...] = ()
@@ -91,7 +91,7 @@ class Fleet(Struct, frozen=True, dict=True):
         return tuple(device.name for device in self.devices)
 
     def within(self, names: Collection[str]) -> Fleet:
-        """The fleet without all other devices, and without the links that they were part of."""
+        """The fleet with only these devices, and the links between them."""
         media = []
         for medium in self.medium:
             members = tuple(member for member in medium.members if member in names)
@@ -112,7 +112,8 @@ class Fleet(Struct, frozen=True, dict=True):
         raise InputError(f"the fleet has no device {name!r}; its devices are: {known}")
 
     def data_device(self) -> str:
-        """Where the data lives: who says so, else the first of tier device, else the first."""
+        """The device with the data: the one with `data = true`, else the first of tier device, else the
+        first."""
         for device in self.devices:
             if device.data:
                 return device.name
@@ -126,16 +127,17 @@ class Fleet(Struct, frozen=True, dict=True):
         return self._hops
 
     def route(self, source: str, dest: str) -> tuple[Hop, ...]:
-        """The hops from source to dest: the fewest, among those the highest slowest bandwidth.
+        """The hops from source to dest: the route with the fewest hops, and among those the one whose slowest
+        hop is fastest.
 
-        Empty when both are the same device; a WeftError when there is no way.
+        The route is empty if both are the same device. Raises WeftError if there is no route.
         """
         from weft.fleet.routes import find_route
 
-        found = self._routes.get((source, dest))
-        if found is None:
-            found = self._routes[source, dest] = find_route(self, source, dest)
-        return found
+        hops = self._routes.get((source, dest))
+        if hops is None:
+            hops = self._routes[source, dest] = find_route(self, source, dest)
+        return hops
 
     def connected(self, source: str, dest: str) -> bool:
         """Whether there is a route at all."""
@@ -144,7 +146,8 @@ class Fleet(Struct, frozen=True, dict=True):
         return dest in reachable(self, source)
 
     def path_rate(self, source: str, dest: str, route: Route = "min") -> float:
-        """Bytes per second from source to dest as the papers' cost models see it; inf to itself.
+        """Bytes per second from source to dest in the papers' cost models; infinite if both are the same
+        device.
 
         `min` takes the slowest hop (cut-through), `store_and_forward` adds up the hops' times.
         """
@@ -165,5 +168,5 @@ class Fleet(Struct, frozen=True, dict=True):
 
     @cached_property
     def _routes(self) -> dict[tuple[str, str], tuple[Hop, ...]]:
-        """Routes found so far. A fleet never changes, so they stay right."""
+        """Routes computed so far. A fleet never changes, so they stay right."""
         return {}

@@ -13,8 +13,8 @@ Floats = NDArray[np.float64]
 
 
 class Walk:
-    """Random waypoints. The path depends on the seed alone, so that twice the speed walks the same
-    streets in half the time."""
+    """A walk between random points. The path depends only on the seed: at twice the speed the client walks
+    the same path in half the time."""
 
     def __init__(self, box: tuple[float, float], speed: float, seed: int) -> None:
         self.speed, self._box = speed, box
@@ -37,14 +37,14 @@ class Walk:
         self._extend(way)
         index = int(np.searchsorted(self._metres, way, side="right"))
         leg = self._corners[index] - self._corners[index - 1]
-        found: Floats = leg / np.hypot(*leg) * self.speed
-        return found
+        metres_per_s: Floats = leg / np.hypot(*leg) * self.speed
+        return metres_per_s
 
     def _extend(self, metres: float) -> None:
         while self._metres[-1] <= metres:
             corner = self._some_point()
             length = float(np.hypot(*(corner - self._corners[-1])))
-            if length < 1.0:  # here already: the next one lies elsewhere
+            if length < 1.0:  # too close to the last point: draw another one
                 continue
             self._corners.append(corner)
             self._metres.append(self._metres[-1] + length)
@@ -54,11 +54,11 @@ class Walk:
 
 
 def stays_s(offset: Floats, velocity: Floats, radius: Floats) -> Floats:
-    """Seconds until a client at `offset` from each centre leaves its circle, going straight on."""
+    """Seconds until a client at `offset` from each centre leaves the circle, if it goes straight on."""
     speed2 = float(velocity @ velocity)
     if speed2 == 0.0:
         return np.full(len(offset), np.inf)
     along = offset @ velocity
     inside = radius**2 - (offset**2).sum(axis=1)
-    found: Floats = (-along + np.sqrt(np.maximum(along**2 + speed2 * inside, 0.0))) / speed2
-    return np.maximum(found, 0.0)
+    seconds: Floats = (-along + np.sqrt(np.maximum(along**2 + speed2 * inside, 0.0))) / speed2
+    return np.maximum(seconds, 0.0)

@@ -3,8 +3,8 @@
     fleet = load_fleet(Path("fleet.toml"))
     text = dump_fleet(fleet)          # parses back to the same fleet
 
-Whatever is wrong with a file is an InputError that names the table, the key, the value and what is
-allowed: a typing mistake must not become a strange plan.
+Every mistake in a file raises an InputError that names the table, the key, the value and what is allowed, so
+that a typing mistake does not become a strange plan.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
 
-MAX_BYTES = 1 << 20  # a fleet of ten thousand devices fits; anything larger is another file
+MAX_BYTES = 1 << 20  # enough for ten thousand devices; a larger file is probably no fleet file
 TIERS: tuple[Tier, ...] = get_args(Tier)
 KINDS = ("device", "link", "medium")
 DEVICE_KEYS = ("name", "tier", "gflops", "memory_mb", "data", "samples")
@@ -50,7 +50,7 @@ def load_fleet(path: Path) -> Fleet:
 
 
 def parse_fleet(text: str, where: str = "fleet.toml") -> Fleet:
-    """The fleet that a TOML text describes; `where` is what errors call the text."""
+    """The fleet that a TOML text describes. Errors call the text `where`."""
     try:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
@@ -73,12 +73,12 @@ def parse_fleet(text: str, where: str = "fleet.toml") -> Fleet:
 
 
 def _tables(document: dict[str, Any], kind: str, where: str) -> list[Table]:
-    found = document.get(kind, [])
-    if not isinstance(found, list) or not all(isinstance(values, dict) for values in found):
+    tables = document.get(kind, [])
+    if not isinstance(tables, list) or not all(isinstance(values, dict) for values in tables):
         raise InputError(
-            f"{where}: {kind} = {show(found)} is not allowed; write one [[{kind}]] table for each"
+            f"{where}: {kind} = {show(tables)} is not allowed; write one [[{kind}]] table for each"
         )
-    return [Table(where, kind, index, values) for index, values in enumerate(found, start=1)]
+    return [Table(where, kind, index, values) for index, values in enumerate(tables, start=1)]
 
 
 def _devices(tables: list[Table]) -> tuple[Device, ...]:
@@ -125,11 +125,11 @@ def _links(tables: list[Table], known: tuple[str, ...]) -> tuple[Link, ...]:
 
 def _two_losses(table: Table) -> tuple[float | None, float | None]:
     """`up_loss` and `down_loss`, both or neither, in place of `loss`."""
-    given = [key for key in ("up_loss", "down_loss") if table.has(key)]
-    if not given:
+    keys = [key for key in ("up_loss", "down_loss") if table.has(key)]
+    if not keys:
         return None, None
     if table.has("loss"):
-        table.refuse(given[0], "left out where loss is given (loss holds for both directions)")
+        table.refuse(keys[0], "left out if loss is given (loss holds for both directions)")
     return table.number("up_loss", below=1), table.number("down_loss", below=1)
 
 
@@ -138,7 +138,7 @@ def _bandwidth(table: Table) -> tuple[float, float]:
     if table.has("mbps"):
         for key in ("up_mbps", "down_mbps"):
             if table.has(key):
-                table.refuse(key, "left out where mbps is given (mbps holds for both directions)")
+                table.refuse(key, "left out if mbps is given (mbps holds for both directions)")
         both = table.number("mbps", above=0)
         return both, both
     if not table.has("up_mbps") and not table.has("down_mbps"):
@@ -200,7 +200,7 @@ def dump_fleet(fleet: Fleet) -> str:
 
 
 def _telling(device: Device) -> dict[str, Any]:
-    """A device's values, those that say nothing left out (tier always stays, it reads well)."""
+    """A device's values without the defaults. `tier` is always written, because it helps the reader."""
     plain = Device(device.name)
     values = {key: getattr(device, key) for key in DEVICE_KEYS}
     return {k: v for k, v in values.items() if k in ("name", "tier") or v != getattr(plain, k)}
@@ -208,12 +208,12 @@ def _telling(device: Device) -> dict[str, Any]:
 
 def _quality(channel: Link | Medium) -> dict[str, float]:
     values = {"latency_ms": channel.latency_ms, "loss": channel.loss}
-    found = {key: value for key, value in values.items() if value}
+    quality = {key: value for key, value in values.items() if value}
     if isinstance(channel, Link) and (channel.up_loss, channel.down_loss) != (None, None):
         up, down = channel.losses
-        found = {key: value for key, value in found.items() if key != "loss"}
-        return {**found, "up_loss": up, "down_loss": down}
-    return found
+        quality = {key: value for key, value in quality.items() if key != "loss"}
+        return {**quality, "up_loss": up, "down_loss": down}
+    return quality
 
 
 def _block(kind: str, values: dict[str, Any]) -> str:

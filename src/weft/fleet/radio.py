@@ -1,13 +1,14 @@
-"""Devices on lossy radio: where they stand, what their links deliver, and what they measure of it.
+"""Devices on lossy radio: their positions, the share of packets that their links deliver, and their
+measurements.
 
     place = topology(seed=3)
     place.delivery(3.9)        # n x n: the true probability that a packet from i reaches j
-    place.measured(3.9)        # what 50 probe packets say of it; all that a planner may know
+    place.measured(3.9)        # the same, measured with 50 probe packets; a planner knows only this
     radio_fleet(place, 3.9)    # the same as a Fleet, a link for each pair
 
 Received power = sent - 40 - 10 n log10(max(d, 1 m)) + S_ij + F dBm: n the path-loss exponent, S_ij static
-shadowing (a part common to both directions and a part of each), F fading, new for every packet. A
-packet is delivered where it arrives with at least the threshold, so PRR_ij = Phi(margin_ij / sigma_F).
+shadowing (a part common to both directions and a part of each), F fading, new for every packet. A packet is
+delivered if its received power reaches the threshold, so PRR_ij = Phi(margin_ij / sigma_F).
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ class Radio:
     """The model's constants. Change `side` for another area, `probes` for finer measurements."""
 
     devices: int = 9
-    side: float = 40.0  # metres of the square that the devices stand in
+    side: float = 40.0  # side of the square with the devices, metres
     sent_dbm: float = 0.0
     loss_at_1m_db: float = 40.0
     threshold_dbm: float = -91.5
-    shared_shadow_db: float = 3.0  # deviation of the shadowing that both directions have in common
-    own_shadow_db: float = 1.5  # and of each direction's own
+    shared_shadow_db: float = 3.0  # deviation of the shadowing that is the same in both directions
+    own_shadow_db: float = 1.5  # deviation of each direction's own shadowing
     fading_db: float = 3.0
     probes: int = 50  # packets that a PRR is measured with
 
 
 @dataclass(frozen=True)
 class Topology:
-    """Positions and shadowing; both stay as they are while the path-loss exponent changes."""
+    """Positions and shadowing. They do not depend on the path-loss exponent."""
 
     seed: int
     radio: Radio
@@ -57,12 +58,12 @@ class Topology:
         apart = np.linalg.norm(self.positions[:, None] - self.positions[None], axis=2)
         path = radio.loss_at_1m_db + 10 * exponent * np.log10(np.maximum(apart, 1.0))
         margin = radio.sent_dbm - path + self.shadow - radio.threshold_dbm
-        found: Matrix = _phi(margin / radio.fading_db)
-        np.fill_diagonal(found, 1.0)
-        return found
+        probability: Matrix = _phi(margin / radio.fading_db)
+        np.fill_diagonal(probability, 1.0)
+        return probability
 
     def measured(self, exponent: float) -> Matrix:
-        """The share of the probe packets that arrived; the same whenever it is asked."""
+        """The share of the probe packets that arrived. Every call returns the same numbers."""
         key = [self.seed, 1, round(exponent * 1000)]
         return probed(self.delivery(exponent), self.radio.probes, key)
 
@@ -70,16 +71,16 @@ class Topology:
 def probed(delivery: Matrix, probes: int, key: list[int]) -> Matrix:
     """Measured packet reception ratios: Binomial(probes, p) / probes; 1 to itself."""
     random = np.random.RandomState(np.random.MT19937(np.random.SeedSequence(key)))
-    found: Matrix = random.binomial(probes, delivery) / probes
-    np.fill_diagonal(found, 1.0)
-    return found
+    ratios: Matrix = random.binomial(probes, delivery) / probes
+    np.fill_diagonal(ratios, 1.0)
+    return ratios
 
 
 def topology(seed: int, radio: Radio = Radio()) -> Topology:  # noqa: B008 - frozen
-    """Devices dropped at random; a function of the seed alone."""
+    """Devices at random positions, which depend only on the seed."""
     if radio.devices < 2:
         raise InputError(f"radio: devices = {radio.devices} is not allowed; at least 2 are needed")
-    # RandomState's streams are frozen for good: a seed names the same place in years to come.
+    # RandomState's streams never change between versions of numpy: a seed always gives the same positions.
     random = np.random.RandomState(np.random.MT19937(np.random.SeedSequence([seed, 0])))
     n = radio.devices
     positions = random.uniform(0, radio.side, (n, 2))
@@ -90,7 +91,7 @@ def topology(seed: int, radio: Radio = Radio()) -> Topology:  # noqa: B008 - fro
 
 
 def mean_link(delivery: Matrix) -> float:
-    """The mean over all links, the devices' way to themselves left out."""
+    """The mean over all links between different devices."""
     n = len(delivery)
     return float((delivery.sum() - n) / (n * (n - 1)))
 
@@ -98,7 +99,7 @@ def mean_link(delivery: Matrix) -> float:
 def radio_fleet(
     place: Topology, exponent: float, *, mbps: float = 1.0, gflops: float = 0.5
 ) -> Fleet:
-    """One device each (n1, n2, ...), and a link between every two with its loss each way.
+    """A fleet with these devices (n1, n2, ...), and a link between every two with its loss in each direction.
 
     The losses are the true ones, for emulation. A strategy measures them with `--set probes=50`.
     """
@@ -116,11 +117,12 @@ def radio_fleet(
 
 
 def fleet_delivery(fleet: Fleet) -> Matrix:
-    """What a fleet's direct links deliver: row sends, column receives; 0 where there is no link."""
+    """The share of packets that a fleet's direct links deliver. The row sends, the column receives; 0 without
+    a link."""
     index = {name: i for i, name in enumerate(fleet.names)}
-    found: Matrix = np.zeros((len(index), len(index)))
+    delivery: Matrix = np.zeros((len(index), len(index)))
     for hop in fleet.hops():
         i, j = index[hop.source], index[hop.dest]
-        found[i, j] = max(found[i, j], 1 - hop.loss)
-    np.fill_diagonal(found, 1.0)
-    return found
+        delivery[i, j] = max(delivery[i, j], 1 - hop.loss)
+    np.fill_diagonal(delivery, 1.0)
+    return delivery

@@ -1,6 +1,6 @@
-"""Which hops a message takes: the fewest, and among equally many the widest.
+"""The route of a message: the one with the fewest hops, and among those the one with the fastest slowest hop.
 
-pi ──5──► nuc ──3──► cloud        one road: pi>nuc, nuc>cloud
+pi ──5──► nuc ──3──► cloud        one route: pi>nuc, nuc>cloud
 rpi1 ──wifi──► gw ──wifi──► rpi2  members of a medium meet at its gateway: one channel, twice
 """
 
@@ -33,15 +33,15 @@ def direct_hops(fleet: Fleet) -> tuple[Hop, ...]:
 
 
 def _hop(channel: str, source: str, dest: str, mbps: float, latency_ms: float, loss: float) -> Hop:
-    # A lost packet is sent again, so only the share (1 - loss) of the bandwidth carries news.
+    # A lost packet is sent again, so only the share (1 - loss) of the bandwidth is useful.
     rate = mbps * 1e6 / 8 * (1 - loss)
     return Hop(channel, source, dest, rate, latency_ms / 1e3, loss)
 
 
 def find_route(fleet: Fleet, source: str, dest: str) -> tuple[Hop, ...]:
-    """Breadth first: one hop further each round, keeping the widest way to each device."""
+    """Breadth-first search: one hop further in each round, keeping the widest route to each device."""
     for name in (source, dest):
-        fleet.device(name)  # an unknown name is an error of its own
+        fleet.device(name)  # raises an error for an unknown name
     reached: dict[str, tuple[Hop, ...]] = {source: ()}
     frontier = {source: math.inf}  # slowest hop so far, by device
     while frontier and dest not in reached:
@@ -65,11 +65,11 @@ def find_route(fleet: Fleet, source: str, dest: str) -> tuple[Hop, ...]:
 
 
 def reachable(fleet: Fleet, source: str) -> frozenset[str]:
-    """Every device with a way from source, itself included."""
-    found = {source}
+    """Every device that source can reach, source included."""
+    reached = {source}
     grown = True
     while grown:
-        more = {hop.dest for hop in fleet.hops() if hop.source in found} - found
-        grown = bool(more)
-        found |= more
-    return frozenset(found)
+        neighbours = {hop.dest for hop in fleet.hops() if hop.source in reached} - reached
+        grown = bool(neighbours)
+        reached |= neighbours
+    return frozenset(reached)

@@ -22,14 +22,14 @@ NAME_RULE = "1 to 64 letters, digits, _ or -"
 
 
 class Table:
-    """One [[kind]] table of a file: knows its place, so that every complaint can name it."""
+    """One [[kind]] table of a file, with its position, so that every error can name it."""
 
     def __init__(self, where: str, kind: str, index: int, values: Mapping[str, Any]) -> None:
         self.where = where
         self.kind = kind
         self.index = index
         self.values = values
-        self.label = ""  # what the user calls it, once known
+        self.label = ""  # the user's name for it, as soon as it is known
 
     def __str__(self) -> str:
         return f"{self.where}: [[{self.kind}]] {self.index}" + (self.label and f" ({self.label})")
@@ -63,10 +63,11 @@ class Table:
         below: float | None = None,
         default: float | None = None,
     ) -> float:
-        """A finite number: above `above`, or from 0 up (and below `below`) where none is given."""
-        found = self.optional_number(key, above=above, below=below)
-        if found is not None:
-            return found
+        """A finite number above `above`; without `above` a number from 0 up, and below `below` if that is
+        given."""
+        value = self.optional_number(key, above=above, below=below)
+        if value is not None:
+            return value
         if default is None:
             self.missing(key, _number_rule(above, below))
         return default
@@ -105,7 +106,7 @@ class Table:
         return value
 
     def name(self, key: str) -> str:
-        """A name in the letters that names may have."""
+        """A name that has only allowed characters."""
         if not self.has(key):
             self.missing(key, NAME_RULE)
         value = self.values[key]
@@ -129,7 +130,7 @@ def _number_rule(above: float | None, below: float | None) -> str:
 
 
 def near(word: str, allowed: Iterable[str]) -> str:
-    """' did you mean ...?' when something allowed is close, else nothing."""
+    """' did you mean ...?' with the allowed word that is most similar; empty if none is."""
     matches = difflib.get_close_matches(word, list(allowed), n=1)
     return f" did you mean {matches[0]}?" if matches else ""
 

@@ -1,4 +1,4 @@
-"""A fleet that changes in time: what happens when. Plain data, JSON or TOML.
+"""How a fleet changes in time: which device or link changes when. Plain data, JSON or TOML.
 
     trace = Trace.load("moving.json", fleet)
     trace.slowdown("edge1", 12.5)          # how many times slower than its profile, at 12.5 s
@@ -9,7 +9,7 @@
                 {"at_s": 9, "device": "edge1", "in_reach": false}]}
 
 Every value holds until the next moment that names it. `up` is from the first device of `link` to the
-second. A device out of reach can still be there: nothing crosses its links with the data's device.
+second. A device that is out of reach still runs, but nothing crosses its links to the device with the data.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OF_A_LINK = ("up_mbps", "down_mbps", "latency_ms")
 
 
 class Moment(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """From `at_s` on, a device or a link is like this."""
+    """The values that a device or a link has from `at_s` on."""
 
     at_s: float
     device: str | None = None
@@ -67,13 +67,13 @@ class Trace(Struct, frozen=True, forbid_unknown_fields=True):
             raise InputError(f"{where} is larger than the {MAX_BYTES} bytes allowed")
         try:
             if str(path).endswith(".toml"):
-                found = msgspec.convert(tomllib.loads(data.decode()), Trace)
+                trace = msgspec.convert(tomllib.loads(data.decode()), Trace)
             else:
-                found = msgspec.json.decode(data, type=Trace)
+                trace = msgspec.json.decode(data, type=Trace)
         except (msgspec.MsgspecError, tomllib.TOMLDecodeError, ValueError, RecursionError) as error:
             raise InputError(f"{where} is not a trace: {error}") from None
-        check(found, fleet, where)
-        return Trace(tuple(sorted(found.moment, key=lambda m: m.at_s)))
+        check(trace, fleet, where)
+        return Trace(tuple(sorted(trace.moment, key=lambda m: m.at_s)))
 
     def slowdown(self, device: str, now: float) -> float:
         return self._last(device, "slowdown", now, 1.0)
@@ -82,7 +82,7 @@ class Trace(Struct, frozen=True, forbid_unknown_fields=True):
         return self._last(device, "in_reach", now, True)
 
     def link(self, link: Link, now: float) -> Link:
-        """The link as it is at a time."""
+        """The link with its values at this time."""
         values = {"up_mbps": link.up_mbps, "down_mbps": link.down_mbps,
                   "latency_ms": link.latency_ms}  # fmt: skip
         for moment in self.moment:
@@ -97,24 +97,24 @@ class Trace(Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(link, **values)
 
     def fleet(self, fleet: Fleet, now: float) -> Fleet:
-        """The fleet with the links of a time."""
+        """The fleet with the values of its links at this time."""
         return Fleet(
             fleet.devices, tuple(self.link(link, now) for link in fleet.link), fleet.medium
         )
 
     def times(self) -> tuple[float, ...]:
-        """When anything changes, and 0."""
+        """All times at which something changes, and 0."""
         return tuple(sorted({0.0, *(moment.at_s for moment in self.moment)}))
 
     def _last(self, device: str, key: str, now: float, default: T) -> T:
-        found = default
+        latest = default
         for moment in self.moment:
             if moment.at_s > now:
                 break
             if moment.device == device:
                 value = getattr(moment, key)
-                found = found if value is None else value
-        return found
+                latest = latest if value is None else value
+        return latest
 
 
 def _turned(keys: tuple[str, ...], turned: bool) -> tuple[str, ...]:
@@ -122,7 +122,8 @@ def _turned(keys: tuple[str, ...], turned: bool) -> tuple[str, ...]:
 
 
 def check(trace: Trace, fleet: Fleet, where: str = "trace") -> None:
-    """InputError where a moment names what the fleet has not, or a value cannot be."""
+    """Raises InputError if a moment names a device or link that the fleet does not have, or has an impossible
+    value."""
     for number, moment in enumerate(trace.moment, start=1):
         for problem in _problems(moment, fleet):
             raise InputError(f"{where}, moment {number} (at_s = {moment.at_s:g}): {problem}")
@@ -133,12 +134,12 @@ def _problems(moment: Moment, fleet: Fleet) -> Iterator[str]:
         yield f"at_s = {moment.at_s} is not allowed; it must be 0 or more seconds"
     if (moment.device is None) == (moment.link is None):
         yield "it must have either device or link"
-    given = [k for k in (*OF_A_DEVICE, *OF_A_LINK) if getattr(moment, k) is not None]
+    keys = [k for k in (*OF_A_DEVICE, *OF_A_LINK) if getattr(moment, k) is not None]
     allowed = OF_A_LINK if moment.device is None else OF_A_DEVICE
-    for key in given:
+    for key in keys:
         if key not in allowed:
             yield f"{key} = {getattr(moment, key)} does not belong here; allowed: {', '.join(allowed)}"
-    if not given:
+    if not keys:
         yield f"it changes nothing; give one of {', '.join(allowed)}"
     if moment.device is not None and moment.device not in fleet.names:
         yield f"device = {moment.device!r} is unknown; there are {', '.join(fleet.names)}"

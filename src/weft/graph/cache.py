@@ -1,11 +1,11 @@
 """Captured graphs of the zoo, kept between commands: capturing one takes seconds, reading one does not.
 
-    graph = load_graph(key)        # None where it is not there, or not whole
+    graph = load_graph(key)        # None if it is absent or damaged
     store_graph(key, graph)
 
-A graph is kept only for a network of the zoo: Weft's own sources and the version of PyTorch decide it,
-and both are in the key. A file of the user's may import or read anything, so its graph is captured
-each time. Files are under XDG_CACHE_HOME (~/.cache) in weft/graphs; WEFT_CACHE=off turns this off.
+Only graphs of the zoo's networks are kept. They depend on Weft's sources and on the version of PyTorch, and
+the key contains both. A user's file may import or read anything, so its graph is captured each time. Files
+are under XDG_CACHE_HOME (~/.cache) in weft/graphs; WEFT_CACHE=off turns this off.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ def graph_key(
     classes: int | None,
     sources: str | None = None,
 ) -> str | None:
-    """What decides a zoo network's graph, as a file name. None where nothing may be kept."""
+    """The file name for a zoo network's graph, from everything that the graph depends on. None if it may not
+    be kept."""
     if name.endswith(".py") or ":" in name or os.environ.get("WEFT_CACHE", "").lower() == "off":
         return None
     try:
         torch = version("torch")
-    except PackageNotFoundError:  # a torch that says no version may change without a word
+    except PackageNotFoundError:  # without a version number, a change of torch cannot be noticed
         return None
     shape = None if input_shape is None else list(input_shape)
     decides = [name, shape, classes, torch, sources or sources_digest(package_folder())]
@@ -72,7 +73,7 @@ def load_graph(key: str) -> Graph | None:
 
 
 def store_graph(key: str, graph: Graph) -> None:
-    """Keeps a graph. A folder that cannot be written is no error: the next command captures again."""
+    """Keeps a graph. If the folder cannot be written, nothing is kept and the next command captures again."""
     path, text = _path(key), encode(graph)
     with contextlib.suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -94,7 +95,7 @@ def _path(key: str) -> Path:
 
 @contextlib.contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    """A new file that takes the place of the old one when it is whole."""
+    """A new file, which replaces the old one when it is complete."""
     number, name = tempfile.mkstemp(dir=path.parent, prefix=".")
     os.close(number)
     try:

@@ -3,8 +3,8 @@
     graph = capture(model, torch.zeros(2, 1, 28, 28))
     graph = capture_loss(graph, nn.CrossEntropyLoss(), torch.zeros(2, dtype=torch.long))
 
-`torch.export` does the tracing (training mode, dynamic batch size); what it gives is rewritten into
-our own nodes (`rewrite.py`).
+`torch.export` traces the module (training mode, dynamic batch size). `rewrite.py` turns the result into
+Weft's nodes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def capture_loss(
 ) -> Graph:
     """The same graph with a loss: any function of (output, target) that returns a scalar.
 
-    `target` are targets of the data: the more, the surer it is found out which of them the loss masks.
+    `target` are targets from the data. The more targets are given, the more certainly Weft detects which of
+    them the loss masks.
     """
     module = loss if isinstance(loss, nn.Module) else _Function(loss)
     shape = graph.values[graph.output].shape
@@ -107,7 +108,7 @@ def state_of(module: nn.Module, loss: nn.Module | None = None) -> dict[str, Tens
 
 
 class _Function(nn.Module):
-    """A plain function as a module, which is what torch.export takes."""
+    """A plain function as a module, because torch.export takes only modules."""
 
     def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
         super().__init__()
@@ -127,13 +128,14 @@ def _loss_runner(
 
 
 def _ignored(module: nn.Module) -> set[int]:
-    """Class numbers that a loss says to leave out. Every cross entropy says -100, used or not."""
+    """Class numbers that a loss ignores. Every cross entropy names -100, whether the data has it or not."""
     numbers = {getattr(part, "ignore_index", -100) for part in module.modules()}
     return {n for n in numbers if isinstance(n, int) and n != -100}
 
 
 def _traced(module: nn.Module, inputs: tuple[Tensor, ...], label: str) -> Rewriter:
-    """The module as nodes; its tensors must be its own, because they travel under their names."""
+    """The module as nodes. All its tensors must be parameters or buffers, because tensors are sent by
+    name."""
     traced = Rewriter(label, *_export(module, inputs, label)).rewrite()
     foreign = sorted(traced.state.keys() - state_of(module).keys())
     if foreign:
@@ -171,7 +173,7 @@ def _export(
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without torch's own warnings, log and dumps: what goes wrong is told once, by the error."""
+    """Suppresses torch's warnings, log and dumps: Weft's error message says what went wrong."""
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -193,16 +195,16 @@ def _nest(module: nn.Module, shapes: tuple[dict[int, Any], ...]) -> Any:
 
 
 def _where(error: BaseException) -> str:
-    """The last line of the user's own code on the way to an error."""
+    """The last line of the user's code in an error's traceback."""
     skip = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
-    found = ""
+    place = ""
     trace = error.__traceback__
     while trace is not None:
         filename = trace.tb_frame.f_code.co_filename
         if not filename.startswith((*skip, "<")) and "/contextlib" not in filename:
-            found = f" ({Path(filename).name}, line {trace.tb_lineno})"
+            place = f" ({Path(filename).name}, line {trace.tb_lineno})"
         trace = trace.tb_next
-    return found
+    return place
 
 
 def _brief(error: BaseException) -> str:

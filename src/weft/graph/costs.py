@@ -26,7 +26,7 @@ def forward_flops(node: Node, values: Mapping[str, Value], state: Mapping[str, S
 
 
 def kept_values(nodes: Sequence[Node]) -> frozenset[str]:
-    """The values that stay in memory until the backward pass; a view keeps what it is a view of."""
+    """The values that stay in memory until the backward pass. A view keeps its original."""
     kept: set[str] = set()
     for node in reversed(nodes):
         record = operator_named(node.op)
@@ -39,14 +39,14 @@ def kept_values(nodes: Sequence[Node]) -> frozenset[str]:
 
 
 def saved_bytes(node: Node, values: Mapping[str, Value], kept: Collection[str]) -> int:
-    """Bytes per sample that a node leaves until the backward pass; views are free."""
+    """Bytes per sample that a node keeps until the backward pass. Views take none."""
     value, record = values.get(node.name), operator_named(node.op)
     if value is None or (record.view and not _copies(node)):
         return 0
     size = value.bytes if node.name in kept else 0
     if node.op.startswith(("aten.max_pool", "aten.adaptive_max_pool")):  # an index of 8 bytes each
         size += 8 * (value.bytes // DTYPE_BYTES[value.dtype])
-    elif node.op.startswith("aten.dropout"):  # what was dropped
+    elif node.op.startswith("aten.dropout"):  # the mask of dropped values
         size += value.bytes
     elif record.drop_probability is not None:
         size += _attention_bytes(node, values, record.drop_probability)
@@ -54,12 +54,12 @@ def saved_bytes(node: Node, values: Mapping[str, Value], kept: Collection[str]) 
 
 
 def _copies(node: Node) -> bool:
-    """Whether a view really is a copy: `contiguous` is captured where something was turned."""
+    """Whether a view really is a copy: `contiguous` is captured where dimensions were swapped."""
     return node.op.startswith("aten.contiguous")
 
 
 def _attention_bytes(node: Node, values: Mapping[str, Value], drop: int) -> int:
-    """Attention with dropout keeps its matrix: after the softmax, what was dropped, and what is left."""
+    """Attention with dropout keeps its matrix three times: after the softmax, the mask, and after dropout."""
     query, key = (values.get(a.name) if isinstance(a, Ref) else None for a in node.args[:2])
     probability = node.args[drop] if drop < len(node.args) else 0.0
     if query is None or key is None or not isinstance(probability, float) or not probability:

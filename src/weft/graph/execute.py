@@ -3,10 +3,10 @@
     run = Runner(graph.segment(0, 2), state)
     outputs = run.forward({"x": images}, training=True, seed=7)
 
-Every node becomes a (function, argument template, slots to fill) triple once, so that a call costs a
-list copy and a few index operations beside the mathematics. Random operators draw from a generator
-seeded by the caller's seed and the node's name: what they draw does not depend on how the network
-is split over devices.
+Every node becomes a (function, argument template, slots to fill) triple once. So a call costs a list copy and
+a few index operations besides the mathematics. Random operators draw from a generator that is seeded by the
+caller's seed and the node's name. So the numbers they draw do not depend on how the network is split over
+devices.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Step(NamedTuple):
     batches: tuple[tuple[int, int | None, Batch], ...]
     kwargs: dict[str, Any]
     out: int
-    dead: tuple[int, ...]  # slots nobody reads later: freed at once, as eager mode would
+    dead: tuple[int, ...]  # slots that no later step reads: freed at once, as in eager mode
     seed: int  # 0: draws nothing
 
 
@@ -62,7 +62,7 @@ class Runner:
     def forward(
         self, inputs: Mapping[str, Tensor], *, training: bool = False, seed: int = 0
     ) -> dict[str, Tensor]:
-        """What crosses the segment's right end, from what crosses its left end."""
+        """The values that leave the segment, computed from the values that enter it."""
         env: list[Any] = [None] * len(self._slots)
         for name in self.segment.inputs:
             env[self._slots[name]] = inputs[name]
@@ -108,7 +108,7 @@ def run(steps: list[_Step], env: list[Any], batch: int, seed: int) -> None:
         if salt:
             torch.default_generator.manual_seed((seed * 1_000_003 + salt) & 0x7FFF_FFFF_FFFF_FFFF)
         env[out] = function(*args, **kwargs)
-        for position, item, _ in fills:  # the templates must not keep activations alive
+        for position, item, _ in fills:  # a template must not keep activations in memory
             if item is not None:
                 args[position][item] = None
         for slot in dead:
@@ -198,6 +198,6 @@ def _compile_loss(
 ) -> tuple[list[_Step], int, tuple[int, int], int]:
     slots: dict[str, int] = {}
     inputs = (slots.setdefault(loss.inputs[0], 0), slots.setdefault(loss.inputs[1], 1))
-    own = {name: state[name] for name in loss.state}
-    steps = _compile(loss.nodes, True, slots, own, keep={loss.output})
+    loss_state = {name: state[name] for name in loss.state}
+    steps = _compile(loss.nodes, True, slots, loss_state, keep={loss.output})
     return steps, len(slots), inputs, slots[loss.output]

@@ -2,8 +2,8 @@
 
 The weighted depth of a node is the largest number of weighted operators on a path to it. Nodes of
 equal depth form a layer; this gives the papers' counts (AlexNet 8, VGG-16 16, GoogLeNet 22,
-ResNet-34 34). Two neighbouring layers are joined where a cut between them would be wrong: it would part
-two uses of one parameter, or carry a tensor whose samples cannot be told apart.
+ResNet-34 34). Two neighbouring layers are joined where a cut between them would be wrong: the cut would
+separate two uses of one parameter, or carry a tensor that cannot be split by samples.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def split_layers(
     state: Mapping[str, State],
     modules: Mapping[str, str],
 ) -> list[Layer]:
-    """Groups nodes into layers; constants are computed anew in every layer that reads them."""
+    """Groups nodes into layers. Constants are computed again in every layer that reads them."""
     constants, depth = _depths(nodes, inputs, state)
     kept = [node for node in nodes if node.name not in constants]
     return group_layers(kept, depth, inputs, output, values, state, modules, constants)
@@ -40,7 +40,7 @@ def group_layers(
     modules: Mapping[str, str],
     constants: Mapping[str, Node] | None = None,
 ) -> list[Layer]:
-    """Layers from the depth of every node; those that must not be parted are joined."""
+    """Layers from the depth of every node. Layers that must not be separated are joined."""
     _sink_views(nodes, depth, output, values)
     groups: dict[int, list[Node]] = defaultdict(list)
     for node in nodes:
@@ -61,7 +61,8 @@ def _depths(
 ) -> tuple[dict[str, Node], dict[str, int]]:
     """(constants: nodes that depend on neither input nor weights, depth of every other node)."""
     constants: dict[str, Node] = {}
-    floating: list[Node] = []  # read weights but no input (an expanded class token): placed by use
+    # Read weights but no input (an expanded class token): placed where they are read.
+    floating: list[Node] = []
     depth: dict[str, int] = dict.fromkeys(inputs, 0)
     for node in nodes:
         read = refs(node)
@@ -122,17 +123,17 @@ def _join(
     values: Mapping[str, Value],
     state: Mapping[str, State],
 ) -> list[list[Node]]:
-    made = dict.fromkeys(inputs, -1)
+    made_in = dict.fromkeys(inputs, -1)
     last: dict[str, int] = {output: len(groups)}
     first_read: dict[str, int] = {}
     for i, group in enumerate(groups):
         for node in group:
-            made[node.name] = i
+            made_in[node.name] = i
             for name in refs(node):
                 last[name] = max(last.get(name, i), i)
                 first_read.setdefault(name, i)
     forbidden = set()  # a cut after group i
-    for name, birth in made.items():
+    for name, birth in made_in.items():
         value = values.get(name)
         if value is None or value.batch_dim is None:
             forbidden |= set(range(max(birth, 0), last.get(name, birth)))
@@ -156,7 +157,7 @@ def _owned(groups: list[list[Node]], index: int, state: Mapping[str, State]) -> 
 def _with_constants(
     group: list[Node], constants: Mapping[str, Node], index: int, values: dict[str, Value]
 ) -> list[Node]:
-    """The group with copies of the constants it reads, under names of its own."""
+    """The group with copies of the constants that it reads, under new names."""
     added: dict[str, Node] = {}
 
     def renamed(node: Node) -> Node:

@@ -2,9 +2,9 @@
 
     adds_up(loss, (1, 10), targets, ignored={0})    # ("mean", "samples") for a cross entropy
 
-A minibatch may be cut (micro-batches, shares of samples) only where loss and gradient of the whole are
-the weighted sum of those of its pieces. Class weights, masks, roots and maxima break that. The probe
-draws outputs and targets at random, cuts them into unequal pieces and compares.
+A minibatch may be cut (micro-batches, shares of samples) only if its loss and gradient are the weighted sum
+of those of its pieces. This is not so with class weights, masks, roots and maxima. The probe draws outputs
+and targets at random, cuts them into unequal pieces and compares.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from torch import Tensor
 
 Function = Callable[[Tensor, Tensor], Tensor]
 
-PIECES = (2, 3, 4)  # samples; a piece of one could trip over a squeeze()
+PIECES = (2, 3, 4)  # samples; in a piece of one sample, squeeze() would remove the batch dimension
 SAMPLES = sum(PIECES)
 TOLERANCE = 1e-4  # relative
-MOST_NUMBERS = 1 << 20  # in the outputs of one draw: what takes some milliseconds
+MOST_NUMBERS = 1 << 20  # in the outputs of one draw: this takes some milliseconds
 
 
 class AddsUp(NamedTuple):
-    """How a loss follows from the losses of pieces of a minibatch."""
+    """How the loss of a minibatch is computed from the losses of its pieces."""
 
     reduction: Literal["mean", "sum"]
     over: Literal["samples", "batch"]
@@ -34,7 +34,8 @@ class AddsUp(NamedTuple):
 def adds_up(
     loss: Function, output_shape: tuple[int, ...], target: Tensor, ignored: Iterable[int] = ()
 ) -> AddsUp:
-    """How a loss adds up. `target` are targets of the data, `ignored` class numbers that may be masks."""
+    """How a loss adds up. `target` are targets from the data, `ignored` are class numbers that may be
+    masks."""
     possible = {"mean", "sum"}
     measured = False
     for output, labels, sizes in _draws(loss, output_shape, target, ignored):
@@ -63,13 +64,13 @@ class _Measured(NamedTuple):
 
 
 def _measure(loss: Function, output: Tensor, target: Tensor) -> _Measured | None:
-    """Loss and gradient; None where they do not exist."""
+    """Loss and gradient; None if the loss is not defined for this output and target."""
     leaf = output.detach().requires_grad_()
     try:
         with torch.enable_grad():
             value = loss(leaf, target)
         slopes = torch.autograd.grad(value, leaf, allow_unused=True) if value.requires_grad else ()
-    except Exception:  # whatever the operators say to targets that they do not know
+    except Exception:  # operators raise many kinds of errors for targets that they do not accept
         return None
     known = bool(slopes) and slopes[0] is not None
     gradient = slopes[0] if known else torch.zeros_like(output)
@@ -101,7 +102,7 @@ def _equal(whole: _Measured, pieces: list[_Measured], sizes: list[int], how: str
 def _draws(
     loss: Function, shape: tuple[int, ...], target: Tensor, ignored: Iterable[int]
 ) -> Iterator[tuple[Tensor, Tensor, list[int]]]:
-    """Outputs, targets and the sizes of the pieces, in several ways that losses are sensitive to."""
+    """Outputs, targets and sizes of pieces, of several kinds that may change how a loss adds up."""
     generator = torch.Generator().manual_seed(0)
 
     def outputs(samples: int, between_0_and_1: bool = True) -> Tensor:
@@ -127,7 +128,7 @@ def _draws(
 
 
 def _numbers(target: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
-    """Targets that are numbers: at random, then with values that people use as masks."""
+    """Targets that are numbers: random ones, then with values that are often used as masks."""
     shape = (SAMPLES, *target.shape[1:])
 
     def draw() -> Tensor:
@@ -159,7 +160,7 @@ def _classes(
         return torch.randint(most, shape, generator=generator).to(kind)
 
     yield draw(count)
-    # Few classes, so that a class that counts more or less than others is certain to be drawn.
+    # Few classes, so that a class with another weight than the others is certain to be drawn.
     few = torch.tensor([0, count - 1, count // 2]).to(kind)
     yield few[draw(3).long()]
     each = math.prod(target.shape[1:])
@@ -174,7 +175,7 @@ def _classes(
 
 
 def _masks(shape: tuple[int, ...], generator: torch.Generator) -> Iterator[Tensor]:
-    """Where a target is masked: the whole first sample; then, where it has several, some entries."""
+    """Places where a target is masked: the whole first sample; then some entries, if a sample has several."""
     masked = torch.zeros(shape, dtype=torch.bool)
     masked[0] = True
     yield masked
@@ -185,7 +186,7 @@ def _masks(shape: tuple[int, ...], generator: torch.Generator) -> Iterator[Tenso
 def _class_count(
     loss: Function, output: Tensor, shape: tuple[int, ...], kind: torch.dtype
 ) -> int | None:
-    """How many classes the loss takes: along the output's second or its last dimension, or two."""
+    """How many classes the loss accepts: the size of the output's second or last dimension, or two."""
     sizes = sorted({*output.shape[1:2], *output.shape[-1:], 2}, reverse=True)
     numbers = math.prod(shape)
     for count in sizes:

@@ -1,7 +1,7 @@
 """How long each layer takes on this machine: forward, backward and update, by CPU time.
 
-CPU time of one thread, not wall time: it does not count what other processes take meanwhile. Each
-layer is timed at two batch sizes, which parts what a call costs from what a sample costs.
+The CPU time of one thread is measured, not wall time, so that other processes do not count. Each layer is
+timed at two batch sizes. This separates the cost of a call from the cost of a sample.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def measure(
     rest_s: float = 0.0,
     progress: Progress | None = None,
 ) -> LayerTimes:
-    """Median over `repeats` rounds after one for warming up.
+    """Median over `repeats` rounds, after one round to warm up.
 
-    `rest_s` sleeps before each pass. A device that waits for others between its turns finds its
-    caches cold and is up to a third slower than one that never stops; a rest measures that.
+    `rest_s`: seconds of sleep before each pass. A device that waits for others between its turns has cold
+    caches and is up to a third slower than one that never stops. The sleep reproduces that.
     """
     if batch < 1:
         raise InputError(f"batch {batch} is not allowed; it must be at least 1")
@@ -84,7 +84,7 @@ def example(value: Value, samples: int) -> Tensor:
 
 
 class _Bench:
-    """The network's layers with weights of their own, run pass by pass as a step would."""
+    """The network's layers with copies of the weights, run pass by pass as in a training step."""
 
     def __init__(
         self,
@@ -183,7 +183,8 @@ def _fit(medians: dict[int, _Round]) -> LayerTimes:
                 max((b - a) / (n - sizes[0]), 0.0)
                 for a, b in zip(small[kind], large[kind], strict=True)
             ]
-            # A slope steeper than the whole would leave a negative call: all of it is per sample.
+            # If the time per sample would exceed the whole, the time of a call would be negative: count all
+            # per sample.
             slopes = [min(s, t / n) for s, t in zip(slopes, large[kind], strict=True)]
             per.append(slopes)
             calls.append([t - s * n for s, t in zip(slopes, large[kind], strict=True)])

@@ -1,8 +1,8 @@
 """Training and evaluation modes: a network is captured in one mode, so its parts must not differ.
 
-`weft.train` trains every layer in training mode whatever mode the network is in, as a training loop does
-after `model.train()`; inference runs in evaluation mode. A network whose parts are in different modes (a
-frozen batch norm) means something else, which is refused.
+`weft.train` trains every layer in training mode, as a training loop does after `model.train()`. Inference
+runs in evaluation mode. If the parts of a network are in different modes (a frozen batch norm), Weft cannot
+run it as it is, so it is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from weft.errors import InputError
 
-# Those of torch.nn whose results depend on the mode.
+# Modules of torch.nn whose results depend on the mode.
 _DEPENDENT = (
     _NormBase, _DropoutNd, nn.RReLU, nn.RNNBase, nn.MultiheadAttention, nn.Transformer,
     nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.TransformerDecoder,
@@ -25,7 +25,8 @@ _DEPENDENT = (
 
 
 def check_modes(module: nn.Module, label: str) -> None:
-    """InputError that names the parts whose mode differs from the whole's and matters."""
+    """Raises InputError if a part is in another mode than the network and the mode matters; the error names
+    the parts."""
     odd = [
         f"{name} ({type(part).__name__})"
         for name, part in module.named_modules()
@@ -44,7 +45,7 @@ def check_modes(module: nn.Module, label: str) -> None:
 
 
 def _matters(part: nn.Module) -> bool:
-    """Whether the mode can change what a module computes; a class of the user's own may ask for it."""
+    """Whether the mode can change what a module computes. A user's own class may read the mode."""
     if isinstance(part, _DEPENDENT):
         return True
     return not type(part).__module__.startswith("torch.nn.modules.")
@@ -52,7 +53,7 @@ def _matters(part: nn.Module) -> bool:
 
 @contextmanager
 def in_training_mode(module: nn.Module) -> Iterator[None]:
-    """All parts in training mode, afterwards as they were."""
+    """Puts all parts into training mode, and restores their modes at the end."""
     modes = {part: part.training for part in module.modules()}
     try:
         module.train()

@@ -5,8 +5,8 @@
     text = encode(graph)    # JSON; `decode(text)` on another machine gives the same graph
 
 A layer is everything at the same *weighted depth*: pooling, activations and normalisation belong to
-the weighted operator before them, and parallel branches of equal depth to one layer. A cut carries
-every tensor that is produced on its left and used on its right, so skip connections are ordinary.
+the weighted operator before them, and parallel branches of equal depth to one layer. A cut carries every
+tensor that is made before it and read after it, so skip connections need no special case.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Arg = Atom | list[Atom]
 
 
 class Value(Struct, frozen=True):
-    """A tensor's shape for one sample (batch size 1), and where its samples lie."""
+    """A tensor's shape for one sample (batch size 1), and which dimension counts the samples."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -61,7 +61,7 @@ class Value(Struct, frozen=True):
 
     @property
     def bytes(self) -> int:
-        """Bytes per sample (in all, where it does not scale)."""
+        """Bytes per sample; all bytes if the size does not grow with the batch."""
         size = DTYPE_BYTES[self.dtype]
         for n in self.shape:
             size *= n
@@ -99,7 +99,7 @@ class State(Struct, frozen=True):
 
 
 class Layer(Struct, frozen=True):
-    """What lies between two neighbouring cuts."""
+    """The nodes between two neighbouring cuts."""
 
     name: str
     nodes: list[Node]
@@ -116,14 +116,14 @@ class Loss(Struct, frozen=True):
     output: str
     target: Value
     reduction: Literal["mean", "sum"]
-    state: list[str] = []  # class weights and the like, kept with the network's own state
+    state: list[str] = []  # tensors such as class weights, kept with the network's state
     # "batch": the loss of a whole minibatch does not follow from the losses of its pieces
     over: Literal["samples", "batch"] = "samples"
     name: str = ""
 
 
 class Blank(Struct, frozen=True, array_like=True):
-    """A value that is not there: its name, its shape for one sample (samples first), and its type."""
+    """A value that is missing: its name, its shape for one sample (samples first), and its type."""
 
     value: str
     shape: tuple[int, ...]
@@ -131,7 +131,7 @@ class Blank(Struct, frozen=True, array_like=True):
 
 
 class Graph(Struct, frozen=True, dict=True):
-    """A captured network. Weights are apart (a state dict); the graph is data that JSON can carry."""
+    """A captured network as data that can be written as JSON. The weights are separate (a state dict)."""
 
     name: str
     inputs: list[str]
@@ -144,16 +144,16 @@ class Graph(Struct, frozen=True, dict=True):
     @cached_property
     def cuts(self) -> list[tuple[str, ...]]:
         """`cuts[m]`: names of the values that cross a cut after the first m layers."""
-        made: dict[str, int] = dict.fromkeys(self.inputs, 0)
+        made_in: dict[str, int] = dict.fromkeys(self.inputs, 0)
         last: dict[str, int] = {}
         for depth, layer in enumerate(self.layers, start=1):
             for node in layer.nodes:
-                made[node.name] = depth
+                made_in[node.name] = depth
                 for name in refs(node):
                     last[name] = depth
         last[self.output] = len(self.layers) + 1
         crossing: list[list[str]] = [[] for _ in range(len(self.layers) + 1)]
-        for name, birth in made.items():
+        for name, birth in made_in.items():
             for m in range(birth, min(last.get(name, 0), len(self.layers) + 1)):
                 crossing[m].append(name)
         return [tuple(names) for names in crossing]
@@ -185,7 +185,7 @@ class Graph(Struct, frozen=True, dict=True):
         return sum(layer.forward_flops for layer in self.layers)
 
     def segment(self, first: int, last: int, with_loss: bool = False) -> Segment:
-        """Layers first..last (0-based, both included) as a unit that can be shipped and run."""
+        """Layers first..last (0-based, both included) as a unit that can be sent and run."""
         inputs, outputs = self.cuts[first], self.cuts[last + 1]
         state = self.layer_state(first, last)
         if with_loss and self.loss:
@@ -202,10 +202,10 @@ class Graph(Struct, frozen=True, dict=True):
 
 
 class Pick(Struct, frozen=True):
-    """A part of a parameter: seen in this shape, places first..last-1 of one dimension.
+    """A part of a parameter: the parameter viewed in `shape`, then places first..last-1 of one dimension.
 
-    Where `rows` or `columns` are given, it is these places of the first and second dimension, in
-    this order; an empty list is all of them.
+    If `rows` or `columns` are given, the part is these places of the first and second dimension, in this
+    order. An empty list means all places.
     """
 
     shape: tuple[int, ...]
@@ -217,7 +217,7 @@ class Pick(Struct, frozen=True):
 
     @property
     def listed(self) -> bool:
-        """Whether single places are listed, in place of a range."""
+        """Whether places are listed one by one instead of as a range."""
         return bool(self.rows or self.columns)
 
 
@@ -234,7 +234,8 @@ class SyncedNorm(Struct, frozen=True):
 
 
 class Segment(Struct, frozen=True, omit_defaults=True):
-    """A run of layers with what crosses its two ends: all that a device needs to know of a network."""
+    """Some consecutive layers, the values that enter and the values that leave: all that a device gets of a
+    network."""
 
     first: int
     last: int

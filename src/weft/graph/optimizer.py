@@ -1,4 +1,4 @@
-"""Optimizers by name: they run where the shard is, so only their name and numbers travel."""
+"""Optimizers by name. They run on the device with the shard, so only their name and numbers are sent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weft.errors import InputError
 
 OptimizerName = Literal["sgd", "momentum", "adam", "adamw"]
 NAMES: tuple[OptimizerName, ...] = ("sgd", "momentum", "adam", "adamw")
-# tensors of a parameter's size that the optimizer keeps beside it
+# tensors of a parameter's size that the optimizer keeps for it
 SLOTS: dict[str, int] = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 
 
@@ -23,7 +23,7 @@ class Optimizer(Struct, frozen=True, omit_defaults=True):
     lr: float = 0.05
     momentum: float = 0.9
     weight_decay: float = 0.0
-    rounds: int = 0  # the rate falls in a line to a tenth over so many rounds; 0: it stays
+    rounds: int = 0  # the rate falls linearly to a tenth over so many rounds; 0: it is constant
     round_steps: int = 1  # minibatches in a round
 
     def rate(self, step: int) -> float:
@@ -59,7 +59,7 @@ def state_tensors(optimizer: torch.optim.Optimizer, names: dict[str, Tensor]) ->
 def load_state_tensors(
     optimizer: torch.optim.Optimizer, names: dict[str, Tensor], saved: dict[str, Tensor]
 ) -> None:
-    """Puts back what `state_tensors` gave, for the parameters that are here."""
+    """Restores the memory that `state_tensors` returned, for the parameters of this optimizer."""
     for full, value in saved.items():
         name, _, key = full.rpartition("/")
         if name in names:

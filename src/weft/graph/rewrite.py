@@ -1,4 +1,4 @@
-"""What `torch.export` gives, rewritten into our own nodes, values and state.
+"""Turns the result of `torch.export` into Weft's nodes, values and state.
 
 In-place operators become ordinary ones, sizes that depend on the batch become `Batch`, and every
 operator must be in the table (`operators`).
@@ -49,10 +49,10 @@ class Rewriter:
         self.state: dict[str, State] = {}
         self.modules: dict[str, str] = {}  # node -> the module path it came from
         self._names: dict[str, str] = {}  # fx name -> ours (state by its path; in-place rebinding)
-        self._viewed: dict[str, str] = {}  # a view -> what it is a view of
+        self._viewed: dict[str, str] = {}  # a view -> the value that it is a view of
 
     def rewrite(self) -> Rewriter:
-        """Reads the whole program; the results stand in this object's fields."""
+        """Reads the whole program and puts the results into this object's fields."""
         specs = {spec.arg.name: spec for spec in self.program.graph_signature.input_specs}
         for node in self.program.graph.nodes:
             if node.op == "placeholder":

@@ -3,9 +3,9 @@
     in_sequence(capture(yolov2, example))      # 23 layers, in the order of its configuration
 
 Layers by weighted depth (weft.graph.layers) put parallel branches into one layer, so that few tensors
-cross a cut. Slicing feature maps by rows wants the finer list: a cut may then carry a branch's tensor
-past several layers. Of two branches the longer one comes first. Only for inference: counters of
-batches, which only training changes, are left out.
+cross a cut. Slicing feature maps by rows needs the finer list. A cut may then carry a branch's tensor past
+several layers. Of two branches the longer one comes first. This list is only for inference: counters of
+batches are left out, because only training changes them.
 """
 
 from __future__ import annotations
@@ -34,21 +34,22 @@ def in_sequence(graph: Graph) -> Graph:
 
 
 def _ordered(graph: Graph) -> list[Node]:
-    """What the output depends on; before each node all that it reads, the longest branch first."""
-    made = {node.name: node for layer in graph.layers for node in layer.nodes}
+    """The nodes that the output depends on. Each node comes after those it reads, the longest branch
+    first."""
+    nodes = {node.name: node for layer in graph.layers for node in layer.nodes}
     depth: dict[str, int] = dict.fromkeys(graph.inputs, 0)
-    for name, node in made.items():  # layers are in order, and so are the nodes of each
+    for name, node in nodes.items():  # layers are in order, and so are the nodes of each
         depth[name] = 1 + max((depth.get(read, 0) for read in refs(node)), default=0)
     done: dict[str, Node] = {}
     todo = [(graph.output, False)]
     while todo:
         name, ready = todo.pop()
-        if name in done or name not in made:
+        if name in done or name not in nodes:
             continue
         if ready:
-            done[name] = made[name]
+            done[name] = nodes[name]
             continue
         todo.append((name, True))
         # the last one pushed is visited first
-        todo += [(r, False) for r in sorted(refs(made[name]), key=lambda r: depth.get(r, 0))]
+        todo += [(r, False) for r in sorted(refs(nodes[name]), key=lambda r: depth.get(r, 0))]
     return list(done.values())

@@ -1,8 +1,8 @@
-"""What must hold of every plan, its program and its price.
+"""What must hold for every plan, its program and its price.
 
     examine(draw)         # an Outcome: refused with a reason, or planned; and what was violated
 
-Each check is a function of a Planned that yields sentences about what is wrong; none means it holds.
+Each check is a function of a Planned. It yields a sentence for everything that is wrong.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from weft.simulate.price import price
 from weft.simulate.simulate import simulate
 
 CLOSE = 1e-6  # relative: sums in another order
-SETTLING = 1e-2  # relative: minibatches in flight, and rounds, take a few to settle
+SETTLING = 1e-2  # relative: with minibatches in flight, and in rounds, the first few differ
 NOT_SLOWER = 1.001
 
 
@@ -87,7 +87,7 @@ def survives_json(it: Planned) -> Iterator[str]:
 
 
 def mistakes_are_refused(it: Planned) -> Iterator[str]:
-    """A value that an option does not have is not passed over in silence."""
+    """A wrong value of an option is refused."""
     if it.draw.wrong in it.draw.options:
         yield f"--set {it.draw.wrong}={it.draw.options[it.draw.wrong]} is accepted"
 
@@ -118,7 +118,8 @@ def deterministic(it: Planned) -> Iterator[str]:
 
 
 def priced_right(it: Planned) -> Iterator[str]:
-    """The price is that of the program: finite, and not below what a device or channel alone takes."""
+    """The price is that of the program. It is finite, and not below the time of any device or channel
+    alone."""
     predicted = it.plan.predicted
     assert predicted is not None
     seconds = predicted.seconds
@@ -136,13 +137,13 @@ def priced_right(it: Planned) -> Iterator[str]:
 
 
 def lower_bounds(it: Planned) -> Iterator[tuple[str, float]]:
-    """What each device and each channel is taken for, by the program alone."""
+    """The seconds for which the program alone keeps each device and each channel busy."""
     predicted, plan = it.plan.predicted, it.plan
     assert predicted is not None
     if plan.peers is not None and plan.peers.late == "newest":
-        return  # nobody waits: the price is the median peer's own
+        return  # peers do not wait: the price is that of the median peer
     if plan.swarm is not None and plan.swarm.slot_ms:
-        return  # the clock ends a slot: what has not come by then counts as lost
+        return  # the clock ends a slot: a message that has not arrived by then counts as lost
     yield from predicted.compute_s.items()
     radio = plan.swarm is not None
     rates: dict[str, float] = {}
@@ -158,7 +159,7 @@ def bytes_as_planned(it: Planned) -> Iterator[str]:
     predicted = it.plan.predicted
     assert predicted is not None
     if it.plan.swarm is not None:
-        return  # packets are sent several times, each its own way: tests of the swarm count them
+        return  # packets are sent several times on several paths: the swarm's tests count them
     sums: dict[str, float] = defaultdict(float)
     for device, code in it.program.code.items():
         for i in code:
@@ -178,7 +179,7 @@ def bytes_as_planned(it: Planned) -> Iterator[str]:
 
 
 def memory_holds(it: Planned) -> Iterator[str]:
-    """Memory is predicted for every device with work, is enough for its weights, and is there."""
+    """Memory is predicted for every device with work, is enough for its weights, and is available."""
     predicted = it.plan.predicted
     assert predicted is not None
     need = predicted.memory_bytes
@@ -201,7 +202,7 @@ def memory_holds(it: Planned) -> Iterator[str]:
 
 
 def plus_not_slower(it: Planned) -> Iterator[str]:
-    """The strategy with a plus is not slower than the one by its paper, with the same codecs."""
+    """The strategy with a plus is not slower than the paper's strategy with the same codecs."""
     plan, faithful = it.plan, it.draw.strategy.removesuffix("+")
     if faithful == it.draw.strategy or faithful not in registry.names():
         return

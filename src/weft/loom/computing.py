@@ -1,6 +1,6 @@
-"""What a plan computes, checked in one process: weights, answers and the size of every message.
+"""Checks in one process what a plan computes: weights, answers and the size of every message.
 
-A plan of a profile alone computes nothing; lost packets and peers have tests of their own.
+A plan without a network computes nothing. Lost packets and peers have their own tests.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from weft.loom.woven import Executed, execute
 from weft.program.instructions import Miss
 
 STEPS = 3
-MOST_FLOPS = 3e8  # of a minibatch: what takes longer is left to real runs
+MOST_FLOPS = 3e8  # of a minibatch: longer ones are only checked in real runs
 
 
 def computes_the_same(it: Planned) -> Iterator[str]:
@@ -57,7 +57,8 @@ def computes_the_same(it: Planned) -> Iterator[str]:
 
 
 def _mathematics(it: Planned, module: nn.Module) -> Mathematics:
-    """Where nothing is lost, a swarm computes the same as well, unless its plan leaves messages out."""
+    """How the result relates to one process. Without losses a swarm computes the same, unless its plan leaves
+    messages out."""
     how = mathematics(it.plan, module)
     swarm = it.plan.swarm
     if swarm is None or (swarm.rescale and it.draw.mode == "infer"):
@@ -69,7 +70,7 @@ def _mathematics(it: Planned, module: nn.Module) -> Mathematics:
         (m.slot - swarm.depth, m.dest, m.source) for m in swarm.messages if m.slot > swarm.depth
     }
     if it.draw.mode == "train" and there != back:
-        return how  # a gradient that is not worth its packets is not sent
+        return how  # the plan leaves out gradients that are not worth their packets
     return "exact" if {it.plan.codec, it.plan.input_codec} == {"none"} else "near"
 
 

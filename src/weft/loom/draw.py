@@ -1,9 +1,9 @@
-"""One draw from the product, as plain data: a network, a fleet, a strategy, and what is done with them.
+"""One draw as plain data: a network, a fleet, a strategy, and what is done with them.
 
     draw(seed=1, index=7)             # always the same one
     as_text(draw), from_text(text)    # what --draw takes
 
-A draw holds all that it needs, so that it can be shrunk field by field and repeated alone.
+A draw holds everything that it needs, so that it can be shrunk field by field and repeated alone.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Draw(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown
     mode: Mode = "train"
     batch: int = 1
     options: dict[str, str] = {}
-    wrong: str = ""  # an option whose value is none that it documents: it must be refused
+    wrong: str = ""  # an option with a value that it does not document: it must be refused
     optimizer: str = "sgd"
     loss: str = LOSSES[0]
     steps: int = 0  # minibatches, or answers, of a real run; 0: it is only planned and simulated
@@ -113,7 +113,7 @@ def draw_run(seed: int, index: int, only: tuple[str, ...] = ()) -> Draw:
 
 
 def draw_trace(rng: random.Random, fleet: Fleet) -> tuple[Moment, ...]:
-    """Devices slow down and links change, a little, while the run lasts."""
+    """Small changes of devices' speeds and of links during the run."""
     moments = []
     for at in sorted(rng.uniform(0, 0.5) for _ in range(rng.randint(1, 3))):
         if fleet.link and rng.random() < 0.5:

@@ -38,7 +38,7 @@ def draw_fleet(rng: random.Random, kind: str, small: bool = False) -> Fleet:
 
 
 def fast_fleet(rng: random.Random, kind: str) -> Fleet:
-    """A few devices and links that cost a real run next to nothing."""
+    """A few devices and links that hardly slow a real run down."""
     count = rng.randint(2, 4)
     if kind == "cell":
         fleet = _cell(rng, count + 1)
@@ -68,7 +68,7 @@ def fast_fleet(rng: random.Random, kind: str) -> Fleet:
 
 
 def draw_limits(rng: random.Random, fleet: Fleet, around: float) -> Fleet:
-    """In a third of the fleets some devices have little memory: about what the network takes."""
+    """In a third of the fleets some devices have little memory: about as much as the network needs."""
     if rng.random() > 0.33:
         return fleet
     devices = []
@@ -176,7 +176,7 @@ def _mesh(rng: random.Random, count: int, lossy: bool) -> Fleet:
 
 
 def _anything(rng: random.Random, count: int) -> Fleet:
-    """Any tiers, any links, perhaps a medium, perhaps a device that nobody reaches."""
+    """Any tiers, any links, perhaps a medium, perhaps a device without any link."""
     devices = tuple(
         _device(rng, f"x{n}", rng.choice(TIERS), data=n == 0 and rng.random() < 0.5)
         for n in range(count)

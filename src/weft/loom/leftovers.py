@@ -3,7 +3,7 @@
 with own_folder():             # others may make folders of the same names
     before = Here.now()
     ...
-    before.left_behind()       # sentences; none where all is as before
+    before.left_behind()       # one sentence for each thing that is left
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-PATIENCE_S = 3.0  # threads and processes may take a moment to be gone
+PATIENCE_S = 3.0  # threads and processes may take a moment to end
 
 
 @contextlib.contextmanager
 def own_folder() -> Iterator[None]:
-    """A folder for temporary files that this process and its children have to themselves."""
+    """A folder for temporary files that only this process and its children use."""
     before = tempfile.tempdir, os.environ.get("TMPDIR")
     with tempfile.TemporaryDirectory(prefix="loom-") as folder:
         tempfile.tempdir = os.environ["TMPDIR"] = folder
@@ -37,7 +37,7 @@ def own_folder() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Here:
-    """The processes, folders and threads that there are at a moment."""
+    """The processes, folders and threads that exist at a moment."""
 
     processes: frozenset[int]
     folders: frozenset[str]
@@ -49,7 +49,7 @@ class Here:
         return Here(descendants(), frozenset(folders), threading.active_count())
 
     def left_behind(self) -> Iterator[str]:
-        """What is there now and was not before, after a moment of patience."""
+        """Everything that exists now and did not exist before, after a short wait."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             said = list(self._more_than_before())
@@ -71,13 +71,13 @@ class Here:
 
 
 def descendants() -> frozenset[int]:
-    """Children of this process, and theirs; where there is no /proc, none are seen."""
+    """All descendants of this process. Without /proc the list is empty."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = entry.read_text().rpartition(")")[2].split()
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # the process has ended meanwhile
         if fields[0] != "Z":
             parents[int(entry.parent.name)] = int(fields[1])
     found = {os.getpid()}

@@ -15,7 +15,7 @@ ACTIVATIONS = (nn.ReLU, nn.Tanh, nn.GELU, nn.Sigmoid)
 
 
 def build(kind: str, layers: int, shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
-    """The network of a recipe; layer n depends on the seed and on n alone."""
+    """The network of a recipe. Layer n depends only on the seed and on n."""
     if kind == "dense":
         return _dense(layers, shape, classes, seed)
     channels = shape[0]
@@ -60,7 +60,7 @@ def _block(kind: str, rng: random.Random, channels: int, made: int) -> nn.Module
 
 
 class _Residual(nn.Module):
-    """A convolution beside a way around it."""
+    """A convolution with a skip connection."""
 
     def __init__(self, conv: nn.Module, activation: nn.Module, channels: int, made: int) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class _Residual(nn.Module):
 
 
 class _Branch(nn.Module):
-    """Two ways whose results are added after one of them was scaled by the other's mean."""
+    """Two branches. One is scaled by the other's mean, then both are added."""
 
     def __init__(self, conv: nn.Module, activation: nn.Module, other: nn.Module) -> None:
         super().__init__()

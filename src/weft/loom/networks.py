@@ -4,7 +4,8 @@
     graph_of(net)                 # captured once per process
     module_of(net)                # with weights from its seed
 
-Layer n of a generated network depends on the seed and on n alone: with fewer layers the others stay.
+Layer n of a generated network depends only on the seed and on n: a network with fewer layers has the same
+first layers.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Net(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
 
 
 def draw_net(rng: random.Random, seed: int, kind: str, small: bool = False) -> Net:
-    """A network to plan with: mostly a profile; where units or rows are cut, a captured one."""
+    """A network for planning: mostly a profile; a captured network if units or rows are cut."""
     classes = rng.choice((1, 2, 3, 5, 10))
     if kind in ("tiers", "peers") and rng.random() < 0.8:
         times = rng.choice(TIMES)
@@ -73,8 +74,8 @@ def draw_net(rng: random.Random, seed: int, kind: str, small: bool = False) -> N
 
 
 def draw_small_net(rng: random.Random, seed: int, kind: str) -> Net:
-    """A network to run with."""
-    if kind == "peers":  # whose samples come from a set that every device has
+    """A network for a real run."""
+    if kind == "peers":  # peers need a data set that every device has
         return Net("zoo", name="cnn5", shape=(1, 8, 8), classes=10)
     return _captured(rng, seed, kind)
 
@@ -96,7 +97,7 @@ def _captured(rng: random.Random, seed: int, kind: str) -> Net:
 
 
 def profile_of(net: Net, fleet: Fleet, graph: Graph | None = None) -> Profile:
-    """What a planner gets to know of the network."""
+    """The profile of the network that a planner gets."""
     if graph is not None:
         return derive_profile(graph, fleet)
     layers = tuple(_layer(net, n) for n in range(net.layers))
@@ -116,7 +117,8 @@ def _layer(net: Net, n: int) -> LayerCost:
     last = n == net.layers - 1
     output = 4 * net.classes if last else 4 * round(10 ** rng.uniform(0, 5))
     params = rng.choice((0, 4 * round(10 ** rng.uniform(0, 6)), 4 * round(10 ** rng.uniform(2, 5))))
-    part = rng.random() < 0.1 and not last  # token numbers beside activations have no gradient
+    # Token numbers, which have no gradient, cross the cut too.
+    part = rng.random() < 0.1 and not last
     return LayerCost(
         name=f"l{n}",
         param_bytes=params,
@@ -146,7 +148,7 @@ def _times(net: Net, layers: tuple[LayerCost, ...], device: str, gflops: float) 
 
 
 def rough_bytes(net: Net, batch: int) -> float:
-    """About what training all of it takes: what memory limits are drawn around."""
+    """The approximate memory for training the whole network. Memory limits are drawn around it."""
     if net.kind == "profile":
         layers = [_layer(net, n) for n in range(net.layers)]
         return sum(3 * layer.param_bytes + batch * layer.saved_bytes for layer in layers) + 1e4
@@ -155,7 +157,7 @@ def rough_bytes(net: Net, batch: int) -> float:
 
 @lru_cache(maxsize=256)
 def graph_of(net: Net) -> Graph:
-    """The captured network; its weights have shapes only."""
+    """The captured network. Its weights have only shapes."""
     with torch.device("meta"):
         module = _module(net)
         example = torch.zeros(2, *net.shape)
@@ -164,7 +166,7 @@ def graph_of(net: Net) -> Graph:
 
 @lru_cache(maxsize=256)
 def graph_with_loss(net: Net, loss: str) -> Graph:
-    """The captured network with a loss: labels, too, cross links."""
+    """The captured network with a loss, so that labels cross links too."""
     return capture_loss(graph_of(net), loss_of(loss), minibatch(net, loss, 2, 0, 0)[1])
 
 
@@ -181,7 +183,7 @@ def _module(net: Net) -> nn.Module:
 
 
 def minibatch(net: Net, loss: str, batch: int, seed: int, step: int) -> tuple[Tensor, Tensor]:
-    """Samples and targets of a minibatch, as the loss wants them."""
+    """Samples and targets of a minibatch, in the form that the loss needs."""
     generator = torch.Generator().manual_seed(seed * 10_007 + step)
     x = torch.randn(batch, *net.shape, generator=generator)
     if loss.startswith("cross_entropy"):
@@ -202,7 +204,7 @@ def loss_of(name: str) -> nn.Module:
 
 
 class _OwnLoss(nn.Module):
-    """What a user may write: a mean over samples of something of their own."""
+    """A loss as a user may write it: a mean over samples of the user's own function."""
 
     def forward(self, output: Tensor, target: Tensor) -> Tensor:
         return ((output - target).abs() + 0.1 * output.pow(2)).mean()

@@ -1,4 +1,4 @@
-"""A draw that has been planned, and what became of it: the records that checks read and write."""
+"""A planned draw and its outcome: the records that checks read and write."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from weft.program.timeline import Timeline
 
 
 class Violation(Struct, frozen=True):
-    """Something that must always hold and did not."""
+    """A rule that must always hold and did not."""
 
     check: str
     says: str
 
 
 class Outcome(Struct, frozen=True):
-    """What became of a draw."""
+    """The outcome of a draw."""
 
     refused: str = ""  # why
     violations: tuple[Violation, ...] = ()
@@ -34,7 +34,7 @@ class Outcome(Struct, frozen=True):
 
 
 class Planned(NamedTuple):
-    """What the checks look at."""
+    """A planned draw: the input of the checks."""
 
     draw: Draw
     task: Task
@@ -49,7 +49,7 @@ class Planned(NamedTuple):
 
 
 def task_of(draw: Draw) -> Task:
-    """What the strategy is asked."""
+    """The task that the strategy gets."""
     graph = None
     if draw.net.kind != "profile":
         training = draw.mode == "train"
@@ -66,7 +66,7 @@ def task_of(draw: Draw) -> Task:
 
 
 def where(error: Exception) -> str:
-    """The error and the lines of Weft that it came through last."""
+    """The error and the last lines of Weft in its traceback."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "weft" in f.filename]
     lines = [f"{Path(f.filename).name}:{f.lineno}" for f in frames[-3:]]
     return f"{type(error).__name__}: {error} ({' > '.join(lines)})"

@@ -1,4 +1,4 @@
-"""What one process computes: plain training, or training with weights as old as the plan says.
+"""The result of one process: plain training, or training with weights as old as the plan says.
 
 trained = train_alone(draw, {0: plan}, graph, steps=3)
 how = mathematics(plan, module)       # "plain", "stale", "pieces": what the plan must equal
@@ -38,7 +38,7 @@ def mathematics(plan: Plan, module: nn.Module) -> Mathematics:
         return "ends"
     coded = {plan.codec, plan.input_codec, plan.gradient_codec} != {"none"}
     if coded and training and _has(module, nn.BatchNorm2d):
-        return "ends"  # the norm of a few samples makes much of a little rounding
+        return "ends"  # the norm of a few samples amplifies rounding errors
     return "near" if coded else "exact"
 
 
@@ -47,7 +47,7 @@ def _has(module: nn.Module, *kinds: type[nn.Module]) -> bool:
 
 
 def rule_of(draw: Draw) -> Optimizer:
-    """The optimizer with a rate that keeps a few steps tame."""
+    """The optimizer with a rate at which a few steps do not diverge."""
     rate = 0.001 if draw.optimizer.startswith("adam") else 0.02
     if draw.loss == "cross_entropy_sum":
         rate /= draw.batch
@@ -105,7 +105,7 @@ def _pieces(plan: Plan, batch: int) -> list[int]:
 def _backward(
     draw: Draw, module: nn.Module, state: dict[str, Tensor], step: int, pieces: list[int]
 ) -> None:
-    """The gradients of one minibatch, piece by piece: norms see a piece at a time."""
+    """The gradients of one minibatch, computed piece by piece, because norms see one piece at a time."""
     x, y = minibatch(draw.net, draw.loss, draw.batch, draw.seed, step)
     dtype = next(t.dtype for t in state.values() if t.is_floating_point())
     x, y = (t.to(dtype) if t.is_floating_point() else t for t in (x, y))
@@ -120,7 +120,7 @@ def _backward(
 
 @torch.no_grad()
 def answers_alone(draw: Draw, steps: int) -> list[Tensor]:
-    """What the whole network answers."""
+    """The answers of the whole network."""
     module = module_of(draw.net).eval()
     inputs = (minibatch(draw.net, draw.loss, draw.batch, draw.seed, n)[0] for n in range(steps))
     return [module(x) for x in inputs]
@@ -171,7 +171,7 @@ def differs(
         allowed = (1e-5 if how == "exact" else 0.3) * size
         worst = float(off.max()) if off.numel() else 0.0
         if adam:
-            # Where a gradient is nearly 0, rounding decides its sign, and adam makes a whole step of it.
+            # If a gradient is nearly 0, rounding decides its sign, and adam makes a full step from it.
             few = float((off > max(allowed, 1e-5)).double().mean())
             if how == "exact" and few > 0.2 and worst > rate / 10:
                 return f"{name} is {worst:.3g} off, {few:.0%} of its numbers by more than {allowed:.3g}"

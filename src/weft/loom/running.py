@@ -1,6 +1,6 @@
-"""A draw really run on emulated devices of this machine, and what must hold of that.
+"""Really runs a draw on emulated devices of this machine, and checks the result.
 
-run_and_check(draw)      # an Outcome, as of a draw that is only planned
+run_and_check(draw)      # an Outcome, as for a draw that is only planned
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ from weft.runtime.run.results import TrainResult
 from weft.runtime.run.serve import serve
 
 DEADLINE_S = 20.0
-SET = "digits"  # that every device can open: peers need one
+SET = "digits"  # a data set that every device can open, which peers need
 
 
 @dataclass
 class Ran:
-    """What came out of a real run."""
+    """The result of a real run."""
 
     plan: Plan
     state: dict[str, Tensor] = field(default_factory=dict)
@@ -73,7 +73,8 @@ class Ran:
 
 
 def run_and_check(draw: Draw) -> Outcome:
-    """Runs a draw and compares it with one process, with its plan, and with this machine before."""
+    """Runs a draw and compares it with one process, with its plan, and with the state of this machine
+    before."""
     with own_folder():
         return _checked(draw)
 
@@ -98,7 +99,7 @@ def _checked(draw: Draw) -> Outcome:
 
 
 def _refused_or_failed(draw: Draw, error: WeftError, before: Here) -> Outcome:
-    """A refusal comes before anything starts; a run that has started ends, unless a device died."""
+    """A refusal must come before anything starts. A run that has started must end, unless a device died."""
     frames = {frame.name for frame in traceback.extract_tb(error.__traceback__)}
     started = "prepare" in frames or "steps" in frames or "conduct" in frames
     found = [Violation("left behind", says) for says in before.left_behind()]
@@ -161,7 +162,7 @@ def _changed(part: TrainResult) -> bool:
 
 
 def _plan_file(draw: Draw) -> Plan:
-    """The plan, through a file."""
+    """Saves the plan to a file and runs the file."""
     example = minibatch(draw.net, draw.loss, 2, draw.seed, 0)[0]
     plan = plan_network(
         module_of(draw.net), example, draw.fleet, strategy=draw.strategy, batch=draw.batch,
@@ -198,14 +199,14 @@ def _killer(device: str) -> Callable[[Any], None]:
         if not done and getattr(step, "what", "training") == "training":
             done.append(True)
             fleet = fleet_of_this_run()
-            if device in fleet.names:  # else it has no part in the run
+            if device in fleet.names:  # otherwise it has no part in the run
                 fleet.kill(device)
 
     return progress
 
 
 def fleet_of_this_run() -> LocalFleet:
-    """The fleet that a run has opened inside itself."""
+    """The emulated fleet that the current run has started."""
     return next(thing for thing in gc.get_objects() if isinstance(thing, LocalFleet))
 
 
@@ -213,7 +214,7 @@ def fleet_of_this_run() -> LocalFleet:
 
 
 def _result(draw: Draw, ran: Ran) -> Iterator[str]:
-    """Weights, or answers, are those of one process."""
+    """Weights or answers equal those of one process."""
     if draw.mode == "infer":
         yield from _answers(draw, ran)
         return
@@ -255,17 +256,17 @@ def _answers(draw: Draw, ran: Ran) -> Iterator[str]:
 
 
 def _bytes(draw: Draw, ran: Ran) -> Iterator[str]:
-    """What crossed the channels is what was planned, minibatch by minibatch."""
+    """The bytes on each channel are those that were planned."""
     plan = ran.plan
     if plan.swarm or plan.peers or plan.version or draw.kill or ran.timeline is None:
         return
-    if draw.feature == "adapt":  # probes cross the links as well
+    if draw.feature == "adapt":  # probes use the links too
         return
     planned: Counter[str] = Counter()
     for device, code in lower(plan).code.items():
         for i in code:
             if isinstance(i, Send):
-                header = codec_named(i.codec).wire_bytes(0)  # travels beside the payload
+                header = codec_named(i.codec).wire_bytes(0)  # in the header, not in the payload
                 for hop in plan.fleet.route(device, i.dest):
                     planned[hop.channel] += i.bytes - header
     crossed: Counter[str] = Counter()

@@ -1,9 +1,9 @@
-"""Values for the strategies' options, read from the registry's own help where it lists them.
+"""Values for the strategies' options. They are read from the registry's help texts if these list them.
 
     fitting(registry.get("chain"))            # "tiers": the kind of fleet it is made for
     choices("on | off: whether ...")          # ("on", "off")
 
-An option that is neither listed there nor has a rule here is an error, so that a new option is drawn too.
+An option without listed values and without a rule here is an error, so that no new option is forgotten.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from weft.loom.networks import Net
 from weft.plans.strategy import Strategy
 
 OFTEN = 0.25  # how likely each option is set
-# An option that only strategies for such fleets have.
+# The kind of fleet, by an option that only strategies for such fleets have.
 MARKS = {"slot_ms": "swarm", "topology": "peers", "shares": "cell", "overlap": "cell"}
 # An option that only strategies with a long search have: they get small instances.
 LONG_SEARCH = "codecs"
@@ -25,7 +25,7 @@ LISTED = re.compile(r"^([\w-]+(?: \| [\w-]+)+):")
 
 
 def fitting(strategy: Strategy) -> str:
-    """The kind of fleet that a strategy is made for, by the options it has."""
+    """The kind of fleet that a strategy is made for, judged by its options."""
     for mark, kind in MARKS.items():
         if mark in strategy.options:
             return kind
@@ -69,7 +69,7 @@ def draw_options(
 
 
 def run_options(rng: random.Random, strategy: Strategy) -> dict[str, str]:
-    """What keeps a real run short."""
+    """Options that keep a real run short."""
     short = {"pretrain": "1", "public": "20", "steps": "2", "rounds": "2", "slot_ms": "40"}
     keys = [key for key in short if key in strategy.options]
     if "slot_ms" in keys and rng.random() < 0.7:
@@ -96,7 +96,7 @@ def _links_by_number(rng: random.Random, net: Net, fleet: Fleet, batch: int) -> 
 
 
 def _classes(rng: random.Random, net: Net, fleet: Fleet, batch: int) -> str:
-    """Every class somewhere, some twice."""
+    """Classes for each device: every class at least once, some twice."""
     count = rng.randint(1, len(fleet.names))
     sets: list[set[int]] = [set() for _ in range(count)]
     for label in range(net.classes):
@@ -106,7 +106,7 @@ def _classes(rng: random.Random, net: Net, fleet: Fleet, batch: int) -> str:
     return "/".join(",".join(map(str, sorted(held))) for held in full)
 
 
-# By key, where the help text lists no values.
+# By key, for options whose help text lists no values.
 RULES: dict[str, Rule] = {
     "micro_batches": lambda rng, net, fleet, batch: str(rng.randint(1, batch)),
     "in_flight": _number(1, 6),

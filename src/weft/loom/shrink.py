@@ -1,4 +1,4 @@
-"""A failing draw made small: greedily, as long as the same check still fails.
+"""Makes a failing draw smaller, step by step, as long as the same check still fails.
 
 shrink(draw, fails)       # fails(draw) says whether it still does
 """
@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from weft.fleet.fleet import Device
 from weft.loom.draw import Draw
 
-MOST = 400  # draws tried: an end for slow ones
+MOST = 400  # tries, so that slow draws come to an end
 
 
 def shrink(draw: Draw, fails: Callable[[Draw], bool], most: int = MOST) -> Draw:
-    """The smallest draw that greedy steps lead to."""
+    """The smallest draw that is reached by greedy steps."""
     tried = 0
     seen = {msgspec.json.encode(draw)}
     found = True
@@ -38,7 +38,7 @@ def shrink(draw: Draw, fails: Callable[[Draw], bool], most: int = MOST) -> Draw:
 
 
 def candidates(draw: Draw) -> Iterator[Draw]:
-    """The same draw with one thing less, the largest steps first."""
+    """The same draw with one thing removed, the largest steps first."""
     yield from _without_extras(draw)
     yield from _fewer_devices(draw)
     yield from _smaller_network(draw)
@@ -93,7 +93,7 @@ def _smaller_network(draw: Draw) -> Iterator[Draw]:
 
 
 def _plainer_numbers(draw: Draw) -> Iterator[Draw]:
-    """Limits, latencies and losses away; one digit of speeds."""
+    """The same draw without limits, latencies and losses, and with speeds of one digit."""
     fleet = draw.fleet
     for n, device in enumerate(fleet.devices):
         for plain in _plainer_devices(device):

@@ -1,4 +1,4 @@
-"""Many draws, one table: what was refused, planned, run, and what was violated.
+"""Many draws and one table: how many were refused, planned and run, and which rules were violated.
 
 report = weave(seed=1, draws=100, runs=5)
 print(report.table())
@@ -24,7 +24,7 @@ from weft.loom.shrink import shrink
 
 @dataclass
 class Failure:
-    """A draw for which something did not hold, as small as it could be made."""
+    """A draw that violated a rule, after shrinking."""
 
     check: str
     says: str
@@ -37,7 +37,7 @@ class Failure:
 
 @dataclass
 class Report:
-    """What a series of draws gave."""
+    """The result of a series of draws."""
 
     counts: Counter[str] = field(default_factory=Counter)
     refusals: Counter[str] = field(default_factory=Counter)
@@ -78,7 +78,7 @@ def weave(
     shrink_up_to: int = 12,
     first: int = 0,
 ) -> Report:
-    """Draws, checks and counts; the first few failures of each kind are shrunk."""
+    """Draws, checks and counts. The first few failures of each kind are shrunk."""
     report = Report()
     digest = hashlib.sha256()
     for number in range(first, first + draws + runs):
@@ -106,7 +106,7 @@ def weave(
 
 
 def examine_whole(one: Draw) -> Outcome:
-    """Plans and checks a draw and, where it asks for it, really runs it."""
+    """Plans and checks a draw and, if it has `steps`, really runs it."""
     outcome = examine(one)
     if one.steps == 0 or outcome.plan is None or outcome.violations:
         return outcome
@@ -150,5 +150,5 @@ def reason_class(message: str) -> str:
 
 
 def to_stderr(text: str) -> None:
-    """Shows progress to people."""
+    """Prints progress on stderr."""
     print(text, file=sys.stderr, flush=True)

@@ -1,10 +1,10 @@
-"""A program executed in one process and one thread, by the nodes' own interpreter: only the wire is missing.
+"""Executes a program in one process and one thread, with the nodes' interpreter and without a network.
 
     result = execute(program, graph, state, minibatch, steps=3, rule=Optimizer())
     result.state, result.answers, result.odd_bytes
 
-Messages are packed, coded and unpacked as on a real link, and none is lost. What a plan computes is known
-in milliseconds, for far more plans than can be really run.
+Messages are packed, coded and unpacked as on a real link, and none is lost. This takes milliseconds, so far
+more plans can be checked than by real runs.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ from weft.runtime.wire.mailbox import Letter, Mailbox
 from weft.runtime.wire.messages import Job
 
 BLOCK_BYTES = 8  # scale and offset of a block of coded numbers
-Data = Callable[[int], tuple[Tensor, Tensor]]
+Minibatches = Callable[[int], tuple[Tensor, Tensor]]  # by their number
 
 
 class Wire:
-    """A device's end of a network that delivers at once: what the interpreter asks of a Fabric."""
+    """A device's end of a network that delivers at once. It has the methods of a Fabric that the interpreter
+    uses."""
 
     def __init__(self, name: str, ends: dict[str, Wire]) -> None:
         self.name, self.ends = name, ends
         self.mailbox = Mailbox()
         self.counts: Counter[str] = Counter()
         self.radio = None
-        self.there: set[Key] = set()  # of the letters that have come
-        self.size = self.tensors = 0  # of the newest message that has left
+        self.there: set[Key] = set()  # keys of the letters that have arrived
+        self.size = self.tensors = 0  # of the newest message that was sent
 
     def send(self, header: Header, payload: bytes, unless_waiting: bool = False) -> None:
         dest = self.ends[header.dest]
@@ -56,18 +57,18 @@ class Wire:
 
 @dataclass
 class Executed:
-    """What came out, and what crossed in another size than planned."""
+    """The result, and the messages whose size was not as planned."""
 
     state: dict[str, Tensor] = field(default_factory=dict)
     losses: dict[int, float] = field(default_factory=dict)
     answers: dict[tuple[int, int], Values] = field(default_factory=dict)
     odd_bytes: list[str] = field(default_factory=list)
-    unequal: list[str] = field(default_factory=list)  # weights that their holders have differently
+    unequal: list[str] = field(default_factory=list)  # weights that differ between their holders
 
 
 @dataclass
 class _Device:
-    """One device: its interpreter, and what it still has to do."""
+    """One device: its interpreter, and the instructions that are left."""
 
     job: Job
     worker: Interpreter
@@ -87,12 +88,12 @@ def execute(
     program: Program,
     graph: Graph,
     state: Mapping[str, Tensor],
-    data: Data,
+    data: Minibatches,
     steps: int,
     rule: Optimizer,
     seed: int = 0,
 ) -> Executed:
-    """Runs every device's loop in turn, each as far as it comes."""
+    """Runs every device's loop in turn, each until it has to wait."""
     found = Executed()
     devices = _devices(program, graph, state, data, steps, rule, seed, found)
     moved = True
@@ -110,13 +111,13 @@ def execute(
 
 
 def _devices(
-    program: Program, graph: Graph, state: Mapping[str, Tensor], data: Data, steps: int,
+    program: Program, graph: Graph, state: Mapping[str, Tensor], data: Minibatches, steps: int,
     rule: Optimizer, seed: int, found: Executed,
 ) -> dict[str, _Device]:  # fmt: skip
     ends: dict[str, Wire] = {}
     everyone = tuple(program.code)
     ends |= {name: Wire(name, ends) for name in everyone}
-    # `same_clock`: losses are told, so that nobody looks at the clock.
+    # `same_clock`: losses are told, so that no device uses the clock.
     settings = Settings(optimizer=rule, seed=seed, deadline_s=1.0, same_clock=True, record=False)
 
     class Feed:
@@ -154,13 +155,13 @@ def _devices(
 
 
 def _step(device: _Device, found: Executed) -> None:
-    """One instruction; of a message, whether it has the size that was planned."""
+    """Executes one instruction. For a message, checks whether it has the planned size."""
     instruction, step = device.todo[device.place]
     device.worker.do[type(instruction)](instruction, step)
     if isinstance(instruction, Send):
         codec = codec_named(instruction.codec)
-        planned = instruction.bytes - codec.wire_bytes(0)  # scales stand in the header
-        # A message of several tensors is planned as one of their common size.
+        planned = instruction.bytes - codec.wire_bytes(0)  # scales are in the header
+        # A message with several tensors is planned as one tensor of their total size.
         rounding = 0 if codec.wire_bytes(4) == 4 else BLOCK_BYTES * device.wire.tensors
         if abs(device.wire.size - planned) > rounding and instruction.tensor.kind != "whole":
             found.odd_bytes.append(

@@ -1,4 +1,4 @@
-"""Several strategies side by side: what each one's plan would take, or why it has none.
+"""Several strategies side by side: the predicted time of each strategy's plan, or the reason why it has none.
 
 rows = compare(task, ["chain", "all-cloud"])     # best first
 rows[0].seconds, rows[0].speedup
@@ -21,7 +21,7 @@ from weft.plans.task import Task
 
 
 class Row(Struct, frozen=True):
-    """One line of a comparison: what a strategy's plan would take, or why it has none."""
+    """One line of a comparison: the predicted time of a strategy's plan, or the reason why it has none."""
 
     strategy: str
     mode: Mode
@@ -40,8 +40,8 @@ class Row(Struct, frozen=True):
 def compare(task: Task, strategies: Iterable[str] | None = None) -> list[Row]:
     """Plans and prices several strategies (all for the mode): best first, impossible ones last.
 
-    Speedups are over the slowest possible row. Every strategy gets those of the task's options that
-    it knows; one that none of them knows is an InputError.
+    Speedups are over the slowest possible row. Every strategy gets those of the task's options that it has.
+    An option that no strategy has raises InputError.
     """
     names = list(dict.fromkeys(registry.names() if strategies is None else strategies))
     chosen = [registry.get(name) for name in names]
@@ -54,7 +54,7 @@ def compare(task: Task, strategies: Iterable[str] | None = None) -> list[Row]:
 
 
 def check_options(task: Task, strategies: Sequence[registry.Strategy]) -> None:
-    """InputError for an option that none of the strategies has."""
+    """Raises InputError for an option that none of the strategies has."""
     known = sorted({key for strategy in strategies for key in strategy.options})
     for key, value in task.options.items():
         if key not in known:

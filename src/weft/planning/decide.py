@@ -1,4 +1,4 @@
-"""One strategy's plan, checked and priced; a plan file, checked and played through.
+"""One strategy's plan, checked and priced; a plan file, checked and simulated.
 
 plan = decide("chain", task)
 plan, timeline = simulate_plan("plan.json")
@@ -25,8 +25,8 @@ from weft.simulate.simulate import simulate
 
 
 def decide(strategy: str, task: Task) -> Plan:
-    """The strategy's plan with its price. Its program is validated here, once: while a strategy compares
-    candidates they are only priced. WeftError where the fleet lacks the memory for the plan."""
+    """The strategy's plan with its price. Its program is validated here; a strategy's other candidates are
+    only priced. Raises WeftError if the fleet lacks the memory for the plan."""
     check_asked(task)
     plan = registry.make_plan(strategy, task)
     check_norms(plan, task.graph)
@@ -46,11 +46,11 @@ def simulate_plan(path: str | Path, steps: int = 6) -> tuple[Plan, Timeline]:
 
 
 def load_plan(path: str | Path) -> Plan:
-    """A plan file whose fleet, profile and devices belong together; InputError where they do not."""
+    """A plan file. Raises InputError if its fleet, profile and devices do not match."""
     plan = Plan.load(path)
     where = f"plan file {path}"
     check_profile(plan.profile, plan.fleet, where)
-    # A fleet inside a plan is held to what a fleet file is held to.
+    # The fleet in a plan is checked like a fleet file.
     parse_fleet(dump_fleet(plan.fleet), f"{where}, fleet")
     for device in plan.devices:
         plan.fleet.device(device)

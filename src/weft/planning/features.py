@@ -1,10 +1,10 @@
-"""What a run with a strategy can do besides, and what it refuses: the matrix strategy x feature.
+"""Which features a run with a strategy has, and which it refuses: the matrix strategy x feature.
 
     refusal("fedavg", "own data")       # why not; None where nothing speaks against it
     require("fedavg", "own data")       # InputError: called before anything starts
     matrix().rows[0].cells["adapt"]     # "works" | "refused: why" | "untested"
 
-The refusals stand in the strategies' records. "works" needs a proof: a real run that was recorded in
+The refusals are in the strategies' records. "works" needs a proof: a real run that was recorded in
 features.json. A cell that is not refused and has no proof is "untested".
 """
 
@@ -28,33 +28,33 @@ Proofs = dict[str, dict[Feature, str]]  # by strategy and feature: the run that 
 
 
 class FeatureRow(Struct, frozen=True):
-    """What one strategy can: each cell is "works", "untested" or "refused: why"."""
+    """The features of one strategy: each cell is "works", "untested" or "refused: why"."""
 
     strategy: str
     cells: dict[Feature, str]
 
 
 class Matrix(Struct, frozen=True):
-    """As `weft strategies --features --json` prints it."""
+    """The matrix as `weft strategies --features --json` prints it."""
 
     features: tuple[Feature, ...]
     rows: tuple[FeatureRow, ...]
 
 
 def refusal(strategy: str | registry.Strategy, feature: Feature) -> str | None:
-    """Why a run with this strategy does not have the feature; None where nothing speaks against it."""
+    """Why a run with this strategy refuses the feature; None if it does not."""
     record = registry.get(strategy) if isinstance(strategy, str) else strategy
     return record.refuses.get(feature)
 
 
 def require(strategy: str | registry.Strategy, *features: Feature) -> None:
-    """InputError for the first feature that a run with this strategy does not have."""
+    """Raises InputError for the first feature that a run with this strategy refuses."""
     record = registry.get(strategy) if isinstance(strategy, str) else strategy
     for feature in features:
         why = refusal(record, feature)
         if why is not None:
             raise InputError(
-                f"strategy {record.name} cannot have {feature!r}: {why}; "
+                f"strategy {record.name} does not have {feature!r}: {why}; "
                 "`weft strategies --features` shows what works with which strategy"
             )
 

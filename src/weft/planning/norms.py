@@ -1,11 +1,11 @@
 """Batch norms in training: every piece of a minibatch must give each channel at least two values.
 
-    enough_for_norms(plan, graph)     # whether its smallest piece does
-    check_norms(plan, graph)          # InputError that names the layer, where it does not
+    enough_for_norms(plan, graph)     # whether its smallest piece has enough values
+    check_norms(plan, graph)          # InputError that names the layer, if not
     check_asked(task)                 # the same, before a strategy is asked
 
-Of one value there is no variance: PyTorch refuses to train so. Pieces (micro-batches, shares of samples) are
-normalised one by one, so a plan can ask for it where the whole minibatch would be fine.
+One value has no variance, and PyTorch refuses to train with it. Pieces (micro-batches, shares of samples) are
+normalised one by one. So a piece may have too few values although the whole minibatch has enough.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ def enough_for_norms(plan: Plan, graph: Graph | None) -> bool:
 
 
 def check_norms(plan: Plan, graph: Graph | None) -> None:
-    """InputError that names the layer, where a piece has too few values for a batch norm."""
+    """Raises InputError, with the layer's name, if a piece has too few values for a batch norm."""
     if graph is not None and not enough_for_norms(plan, graph):
         raise _too_few(graph, f"batch {plan.batch}, micro_batches = {plan.micro_batches}")
 
 
 def check_asked(task: Task) -> None:
-    """InputError where no plan can do it: the batch, or the pieces that the user asks for."""
+    """Raises InputError if the batch, or the pieces that the user asks for, are too small for any plan."""
     pieces = task.options.get("micro_batches", "1")
     if task.graph is None or task.mode == "infer" or not pieces.isdigit() or int(pieces) < 1:
-        return  # what is no number is refused by the strategy
+        return  # the strategy refuses an option that is no number
     if task.batch // int(pieces) < 2 and _narrow_layer(task.graph) is not None:
         raise _too_few(task.graph, f"batch {task.batch}, micro_batches = {pieces}")
 
@@ -49,7 +49,7 @@ def _too_few(graph: Graph, asked: str) -> InputError:
 
 
 def smallest_piece(plan: Plan) -> int:
-    """Samples that a device computes at once, at least."""
+    """The smallest number of samples that a device computes at once."""
     if plan.mode == "infer" or plan.swarm is not None:
         return plan.batch + 1  # running statistics are used, or no norm is allowed
     if plan.peers is not None or plan.norms:

@@ -1,4 +1,4 @@
-"""What a network costs: its times measured on this machine, or derived from a speed.
+"""A network's costs: its times measured on this machine, or derived from a speed.
 
 profile = profile_model("lenet5", device="pi")
 profile = joined(profile, profile_model("lenet5", device="cloud", gflops=100))
@@ -48,7 +48,7 @@ def profile_model(
 
 
 def joined(known: Profile, new: Profile) -> Profile:
-    """One profile with the devices of both; a device in both is taken from the new one."""
+    """One profile with the devices of both. If both have a device, the new times are used."""
     if known.layers != new.layers:
         raise InputError(
             f"the profile of {known.model} ({len(known.layers)} layers) is of another network than "

@@ -1,9 +1,9 @@
-"""What a strategy is asked: the task.
+"""Makes the task that a strategy gets.
 
     task = ask("lenet5", fleet, batch=64)          # a network by name
     task = make_task(profile, fleet, batch=64)     # from a profile
 
-Nothing here imports torch before a network is touched: planning from a profile needs none.
+Torch is imported only if a network is loaded: planning from a profile does not need it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from weft.plans.profile import Profile
 from weft.plans.task import Task
 from weft.simulate.price import candidate_seconds
 
-BATCH: dict[Mode, int] = {"train": 32, "infer": 1}  # where the user gives none
+BATCH: dict[Mode, int] = {"train": 32, "infer": 1}  # used if the user gives none
 
 
 def ask(
@@ -52,7 +52,7 @@ def ask(
 def named_graph(
     text: str, input_shape: Sequence[int] | None = None, classes: int | None = None
 ) -> Graph:
-    """A network's graph by its name. That of a zoo network is kept for the next command."""
+    """A network's graph by its name. A zoo network's graph is kept for the next command."""
     key = graph_key(text, input_shape, classes)
     graph = load_graph(key) if key is not None else None
     if graph is None:
@@ -77,7 +77,7 @@ def make_task(
     source: str | None = None,
     optimizer: str = "sgd",
 ) -> Task:
-    """The task from a profile. To the strategy, a plan that does not fit costs infinitely much."""
+    """The task from a profile. A plan that does not fit into memory has an infinite price."""
     batch = BATCH[mode] if batch is None else batch
     if batch < 1:
         raise InputError(f"batch {batch} is not allowed; it must be at least 1")
@@ -98,6 +98,6 @@ def make_task(
 
 
 def seconds(candidate: Plan, graph: Graph | None = None) -> float:
-    """Per step or answer, by the simulator; infinite where the plan cannot be run: a device lacks the
+    """Seconds per step or answer, by the simulator. Infinite if the plan cannot be run: a device lacks the
     memory, or a norm has too few values."""
     return candidate_seconds(candidate) if enough_for_norms(candidate, graph) else math.inf

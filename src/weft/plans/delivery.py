@@ -1,9 +1,9 @@
-"""How likely a swarm's messages are to arrive: its plan's messages as matrices of numbers.
+"""How likely a swarm's messages are to arrive. The plan's messages are given as matrices of numbers.
 
-    believed(plan)              # slots x n x n, row sends; by what the plan knows of the links
+    believed(plan)              # slots x n x n, row sends; from the links as the plan knows them
     chance(routes, delivery)    # the same for any routes
 
-Devices have the numbers that they have in the fleet.
+Devices are numbered as in the fleet.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Routes:
-    """How often each message is sent each way. Row sends, column receives; one matrix per slot."""
+    """How often each message is sent, directly and by a relay. The row sends, the column receives; one matrix
+    per slot."""
 
-    direct: Counts  # slots x n x n: packets straight to the receiver
-    relayed: Counts  # slots x n x n: packets by way of `via`, two crossings each
+    direct: Counts  # slots x n x n: packets sent directly to the receiver
+    relayed: Counts  # slots x n x n: packets sent through the relay `via`, two hops each
     via: NDArray[np.int64]  # n x n: the relay between two devices
 
     @property
     def attempts(self) -> int:
-        """The most often that anything is sent."""
+        """The largest number of times that a message is sent."""
         return int(max(self.direct.max(), self.relayed.max(), 1))
 
 
@@ -61,13 +62,14 @@ def drills_of(plan: Plan) -> Drills:
 
 
 def known_links(plan: Plan) -> Matrix:
-    """What the plan was made by: the measured packet reception ratios, else the fleet's own."""
+    """The packet reception ratios that the plan was made with: the measured ones, else those of the fleet."""
     measured = plan.swarm.prr if plan.swarm else ()
     return np.array(measured) if measured else fleet_delivery(plan.fleet)
 
 
 def chance(routes: Routes, delivery: Matrix) -> Matrix:
-    """The probability that each message arrives (slots x n x n); 1 to oneself, 0 where none is sent."""
+    """The probability that each message arrives (slots x n x n): 1 to the sender itself, 0 if no message is
+    sent."""
     n = len(delivery)
     rows, columns = np.arange(n)[:, None], np.arange(n)[None]
     relay = delivery[rows, routes.via] * delivery[routes.via, columns]
@@ -77,5 +79,6 @@ def chance(routes: Routes, delivery: Matrix) -> Matrix:
 
 
 def believed(plan: Plan) -> Matrix:
-    """How likely each message is to arrive, by what is known of the links: slots x n x n, row sends."""
+    """The probability that each message arrives, computed from the links as the plan knows them: slots x n x
+    n, row sends."""
     return chance(routes_of(plan), known_links(plan))

@@ -2,7 +2,7 @@
 
 profile = derive_profile(graph, fleet)      # from FLOPs and each device's gflops
 profile = load_profile("alexnet.json")      # a profile file
-check_profile(profile, fleet)               # InputError where the two do not belong together
+check_profile(profile, fleet)               # InputError if the two do not match
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from weft.fleet.fleet import Fleet
 from weft.graph.network import Graph
 from weft.plans.profile import DeviceTimes, LayerCost, Profile
 
-if TYPE_CHECKING:  # imports torch, which planning does without
+if TYPE_CHECKING:  # imports torch, which planning does not need
     from weft.graph.measure import LayerTimes
 
 MAX_BYTES = 64 << 20
 
 
 def layer_costs(graph: Graph) -> tuple[LayerCost, ...]:
-    """What each layer costs whatever device runs it."""
+    """The costs of each layer that are the same on every device."""
     costs: list[LayerCost] = []
     for m, layer in enumerate(graph.layers, start=1):
         values = [graph.values[name] for name in graph.cut(m)]
@@ -65,7 +65,7 @@ def derive_profile(graph: Graph, fleet: Fleet) -> Profile:
 
 
 def measured_times(times: LayerTimes) -> DeviceTimes:
-    """What was measured on a machine, as that device's part of a profile."""
+    """Times that were measured on a machine, as that device's part of a profile."""
     return DeviceTimes(
         times.forward_s,
         times.backward_s,
@@ -76,8 +76,9 @@ def measured_times(times: LayerTimes) -> DeviceTimes:
 
 
 def derive_times(layers: tuple[LayerCost, ...], gflops: float) -> DeviceTimes:
-    """One device's seconds. Backward takes twice the forward (gradients of weights and of inputs),
-    the first layer only once (its input needs none); an update two operations per parameter."""
+    """One device's seconds. A backward pass takes twice as long as the forward pass (gradients of weights and
+    of inputs). In the first layer it takes as long as the forward pass, because the input needs no gradient.
+    An update takes two operations per parameter."""
     per_s = gflops * 1e9
     return DeviceTimes(
         forward_s=tuple(layer.forward_flops / per_s for layer in layers),

@@ -1,10 +1,11 @@
-"""What a policy sees of a run, and what it may ask for: plain records, the same for a simulated city
-and a live run.
+"""What a policy sees of a run, and what it may ask for. The records are the same for a simulated city and a
+live run.
 
-    decision = policy.decide(seen)      # None: go on as it is
+    decision = policy.decide(seen)      # None: keep the current setting
 
-A policy decides for one client and its servers: who is the worker, where the network is cut, how
-many minibatches are in flight. It keeps whatever memory it wants; it opens nothing and sends nothing.
+A policy decides for one client and its servers: which server is the worker, where the network is cut, how
+many minibatches are in flight. It may remember anything between two calls. It opens no file and sends no
+message.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from weft.plans.plan import Plan
 
 
 class Setting(Struct, frozen=True):
-    """How client and worker share the network."""
+    """How the network is split between client and worker."""
 
     worker: str | None  # None: the client trains alone
-    cut: int  # layers 0..cut-1 are the client's
+    cut: int  # the client computes layers 0..cut-1
     in_flight: int = 1
     codec: CodecName = "none"  # for activations and their gradients
 
 
 class Server(Struct, frozen=True):
-    """What was last measured of a server that is in reach."""
+    """The last measurements of a server that is in reach."""
 
     name: str
     slowdown: float  # its seconds over those of the profile; load included
@@ -45,16 +46,16 @@ class Server(Struct, frozen=True):
 
 
 class Seen(Struct, frozen=True):
-    """One look at a run: what has happened since the last one."""
+    """One look at a run: what has happened since the last look."""
 
     step: int  # minibatches done
     now_s: float  # since the run began
     setting: Setting
-    period_s: float  # measured, per minibatch, changes of setting left out; 0 before the first
-    servers: tuple[Server, ...]  # those in reach; empty: nobody is there
+    period_s: float  # measured per minibatch, without changes of the setting; 0 before the first minibatch
+    servers: tuple[Server, ...]  # the servers in reach
     lost: bool = False  # the worker is out of reach or dead
-    # Answers to the probe that the last decision asked for. A run may probe by itself before the first
-    # minibatch and when the worker is lost; where it has not, policies go by `servers`.
+    # Answers to the probe that the last decision asked for. A run may also probe before the first minibatch
+    # and when the worker is lost. If there are no answers, policies use `servers`.
     probed: tuple[Server, ...] = ()
     faster: tuple[str, ...] = ()  # servers that have told us since then that they got faster
     # Before the first minibatch: where the weights lie already. What stays there need not be moved.
@@ -62,19 +63,19 @@ class Seen(Struct, frozen=True):
 
 
 class Decision(Struct, frozen=True):
-    """What a policy asks for."""
+    """The change that a policy asks for."""
 
     setting: Setting
-    why: str  # for people: goes into the run's events
-    # Train the test network on every server in reach while training goes on; the answers are in the
-    # next look. The setting may stay as it is.
+    why: str  # the reason, for the run's events
+    # Train the test network on every server in reach while training goes on. The answers are in the next
+    # look. The setting need not change.
     probe: bool = False
-    profile: bool = False  # measure layer by layer on client and worker first, training stopped
+    profile: bool = False  # stop training and measure layer by layer on client and worker first
 
 
 class Policy(Protocol):
-    """Asked before the first minibatch (step 0, the client alone), then every `every` minibatches, and
-    at once when the worker is lost."""
+    """Decides before the first minibatch (step 0, the client alone), then every `every` minibatches, and at
+    once when the worker is lost."""
 
     every: int  # minibatches between two looks
 
@@ -92,12 +93,12 @@ def always_fits(setting: Setting) -> bool:
 
 @dataclass(frozen=True)
 class OnlineRequest:
-    """What a live run tells the strategy whose policy shall watch it."""
+    """What a live run tells a strategy that makes a policy for it."""
 
     plan: Plan
     options: Mapping[str, object]
-    # Minibatches between two looks; None: as many as the policy itself wants, times `scale`. A live run
-    # has hundreds of minibatches where the papers have ten thousands.
+    # Minibatches between two looks; None: the policy's own number times `scale`. A live run has hundreds of
+    # minibatches, the papers' runs have ten thousands.
     every: int | None = None
     scale: float = 1.0
     seed: int = 0
@@ -105,10 +106,10 @@ class OnlineRequest:
 
 @dataclass(frozen=True)
 class Online:
-    """A policy for a live run, and what the run must know to ask it."""
+    """A policy for a live run, and what the run must know to call it."""
 
     policy: Policy
-    reference: str  # the server whose times the policy's costs are: others are so many times slower
+    reference: str  # the server whose times the policy uses as costs; slowdowns of others are relative to it
     standby: str = "auto"  # auto | none | a server that keeps a copy of the worker's layers
     labels: Labels = "worker"  # where the loss is computed
-    profiled: int = 100  # minibatches of a layer-by-layer profile, where a policy wants one
+    profiled: int = 100  # minibatches of a layer-by-layer profile, if a policy asks for one

@@ -1,4 +1,4 @@
-"""What a user may set with `--set key=value`, read here with errors that list what is allowed.
+"""Reads the options that a user sets with `--set key=value`. Errors list the allowed values.
 
 options.integer(task, "micro_batches", 1)      # the user's number, or 1
 options.route(task), options.codec(task)       # every strategy honours these two
@@ -16,14 +16,14 @@ from weft.plans.task import Task
 
 _CODECS = " | ".join(CODECS)
 
-# Every strategy has these; its own come from its registration.
+# Every strategy has these options. A strategy registers its own options besides.
 COMMON = {
-    "route": "min | store_and_forward: what several links in a row cost",
-    "codec": f"{_CODECS}: how activations and gradients cross links",
-    "input_codec": f"{_CODECS}: how samples cross links; images lose nothing by int8",
+    "route": "min | store_and_forward: the cost of a message over several links",
+    "codec": f"{_CODECS}: how activations and gradients are coded on links",
+    "input_codec": f"{_CODECS}: how samples are coded on links; images lose nothing with int8",
 }
 MICRO_BATCHES = {
-    "micro_batches": "pieces that a minibatch is cut into, 1 up to the batch size",
+    "micro_batches": "number of pieces of a minibatch, 1 up to the batch size",
     "in_flight": "how many pieces may be under way at once",
     "ahead": "minibatches that a source without layers may feed ahead; 1 is serial",
 }
@@ -44,20 +44,20 @@ def integer(task: Task, key: str, default: int, *, high: int | None = None) -> i
 
 
 def integers(task: Task, key: str, default: list[int], *, high: int | None = None) -> list[int]:
-    """As many whole numbers as `default` has, with commas; a single one counts for all places."""
+    """As many whole numbers as `default` has, separated by commas. A single number is used for all places."""
     text = task.options.get(key)
     if text is None:
         return default
     parts = text.split(",")
     if len(parts) not in (1, len(default)):
         raise _refused(key, text, f"one whole number, or {len(default)} with commas")
-    found = [_whole(key, text, part, high) for part in parts]
-    return found * len(default) if len(found) == 1 else found
+    numbers = [_whole(key, text, part, high) for part in parts]
+    return numbers * len(default) if len(numbers) == 1 else numbers
 
 
 def _whole(key: str, text: str, part: str, high: int | None) -> int:
     rule = "a whole number from 1 up" + ("" if high is None else f" to {high}")
-    # int() would read "1_0" and " 7 " as well, which nobody means to write.
+    # int() would also accept "1_0" and " 7 ", which are probably mistakes.
     if not (part.isascii() and part.isdigit() and len(part) < 10):
         raise _refused(key, text, rule)
     value = int(part)
@@ -67,7 +67,7 @@ def _whole(key: str, text: str, part: str, high: int | None) -> int:
 
 
 def micro_batches(task: Task) -> int:
-    """How often the minibatch is cut: as the user said, else not at all."""
+    """The number of pieces of a minibatch: the user's number, else 1."""
     return integer(task, "micro_batches", 1, high=task.batch)
 
 
@@ -77,7 +77,8 @@ def in_flight(task: Task, default: int) -> int:
 
 
 def ahead(task: Task, pieces: int) -> int:
-    """Serial where the minibatch is whole; else the next one's samples come meanwhile."""
+    """1 (serial) if the minibatch is whole; else 2, so that the next minibatch's samples are sent
+    meanwhile."""
     return integer(task, "ahead", 1 if pieces == 1 else 2)
 
 
@@ -105,7 +106,7 @@ def device_list(task: Task, key: str) -> tuple[str, ...]:
     if len(set(names)) != len(names):
         raise _refused(key, text, "different devices, separated by commas")
     for name in names:
-        task.fleet.route(task.source, name)  # unknown or out of reach: errors of their own
+        task.fleet.route(task.source, name)  # refuses an unknown device and one out of reach
     return names
 
 

@@ -1,10 +1,11 @@
-"""Peers that train networks of their own and exchange what they have in common: as plain data.
+"""Peers that each train their own network and exchange the weights that they have in common. Plain data.
 
     plan.peers.every             # minibatches in a round; the exchange is at its end
     plan.peers.near("p1")        # the neighbours of a peer, by name
 
-What is exchanged is counted in *groups*: a class is a group (its structure), and what all peers share is
-one more. A plan knows how many numbers each peer's groups have, so it can be priced without the network.
+Weights are exchanged in *groups*. Each class is a group (its structure), and the weights that all peers share
+are one more group. A plan knows how many numbers each peer's groups have, so it can be priced without the
+network.
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ from msgspec import Struct
 from weft.errors import InputError
 
 SHARED = -1  # the group that every peer has
-SharedBy = Literal["ring", "gossip", "hub"]  # how what all share is averaged
-Deal = Literal["replicate", "split"]  # whether owners of a class share its samples out
+SharedBy = Literal["ring", "gossip", "hub"]  # how the shared weights are averaged
+# Whether every owner of a class gets all its samples or a part of them.
+Deal = Literal["replicate", "split"]
 
 
 class Held(Struct, frozen=True, array_like=True):
     """One group at one peer."""
 
     group: int  # a class, or SHARED
-    numbers: int  # how many it has
-    weight: float = 1.0  # in means with other peers: samples seen, say
+    numbers: int  # how many numbers the group has
+    weight: float = 1.0  # in means with other peers, for example the number of samples
 
 
 class Peer(Struct, frozen=True, dict=True):
@@ -58,21 +60,20 @@ class Peers(Struct, frozen=True, dict=True):
     edges: tuple[tuple[str, str], ...]  # neighbours, each pair once
     every: int = 1  # minibatches in a round
     shared: SharedBy = "ring"
-    late: Literal["wait", "newest"] = "wait"  # newest: take what has come, never wait
-    structures: Literal["rounds", "end"] = (
-        "rounds"  # end: only the network at the end has the means
-    )
+    # Newest: use the messages that have arrived, never wait.
+    late: Literal["wait", "newest"] = "wait"
+    structures: Literal["rounds", "end"] = "rounds"  # end: only the final network has the means
 
-    tail: int = 1  # the network at the end is the mean over so many last rounds
-    # How the peers' networks are made of the user's: trained for a while on samples that everybody has,
-    # then taken apart by class; not structured: everybody gets the whole network.
+    tail: int = 1  # the final network is the mean over so many last rounds
+    # How the peers' networks are made from the user's network: it is trained for a while on public samples,
+    # then divided by class. If not structured, every peer gets the whole network.
     structured: bool = True
     pretrain: int = 100  # minibatches
     public: int = 500  # samples, the first of the set
-    last: int = 1  # convolutions that are taken apart, counted from the end
-    filters_percent: tuple[int, ...] = (10,)  # that a class keeps, by these convolutions
+    last: int = 1  # convolutions that are divided, counted from the end
+    filters_percent: tuple[int, ...] = (10,)  # kept for a class, for each of these convolutions
     deal: Deal = "replicate"
-    by_samples: bool = False  # in means a peer counts by its samples; else all count the same
+    by_samples: bool = False  # weight in means by the number of samples; else all are equal
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -91,21 +92,22 @@ class Peers(Struct, frozen=True, dict=True):
         return {label: tuple(names) for label, names in found.items()}
 
     def near(self, device: str) -> tuple[str, ...]:
-        """Neighbours, in the order of the plan."""
-        found = {b for a, b in self.edges if a == device} | {
+        """A peer's neighbours, in the order of the plan."""
+        neighbours = {b for a, b in self.edges if a == device} | {
             a for a, b in self.edges if b == device
         }
-        return tuple(name for name in self.devices if name in found)
+        return tuple(name for name in self.devices if name in neighbours)
 
     def owners(self, label: int) -> tuple[str, ...]:
         return self._owners.get(label, ())
 
     def sole(self, device: str) -> tuple[int, ...]:
-        """Classes that nobody else has."""
+        """Classes that no other peer has."""
         return tuple(c for c in self.peer(device).classes if self.owners(c) == (device,))
 
     def without(self, absent: frozenset[str]) -> Peers:
-        """The others, and new links between those whom the absent ones had connected."""
+        """The peers without the absent ones, with new links between peers that the absent ones had
+        connected."""
         left = tuple(peer for peer in self.peers if peer.device not in absent)
         edges = [pair for pair in self.edges if not absent & set(pair)]
         names = [peer.device for peer in left]
@@ -120,7 +122,7 @@ class Peers(Struct, frozen=True, dict=True):
         return msgspec.structs.replace(self, peers=left, edges=tuple(edges))
 
     def check(self) -> None:
-        """InputError where this cannot be carried out."""
+        """Raises InputError if this cannot be carried out."""
         names = self.devices
         if not names or len(set(names)) != len(names):
             raise InputError(f"plan: peers {list(names)}; at least one is needed, each named once")
@@ -146,13 +148,13 @@ class Peers(Struct, frozen=True, dict=True):
                     )
         if self.late == "newest" and self.shared != "gossip":
             raise InputError(
-                f"plan: shared = {self.shared} needs everybody at once; peers that never wait "
-                "(late = newest) can only gossip"
+                f"plan: shared = {self.shared} needs all peers at the same time, and peers with "
+                "late = newest never wait; use shared = gossip"
             )
 
 
 def reached(neighbours: Mapping[int, Collection[int]], start: int) -> set[int]:
-    """Everybody whom `start` reaches over any number of links."""
+    """All peers that `start` reaches over any number of links."""
     seen, todo = {start}, [start]
     while todo:
         new = set(neighbours[todo.pop()]) - seen

@@ -4,7 +4,8 @@
     print(plan)                      # a table
     Plan.load("plan.json").save("again.json")
 
-A plan carries the fleet and the profile it was made for, so that it alone can be priced again.
+A plan carries the fleet and the profile that it was made for, so that it can be priced again without other
+files.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from weft.plans.swarm import Swarm
 
 
 class Part(Struct, frozen=True, omit_defaults=True):
-    """Which part of its layers a shard computes; empty: all of it."""
+    """The part of its layers that a shard computes. An empty part means all."""
 
-    samples: int | None = None  # how many of the batch
-    offset: int = 0  # the first of them
+    samples: int | None = None  # number of samples of the batch
+    offset: int = 0  # the first sample
     rows: tuple[int, int] | None = None
     outputs: tuple[int, int] | None = None  # of a fully connected layer
-    inputs: tuple[int, int] | None = None  # of a fully connected layer; partial sums come out
+    inputs: tuple[int, int] | None = None  # of a fully connected layer; the result is a partial sum
     units: tuple[int, ...] | None = None
     classes: tuple[int, ...] | None = None
 
@@ -48,7 +49,7 @@ class Shard(Struct, frozen=True):
 
 
 class Predicted(Struct, frozen=True, omit_defaults=True):
-    """What the simulator says of a plan. Training plans have step_s, inference plans latency_s."""
+    """The simulator's prediction for a plan. Training plans have step_s, inference plans latency_s."""
 
     compute_s: dict[str, float]
     transfer_bytes: dict[str, int]  # by channel
@@ -64,7 +65,7 @@ class Predicted(Struct, frozen=True, omit_defaults=True):
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """Who computes what, with the fleet and the profile that this was decided for."""
+    """Which device computes what, with the fleet and the profile that the plan was made for."""
 
     strategy: str
     model: str
@@ -76,20 +77,19 @@ class Plan(Struct, frozen=True, kw_only=True):
     profile: Profile
     micro_batches: int = 1  # pieces that a minibatch is cut into
     in_flight: int = 1  # how many of them may be under way at once
-    # Minibatches that a source without layers may feed before the first of them is done: 1 is
-    # serial, as the papers count; with 2 the next samples cross the links meanwhile.
+    # Minibatches that a source without layers may feed before the first of them is done. 1 is serial, as in
+    # the papers. With 2 the next samples cross the links while this minibatch is computed.
     ahead: int = 1
     stale: int = 0  # minibatches that a first stage may be ahead of its update: weights are stashed
-    # Shards that compute nothing: they get the holder's gradients, make the same updates, and can
-    # take over at any moment.
+    # Shards that compute nothing. They receive the holder's gradients, make the same updates, and can take
+    # over at any moment.
     standby: tuple[Shard, ...] = ()
     codec: CodecName = "none"  # for activations and their gradients
-    input_codec: CodecName = "none"  # for the samples: images of 256 levels lose nothing by int8
+    input_codec: CodecName = "none"  # for the samples: images of 256 levels lose nothing with int8
     gradient_codec: CodecName = "none"  # for gradients of weights that several devices hold
-    schedule: Literal["staged", "eager"] = (
-        "staged"  # of a plan with lanes; see program/lower/order.py
-    )
-    stream: bool = False  # gradients of shared layers leave one by one, not block by block
+    # For a plan with lanes; see program/lower/order.py.
+    schedule: Literal["staged", "eager"] = "staged"
+    stream: bool = False  # gradients of shared layers are sent one by one, not block by block
     route: Literal["min", "store_and_forward"] = "min"
     # Which layers are meant; graph/sequence.py, graph/norms.py
     layering: Literal["depth", "sequence", "norms"] = "depth"
@@ -141,9 +141,9 @@ class Plan(Struct, frozen=True, kw_only=True):
                 return device
         raise InputError(f"plan: sample {sample} of the batch of {self.batch} has no owner")
 
-    def deciding(self, **more: Any) -> Plan:
-        """The same plan; `more` is added to what people are told of its decisions."""
-        return msgspec.structs.replace(self, decisions={**self.decisions, **more})
+    def deciding(self, **decisions: Any) -> Plan:
+        """The same plan with more decisions, which are shown to people."""
+        return msgspec.structs.replace(self, decisions={**self.decisions, **decisions})
 
     def save(self, path: str | Path) -> None:
         Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1))
@@ -160,13 +160,13 @@ class Plan(Struct, frozen=True, kw_only=True):
             raise InputError(f"plan file {path}: {error}") from None
 
     def draw(self, path: str | Path) -> None:
-        """A picture of who holds what (PNG, SVG or PDF by the file's ending)."""
+        """Draws which device holds what (PNG, SVG or PDF by the file's ending)."""
         if _DRAW is None:
-            raise WeftError("nothing is there that draws plans: import weft first")
+            raise WeftError("no drawing function is set: import weft first")
         _DRAW(self, Path(path))
 
     def __str__(self) -> str:
-        """A table, where `weft` itself was imported; else one line."""
+        """A table if `weft` itself was imported; else one line."""
         return _line(self) if _TABLE is None else _TABLE(self)
 
 
@@ -188,7 +188,7 @@ _DRAW: Callable[[Plan, Path], None] | None = None
 
 
 def show_with(table: Callable[[Plan], str], draw: Callable[[Plan, Path], None]) -> None:
-    """How plans are printed and drawn from now on; `weft.api` sets it."""
+    """Sets the functions that print and draw plans. `weft.api` calls it."""
     global _TABLE, _DRAW
     _TABLE, _DRAW = table, draw
 

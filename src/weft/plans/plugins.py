@@ -1,12 +1,12 @@
-"""Strategies from outside: of installed packages, and of files that the user names.
+"""Strategies from outside of Weft: from installed packages, and from files that the user names.
 
     [project.entry-points."weft.strategies"]       # in the package's pyproject.toml
     mine = "my_package.strategies:mine"
 
     weft plan lenet5 -f fleet.toml -s my_file.py:mine
 
-Both give a function that takes a Task and returns a Plan. It may be registered with `@strategy`, where it has
-options or abilities of its own; else its name is the entry point's or the function's.
+Both name a function that takes a Task and returns a Plan. If the function has options or abilities, it is
+registered with `@strategy`. Otherwise its name is that of the entry point or of the function.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _FROM_FILES: dict[tuple[Path, int, str], Strategy] = {}  # by file, its time of 
 
 @lru_cache(maxsize=1)
 def load_plugins() -> None:
-    """Register what installed packages offer, once. One that cannot be used is named in a warning."""
+    """Registers the strategies of installed packages, once. A warning names each strategy that cannot be
+    used."""
     for entry in metadata.entry_points(group=GROUP):
         try:
             offered = entry.load()
@@ -48,7 +49,7 @@ def load_plugins() -> None:
 
 
 def from_file(path: Path, name: str) -> Strategy:
-    """A strategy of the user's file: a function of a Task, or a strategy that is registered there."""
+    """A strategy in the user's file: a function of a Task, or a strategy that is registered there."""
     if not path.is_file():
         raise InputError(f"strategy file {path}: there is no such file")
     key = (path.resolve(), path.stat().st_mtime_ns, name)
@@ -58,7 +59,7 @@ def from_file(path: Path, name: str) -> Strategy:
 
 
 def named_before(name: str) -> Strategy | None:
-    """A strategy of a file that was read before, by its own name; the newest one."""
+    """The newest strategy of this name among those that were read from files."""
     return next((s for s in reversed(_FROM_FILES.values()) if s.name == name), None)
 
 
@@ -66,15 +67,15 @@ def _read(path: Path, name: str) -> Strategy:
     before = dict(STRATEGIES)
     try:
         defined = run_file(path, "strategy file")
-        own = {key: s for key, s in STRATEGIES.items() if key not in before}
+        registered_here = {key: s for key, s in STRATEGIES.items() if key not in before}
         function: Any = defined.get(name)
-        named = registered(function) or own.get(name)
-    finally:  # a file's strategies are asked for by their file, and may be read again
+        named = registered(function) or registered_here.get(name)
+    finally:  # a file's strategies are found by their file, which may be read again
         STRATEGIES.clear()
         STRATEGIES.update(before)
     if named is None and not callable(function):
-        there = ", ".join(own) or own_names(defined)
-        raise InputError(f"strategy file {path} has no function {name!r}; it has: {there}")
+        known = ", ".join(registered_here) or own_names(defined)
+        raise InputError(f"strategy file {path} has no function {name!r}; it has: {known}")
     record = named or Strategy(name, summary_of(function), function)
     if record.name in STRATEGIES:
         raise InputError(
@@ -84,7 +85,7 @@ def _read(path: Path, name: str) -> Strategy:
 
 
 def _safe(record: Strategy, path: Path) -> Strategy:
-    """The same; whatever the user's function raises becomes an InputError that says where."""
+    """The same strategy. An error in the user's function becomes an InputError that names the file."""
 
     def decide(task: Task) -> Plan:
         with beside(path), as_input_error(f"{path}:{record.name}"):

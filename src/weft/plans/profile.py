@@ -1,4 +1,4 @@
-"""What each layer costs on each device: the only thing a planner of layers and samples needs.
+"""The cost of each layer on each device: all that a planner of layers and samples needs.
 
 Sizes are bytes, times seconds. A layer's time for n samples is `call + n * per_sample`; the file may
 leave the call part out. A profile file is this record as JSON.
@@ -17,13 +17,12 @@ class LayerCost(Struct, frozen=True, omit_defaults=True):
     output_bytes: int  # per sample: all that crosses a cut after this layer
     forward_flops: float = 0.0  # per sample
     saved_bytes: int = 0  # activations kept for the backward pass, per sample
-    backward_bytes: int | None = (
-        None  # gradients over that cut, where not all of it is differentiable
-    )
+    # Gradients over that cut, if some values are not differentiable.
+    backward_bytes: int | None = None
 
 
 class DeviceTimes(Struct, frozen=True, omit_defaults=True):
-    """One device's seconds per layer: per sample, and (optional) per call whatever its size."""
+    """One device's seconds per layer: per sample, and (optional) per call of any size."""
 
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
@@ -53,7 +52,7 @@ class DeviceTimes(Struct, frozen=True, omit_defaults=True):
 
 
 class Profile(Struct, frozen=True, omit_defaults=True):
-    """The sizes of a network's layers, and what they take on each device."""
+    """The sizes of a network's layers, and their times on each device."""
 
     model: str
     input_bytes: int

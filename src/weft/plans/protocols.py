@@ -4,8 +4,8 @@
     record.decide(task)                # Strategy: the plan
     record.online, record.recovery     # what else it can
 
-A strategy names its workload and its recovery by a word. The run knows what stands behind each word; a
-strategy of your own may write "package.module:attribute" instead, which is imported when it is used.
+A strategy names its workload and its recovery by a word. The run knows the class for each word. Your own
+strategy may write "package.module:attribute" instead, which is imported when it is used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from weft.plans.online import Online, OnlineRequest
 from weft.plans.plan import Plan
 from weft.plans.task import Task
 
-# What a run may be asked beside training or answering: the columns of `weft strategies --features`.
+# Features of a run besides training or inference: the columns of `weft strategies --features`.
 Feature = Literal[
     "adapt",
     "trace",
@@ -29,8 +29,8 @@ Feature = Literal[
     "falls silent",
     "comes back",
 ]
-# What must be known or there before a strategy can decide.
-# graph: the network itself, a profile is not enough.  tiers: devices of tier edge or cloud.
+# What a strategy needs before it can decide.
+# graph: the network itself; a profile is not enough.  tiers: devices of tier edge or cloud.
 # links: a link between every two devices.  data: a data set that every device opens by name.
 Need = Literal["graph", "tiers", "links", "data"]
 
@@ -42,7 +42,7 @@ MakeOnline = Callable[[OnlineRequest], Online]
 
 
 class Strategy(Protocol):
-    """What the rest of Weft may ask of a strategy; `registry.Strategy` is the record."""
+    """What the rest of Weft may ask of a strategy. `registry.Strategy` is the record."""
 
     @property
     def name(self) -> str: ...

@@ -1,7 +1,7 @@
-"""The strategies by name, and the one way to ask for a plan.
+"""The strategies by name, and the one function that asks for a plan.
 
     plan = make_plan("chain", task)
-    get("edgemove").online              # its policy for live runs; None where it has none
+    get("edgemove").online              # its policy for live runs; None if it has none
 
 A strategy comes from one of three places: the package `weft.strategies`, an entry point of an installed
 package, or a file that the user names (`file.py:function`). Each is imported when it is needed.
@@ -28,11 +28,11 @@ from weft.user_files import file_and_name
 __all__ = ["DEFAULT", "STRATEGIES", "Decide", "Strategy", "behind", "get", "make_plan", "names",
            "strategy"]  # fmt: skip
 
-DEFAULT = "chain"  # where the user names no strategy
+DEFAULT = "chain"  # used if the user names no strategy
 
 
 def load() -> None:
-    """Import the strategies that come with Weft, by name: `plans` knows none of them."""
+    """Imports the strategies that come with Weft, by name, because `plans` must not import them."""
     importlib.import_module("weft.strategies")
 
 
@@ -44,7 +44,7 @@ def names() -> tuple[str, ...]:
 
 
 def get(name: str) -> Strategy:
-    """The strategy of that name, or of that `file.py:function`; InputError where there is none."""
+    """The strategy of that name, or of that `file.py:function`. Raises InputError if there is none."""
     load()
     place = file_and_name(name)
     if place is not None:
@@ -63,8 +63,8 @@ def get(name: str) -> Strategy:
 
 
 def behind(plan: Plan) -> Strategy:
-    """The strategy that made a plan. A plan file may come from a machine that has other strategies: then
-    a record of what the plan itself shows, and that cannot plan anew."""
+    """The strategy that made a plan. A plan file may come from a machine that has other strategies. Then the
+    result is a record that describes the plan and cannot plan again."""
     try:
         return get(plan.strategy)
     except InputError as unknown:
@@ -86,7 +86,8 @@ def behind(plan: Plan) -> Strategy:
 
 
 def make_plan(name: str, task: Task) -> Plan:
-    """The strategy's plan and the time it took; a task that cannot be right is refused first."""
+    """Asks the strategy for its plan and notes the time it took. A task that cannot be right is refused
+    first."""
     chosen = get(name)
     _check(chosen, task)
     begin = time.perf_counter()
@@ -118,7 +119,7 @@ def _check(chosen: Strategy, task: Task) -> None:
                 f"it has: {', '.join(chosen.options)}"
             )
     for read in (options.route, options.codec, options.input_codec):
-        read(task)  # also where a strategy sends nothing that it would act on
+        read(task)  # also checked if the strategy does not use it
     if task.batch < 1:
         raise InputError(f"batch = {task.batch} is not allowed; it must be 1 or more")
     task.fleet.device(task.source)

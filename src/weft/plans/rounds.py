@@ -1,8 +1,9 @@
 """One network computed by many devices at once, round by round, through a gateway.
 
-In a round every device computes its strip of the round's last output: rows of a feature map, or units of
-a vector. What it lacks of the round's inputs comes from the gateway, which has it from the devices
-that made it. Two devices, rows of a map of height 8, a round of two 3x3 convolutions:
+In a round every device computes its strip of the round's last output: rows of a feature map, or units of a
+vector. The device needs strips of the round's inputs. The strips that it did not make itself come from the
+gateway, which gets them from the devices that made them. Two devices, rows of a map of height 8, a round of
+two 3x3 convolutions:
 
     r1   takes rows 0:6    gives rows 0:4          r1 made rows 0:4 itself: it fetches 4:6
     r2   takes rows 2:8    gives rows 4:8          r2 fetches 2:4
@@ -16,10 +17,10 @@ from typing import Literal
 
 from msgspec import Struct
 
-# rows: convolutions, each device some rows.  rows+data: the same, and a fully connected layer on
-# those rows, whose partial sums are added.  model: some of a fully connected layer's outputs each.
-# data: some of its inputs each, partial sums.  hybrid: one layer in model mode, the next in data mode.
-# whole: all of it on one device.
+# rows: convolutions; each device makes some rows.  rows+data: the same, and a fully connected layer on those
+# rows, whose partial sums are added.  model: each device makes some outputs of a fully connected layer.
+# data: each device reads some of its inputs and makes partial sums.  hybrid: one layer in model mode, the
+# next in data mode.  whole: one device computes everything.
 RoundMode = Literal["whole", "rows", "rows+data", "model", "data", "hybrid"]
 
 ROW_DIM, UNIT_DIM = 2, 1  # of a feature map (samples, channels, rows, columns) and of a vector
@@ -40,24 +41,25 @@ class Strip(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Turn(Struct, frozen=True, omit_defaults=True, gc=False):
-    """What one device does in a round: a part of its layers on strips of its inputs."""
+    """The work of one device in a round: a part of the round's layers, on strips of the inputs."""
 
     device: str
     takes: tuple[Strip, ...]
     gives: tuple[Strip, ...]
-    work: tuple[float, ...] = ()  # of every layer of the round: the share that is computed here
-    state_bytes: int = 0  # weights that it needs; turns of one device may need the same
-    # Units of a fully connected layer that are computed or read here; of rows+data the rows of the map
-    # before it. In other modes the strips tell.
+    # For every layer of the round: the share that this device computes.
+    work: tuple[float, ...] = ()
+    state_bytes: int = 0  # weights that it needs; several turns of a device may need the same ones
+    # Units of a fully connected layer that this device computes or reads. In mode rows+data: the rows of the
+    # map before it. In other modes the strips say this.
     places: tuple[int, int] = (0, 0)
 
 
 class Round(Struct, frozen=True, omit_defaults=True, gc=False):
-    """Layers first..last, by all devices at once.
+    """Layers first..last, computed by all devices at the same time.
 
     The gateway may do something before the devices (flatten a map into a vector) and after them (add a
-    bias to a sum, pool over all rows). A device may have several turns, done in this order: the
-    inner rows, which need nothing from others, while the rest is on its way.
+    bias to a sum, pool over all rows). A device may have several turns, done in this order: first the inner
+    rows, which need nothing from others, while the other rows are still being sent.
     """
 
     layers: tuple[int, int]
@@ -87,10 +89,11 @@ class Round(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 def frame_order(frames: int, rounds: int, in_flight: int) -> list[tuple[int, int]]:
-    """(frame, round) in the order in which a device meets them; round -1 is the frame's loading.
+    """(frame, round) in the order in which a device computes them. Round -1 loads the frame.
 
-    Frames start evenly apart, so that each is in another round. With one in flight the next is loaded
-    after the answer, with more a round early, so that it arrives while others are computed.
+    Frames start at equal distances, so that each is in another round. With one frame in flight the next is
+    loaded after the answer. With more in flight it is loaded one round earlier, so that it arrives while
+    others are computed.
     """
     apart = -(-rounds // in_flight)
     early = -0.5 if in_flight > 1 else 0.0

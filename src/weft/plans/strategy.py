@@ -1,4 +1,4 @@
-"""A strategy as a record: what it decides, and what it can besides.
+"""A strategy as a record: its function `decide`, and what else it can do.
 
     @strategy("mine", "the first half here, the rest there")
     def mine(task: Task) -> Plan: ...
@@ -31,7 +31,7 @@ ONLY_INFERS: Refusals = {
     "own loss": ANSWERS,
     "own data": ANSWERS,
     "save and resume": ANSWERS,
-    "a device dies": "a loss ends the call with an error; ask again on the fleet that is left",
+    "a device dies": "a lost device ends the call with an error; call again with the devices that are left",
     "falls silent": WAITS,
     "comes back": ANSWERS,
 }
@@ -46,8 +46,8 @@ class Strategy:
     decide: Decide
     modes: tuple[Mode, ...] = ("train", "infer")
     options: Mapping[str, str] = field(default_factory=lambda: dict(COMMON))  # keys of --set: help
-    # Whether it makes sense to ask again for a fleet that has changed. Set it to False where a new plan
-    # cannot go on with the weights of the old one.
+    # Whether the strategy can plan again for a fleet that has changed. Set it to False if training cannot go
+    # on under a new plan with the weights of the old one.
     replan: bool = True
     # Makes the policy that watches a live run: a function, or "package.module:attribute".
     online: MakeOnline | str | None = None
@@ -60,7 +60,7 @@ class Strategy:
     refuses: Refusals = field(default_factory=lambda: TRAINING)
 
     def make_online(self, request: OnlineRequest) -> Online:
-        """The policy for a live run; only where `online` is given."""
+        """The policy for a live run. Raises an error if the strategy has no `online`."""
         make = resolve(self.online) if isinstance(self.online, str) else self.online
         if make is None:
             raise InputError(f"strategy {self.name} has no policy that watches a live run")
@@ -78,8 +78,8 @@ def strategy(
     options: Mapping[str, str] | None = None,
     **abilities: Any,
 ) -> Callable[[Decide], Decide]:
-    """Register a function as the strategy `name`. `options` are its own keys for --set; `abilities` are
-    further fields of `Strategy`, where the defaults do not fit."""
+    """Registers a function as the strategy `name`. `options` are its own keys for --set. `abilities` are
+    further fields of `Strategy` that differ from their defaults."""
 
     def register(decide: Decide) -> Decide:
         if name in STRATEGIES:
@@ -98,7 +98,7 @@ def registered(decide: Any) -> Strategy | None:
 
 
 def resolve(where: str) -> Any:
-    """What "package.module:attribute" names."""
+    """The object that "package.module:attribute" names."""
     module, _, attribute = where.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)

@@ -1,12 +1,12 @@
-"""What a planner is asked: a profile, a fleet, a batch size, and what the user set.
+"""A planner's input: a profile, a fleet, a batch size, and the user's options.
 
-A strategy is a function, in a file of `weft.strategies` or of the user's own
+A strategy is a function in a file of `weft.strategies` or of the user
 
     @strategy("chain", "a layer pipeline over any number of devices")
     def chain(task: Task) -> Plan: ...
 
 It opens no file or socket and reads no clock. To compare its candidates on physical links it calls
-`task.price(plan)`, the simulator, which the caller hands in (so that `plan` need not know `simulate`).
+`task.price(plan)`, the simulator. The caller passes it in, so that `plans` need not import `simulate`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Task:
     fleet: Fleet
     batch: int
     mode: Mode
-    source: str  # the device that holds the data, or asks
+    source: str  # the device that holds the data (training) or asks (inference)
     price: Callable[[Plan], float]  # seconds per step (training) or per answer (inference)
     options: Mapping[str, str] = field(default_factory=dict)  # from --set key=value
     graph: Graph | None = None  # absent when only a profile was given

@@ -1,4 +1,5 @@
-"""What an instruction costs a device, by the plan's profile: for the simulator and for emulation."""
+"""The time that an instruction takes on a device, from the plan's profile. For the simulator and for
+emulation."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ from weft.program.instructions import Backward, Forward, Instruction, Update
 
 
 def compute_seconds(profile: Profile, device: str, i: Instruction) -> float:
-    """Seconds of what is no message. The loss is part of the last layer's backward pass; loading
-    and emitting cost nothing."""
+    """Seconds of an instruction that is no message. The loss is part of the last layer's backward pass.
+    Loading and emitting cost nothing."""
     if isinstance(i, Forward | Backward | Update) and i.work:
         layers = range(i.layers[0], i.layers[1] + 1)
         shares = zip(layers, i.work, strict=True)
@@ -23,7 +24,7 @@ def compute_seconds(profile: Profile, device: str, i: Instruction) -> float:
 
 
 def _whole(profile: Profile, device: str, i: Forward | Backward | Update, layer: int) -> float:
-    """One layer's seconds, were all of it computed here."""
+    """One layer's seconds if this device computed all of it."""
     times = profile.devices[device]
     if isinstance(i, Update):
         return times.update(layer, layer)

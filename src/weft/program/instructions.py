@@ -1,14 +1,14 @@
 """The schedule as data: one short list of instructions per device for one minibatch.
 
 The list is the body of a software-pipelined loop: at tick n an instruction works on minibatch
-n - lag, and is skipped where there is no such minibatch. With lag 0 everywhere a tick is a step.
+n - lag, and is skipped if there is no such minibatch. If all lags are 0, a tick is a step.
 
     phone   forward; send a; recv g [lag 1]; backward [lag 1]; update [lag 1]      two in flight
 
 An instruction with `every` k is executed only at each k-th minibatch: the exchange at the end of a round.
 
-Messages are named by what they are, the cut they cross, and the micro-batch; plan version and
-minibatch are added when they travel, so that a stale, doubled or foreign one is recognised.
+A message is named by its kind, the cut that it crosses, and the micro-batch. On the wire the plan's version
+and the minibatch are added, so that a stale, repeated or foreign message is recognised.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Kind = Literal[
     "whole", "group", "row", "sum", "norm", "dnorm",
 ]  # fmt: skip
 
-# What a receiver does about a message that is not there in time: waits for it until the run's
-# deadline; takes zeros; takes its own values of that layer, over and over; gives the minibatch up;
-# takes the newest that has come, of whichever minibatch, and goes without where none has come since.
+# What a receiver does if a message has not arrived in time. wait: waits until the run's deadline. zero: uses
+# zeros. own: uses its own values of that layer, cyclically. skip: skips the minibatch. newest: uses the
+# newest message that has arrived, of any minibatch; without a new one it goes on with none.
 Late = Literal["wait", "zero", "own", "skip", "newest"]
 
 
@@ -35,13 +35,13 @@ class Tensor(Struct, frozen=True, array_like=True):
     """All values of one kind that cross one cut for one micro-batch."""
 
     # act: forward over cut `at` (0: the samples); grad: back over it; target: the labels;
-    # done: only the word that the first layers have been updated;
-    # wgrad: a device's gradient of the weights of layers at..last; wsum: the sum over all devices;
+    # done: an empty message: the first layers have been updated;
+    # wgrad: a device's gradient of the weights of layers at..last; wsum: its sum over all devices;
     # follow: the gradient and the buffers of layers at..last, for a device that stands by
     # in, up, down: strips of the values of a round that begins at layer `at`: what a turn reads,
     # what a device hands to the gateway, what the gateway hands to a turn
     # back: the gradient of `in`; share: what one device adds to the gradient of another's values at
-    # cut `at`; whole: only the word whether a device has lost nothing of the minibatch
+    # cut `at`; whole: only says whether a device has lost no message of the minibatch
     # group: the weights of group `at` at device `micro`; row, sum: piece `at` of them as one row of
     # numbers, of device `micro` alone, or added up as far as device `micro`
     # norm: sums over samples at the batch norms of layer `at`, of device `micro` (part 1: of all devices);
@@ -70,18 +70,18 @@ class Recv(Struct, frozen=True, tag="recv", omit_defaults=True):
 
     tensor: Tensor
     source: str
-    also: Tensor | None = None  # rides in the same message
+    also: Tensor | None = None  # sent in the same message
     lag: int = 0
     late: Late = "wait"
-    slot: int = 0  # of a message that may be late: which time slot of the minibatch it must come in
-    blanks: tuple[Blank, ...] = ()  # what stands in for it
+    slot: int = 0  # for a message that may be late: its time slot in the minibatch
+    blanks: tuple[Blank, ...] = ()  # the values that replace it
     samples: int = 0
-    own: Tensor | None = None  # late = own: what is taken in its place
+    own: Tensor | None = None  # late = own: the tensor that is used in its place
     every: int = 1
 
 
 class Miss(Struct, frozen=True, tag="miss", omit_defaults=True):
-    """A message that the plan leaves out: its reader takes what stands in for it, as after a loss."""
+    """A message that the plan leaves out. The reader uses the same substitute as after a loss."""
 
     tensor: Tensor
     late: Late
@@ -96,32 +96,32 @@ class Miss(Struct, frozen=True, tag="miss", omit_defaults=True):
 
 
 class Radio(Struct, frozen=True, array_like=True):
-    """How a best-effort message travels: so often straight, so often by way of a relay."""
+    """How a best-effort message is sent: how often directly, and how often through a relay."""
 
-    slot: int  # which of the minibatch's losses are meant
+    slot: int  # the time slot, which decides which of the minibatch's losses are drawn
     direct: int = 1
     relayed: int = 0
     via: str = ""
 
 
 class Send(Struct, frozen=True, tag="send", omit_defaults=True):
-    """Asynchronous: the device goes on computing while the message waits for and crosses its links."""
+    """Sends a tensor. The device goes on computing while the message waits for its links and crosses them."""
 
     tensor: Tensor
     dest: str
     bytes: int  # on the wire, as planned
     codec: CodecName = "none"
-    also: Tensor | None = None  # rides in the same message: labels with their activation
+    also: Tensor | None = None  # sent in the same message: labels with their activation
     lag: int = 0
     radio: Radio | None = None  # best effort: it may get lost and is not sent again
-    late: Late = "wait"  # newest: not sent while the one before it has not left
+    late: Late = "wait"  # newest: not sent while the message before it is still waiting
     every: int = 1
 
 
 class Forward(Struct, frozen=True, tag="forward", omit_defaults=True):
     """Layers first..last on one micro-batch: act `first` in, act `last + 1` out.
 
-    A turn of a round reads `in` and computes only its part: `work` is its share of each layer.
+    A turn of a round reads `in` and computes only a part: `work` is its share of each layer.
     """
 
     layers: tuple[int, int]
@@ -133,7 +133,7 @@ class Forward(Struct, frozen=True, tag="forward", omit_defaults=True):
 
 
 class Loss(Struct, frozen=True, tag="loss", omit_defaults=True):
-    """The loss of one micro-batch; leaves grad N, weighted by the share of the minibatch."""
+    """The loss of one micro-batch. Makes grad N, weighted by the micro-batch's share of the minibatch."""
 
     micro: int
     samples: int
@@ -144,7 +144,7 @@ class Loss(Struct, frozen=True, tag="loss", omit_defaults=True):
 class Backward(Struct, frozen=True, tag="backward", omit_defaults=True):
     """grad `last + 1` in, grad `first` out; weight gradients add up until the update.
 
-    Of a turn: its part of grad `last + 1` in, `back` out, the gradient of all that it read.
+    A turn reads its part of grad `last + 1` and makes `back`, the gradient of all that it read.
     """
 
     layers: tuple[int, int]
@@ -156,15 +156,15 @@ class Backward(Struct, frozen=True, tag="backward", omit_defaults=True):
 
 
 class Reduce(Struct, frozen=True, tag="reduce", omit_defaults=True):
-    """Adds what other devices found for the same weights to one's own gradient, or takes their sum.
+    """Adds other devices' gradients of the same weights to this device's gradient, or takes over the sum.
 
-    A sum that travels coded is rounded here too: who adds must go on with what the others get.
+    If the sum is sent coded, the adding device also uses the rounded sum, so that all copies stay equal.
     """
 
     layers: tuple[int, int]
     parts: tuple[Tensor, ...]
     replace: bool = False
-    codec: CodecName = "none"  # of the sum that leaves
+    codec: CodecName = "none"  # of the sum that is sent
     lag: int = 0
 
 
@@ -178,7 +178,8 @@ class Update(Struct, frozen=True, tag="update", omit_defaults=True):
 
 
 class Extract(Struct, frozen=True, array_like=True):
-    """Places first..last-1 of one value of a tensor that the device holds, counted from its own 0."""
+    """Places first..last-1 of one value of a tensor that the device holds, counted from the tensor's first
+    place."""
 
     tensor: Tensor
     value: str
@@ -188,7 +189,8 @@ class Extract(Struct, frozen=True, array_like=True):
 
 
 class Spare(Struct, frozen=True, array_like=True):
-    """Where `missing` was not heard but `tensor` was: places of it that go into places of the result."""
+    """A replacement: if `missing` did not arrive and `tensor` did, these places of `tensor` go into the
+    result."""
 
     missing: Tensor
     tensor: Tensor
@@ -199,10 +201,11 @@ class Spare(Struct, frozen=True, array_like=True):
 
 
 class Stitch(Struct, frozen=True, tag="stitch", omit_defaults=True):
-    """Make one tensor of pieces of others: of each value its pieces one after the other, or added.
+    """Makes one tensor from pieces of others. The pieces of each value are joined one after the other, or
+    added.
 
-    With `shares`, what each piece carries, all is multiplied by `expected` over the shares of the pieces
-    that were heard: so that sums of it keep their size whatever got lost.
+    `shares` says how much of the value each piece carries. If given, the result is multiplied by `expected`
+    over the shares of the pieces that arrived, so that sums keep their size when pieces get lost.
     """
 
     into: Tensor
@@ -249,13 +252,13 @@ class Pool(Struct, frozen=True, tag="pool", omit_defaults=True):
 
 
 class Share(Struct, frozen=True, tag="share", omit_defaults=True):
-    """Make a tensor of the weights of a group as they are now; as one row of numbers, where asked."""
+    """Makes a tensor of the current weights of a group; as one row of numbers if `row` is set."""
 
     into: Tensor
     group: int
     row: bool = False
     scale: float = 1.0  # of a row
-    codec: CodecName = "none"  # of its sends: what rounding drops is part of the next share
+    codec: CodecName = "none"  # of its sends; the rounding error is added to the next share
     lag: int = 0
     every: int = 1
 
@@ -265,9 +268,10 @@ class Share(Struct, frozen=True, tag="share", omit_defaults=True):
 
 
 class Blend(Struct, frozen=True, tag="blend", omit_defaults=True):
-    """Overwrite the weights of a group with a weighted mean of them and of what has come.
+    """Overwrites the weights of a group with a weighted mean of them and of the weights that arrived.
 
-    Of what did not come the weight is left out, or falls to one's own weights where `total` is given.
+    The weight of a message that did not arrive is left out. If `total` is given, it is added to the weight of
+    this device instead.
     """
 
     group: int
@@ -284,7 +288,7 @@ class Blend(Struct, frozen=True, tag="blend", omit_defaults=True):
 
 
 class Keep(Struct, frozen=True, tag="keep", omit_defaults=True):
-    """Keep the newest weights of a group that only another device has, in case it is lost."""
+    """Keeps the newest weights of a group that only one other device has, in case that device is lost."""
 
     part: Tensor
     group: int
@@ -297,7 +301,7 @@ class Keep(Struct, frozen=True, tag="keep", omit_defaults=True):
 
 
 class Emit(Struct, frozen=True, tag="emit", omit_defaults=True):
-    """Hand act `at` of a micro-batch to the user: the answer of an inference."""
+    """Hands act `at` of a micro-batch to the user: the answer of an inference."""
 
     at: int
     micro: int
@@ -311,7 +315,7 @@ Instruction = (
 
 
 def every(i: Instruction) -> int:
-    """At each how many-th minibatch an instruction is executed."""
+    """The number k if an instruction is executed at each k-th minibatch."""
     return getattr(i, "every", 1)
 
 

@@ -1,16 +1,18 @@
-"""How much of a device's memory a program takes, by what is alive between which instructions.
+"""How much memory a program takes on a device: the tensors that are alive between its instructions.
 
     peaks(program)["pi"]       # bytes at the worst moment of a steady minibatch
 
-What an instruction makes lives until the last instruction that reads it. Both may belong to different ticks
-of the loop: with lag 2 between them, two more minibatches of it are there at any moment.
+A tensor lives from the instruction that makes it until the last instruction that reads it. The two may belong
+to different ticks of the loop. With lag 2 between them, the tensors of two more minibatches are alive at any
+moment.
 
     phone   forward A ──────── send a ·· recv g [lag 1] ── backward A [lag 1] ── update A [lag 1]
     saved   ├─ of minibatch n ──────────────────────────────────────────────────────────────────► tick n + 1
             ── of minibatch n - 1 ───────────────────────────────────┤
 
-A message takes memory at both ends: at its sender from the send until its receiver has certainly got it, at
-its receiver from the moment it may come, which is after the last message that its sender had to wait for.
+A message takes memory at both ends. At its sender it counts from the send until the receiver has certainly
+received it. At its receiver it counts from the moment when it may arrive: after the last message that its
+sender had to wait for.
 """
 
 from __future__ import annotations
@@ -44,14 +46,14 @@ from weft.program.tensor_sizes import Sizes
 
 
 class Moment(NamedTuple):
-    """An instruction of minibatch n: so many ticks after tick n, at this place of the code."""
+    """When an instruction of minibatch n is executed: `lag` ticks after tick n, at this place of the code."""
 
     lag: int
     place: int
 
 
-# Tensors that training keeps per weight: itself, its gradient, the optimizer's own.
-COPIES = {"sgd": 2, "momentum": 3, "adam": 4, "adamw": 4}
+# Tensors that training keeps for each weight: the weight, its gradient, the optimizer's memory.
+TENSORS_PER_WEIGHT = {"sgd": 2, "momentum": 3, "adam": 4, "adamw": 4}
 
 
 def peaks(program: Program) -> dict[str, int]:
@@ -61,7 +63,7 @@ def peaks(program: Program) -> dict[str, int]:
 
 
 def resting(program: Program) -> dict[str, int]:
-    """Bytes that a device holds when it is prepared and has not begun: weights and room for older ones."""
+    """Bytes that a prepared device holds before it begins: weights, and room for older versions of them."""
     sizes = Sizes(program)
     return {
         device: sizes.weights(device)
@@ -75,14 +77,14 @@ def resting(program: Program) -> dict[str, int]:
 
 
 def _older_versions(code: tuple[Instruction, ...], update: Update) -> int:
-    """How many copies of its weights a segment keeps whose update comes after later forward passes."""
+    """How many copies of its weights a segment keeps because its update comes after later forward passes."""
     forwards = [i.lag for i in code if isinstance(i, Forward) and i.layers == update.layers]
     waits = update.lag - max(forwards, default=update.lag)
     return waits + 1 if waits > 0 else 0
 
 
 class _Messages:
-    """Where every message is sent and received."""
+    """The places in the code where every message is sent and received."""
 
     def __init__(self, program: Program) -> None:
         self.sends: dict[tuple[str, str, Tensor], tuple[Moment, Send]] = {}
@@ -120,11 +122,12 @@ class _Device:
         self.device, self.program, self.sizes = device, program, sizes
         self.messages = messages
         self.code = program.code[device]
-        self.always = 0  # bytes that are there at every moment
-        self.changes = [0] * (len(self.code) + 1)  # by place: bytes that come, less those that go
-        self.brief = [0] * len(self.code)  # by place: bytes only while an instruction is executed
+        self.always = 0  # bytes that are always held
+        self.changes = [0] * (len(self.code) + 1)  # by place: bytes allocated less bytes freed
+        # By place: bytes held only while an instruction is executed.
+        self.brief = [0] * len(self.code)
         self.training = program.plan.mode == "train"
-        self.begun: set[tuple[tuple[int, int], int]] = set()  # layers that have a gradient already
+        self.begun: set[tuple[tuple[int, int], int]] = set()  # layers whose gradient exists already
         self.backwards = {
             (i.layers, i.micro, i.part): Moment(i.lag, place)
             for place, i in enumerate(self.code)
@@ -144,15 +147,15 @@ class _Device:
 
     @cached_property
     def updating(self) -> int:
-        """What an update works on: adam makes a root and a quotient. The same in whichever order segments
-        are updated."""
+        """Bytes that an update works on: adam makes a root and a quotient. The order of the segments does not
+        matter."""
         if not self.program.plan.optimizer.startswith("adam"):
             return 0
         updates = (i for i in self.code if isinstance(i, Update))
         return 2 * max(self.sizes.largest_weights(self.device, i) for i in updates)
 
     def live(self, size: int, start: Moment, end: Moment) -> None:
-        """Bytes that are there from one moment to another, both included."""
+        """Counts bytes that are held from one moment to another, both included."""
         if size <= 0 or end < start:
             return
         self.always += size * (end.lag - start.lag)
@@ -168,14 +171,13 @@ class _Device:
         for place, i in enumerate(self.code):
             if isinstance(i, Backward):
                 begins.setdefault((i.layers, i.part), Moment(i.lag, place))
-            elif (
-                isinstance(i, Reduce) and i.replace
-            ):  # a device that stands by has no backward pass
+            # A device that stands by has no backward pass.
+            elif isinstance(i, Reduce) and i.replace:
                 begins.setdefault((i.layers, 0), Moment(i.lag, place))
             elif isinstance(i, Update):
                 moment = Moment(i.lag, place)
                 weights = self.sizes.held_weights(self.device, i)
-                self.always += (COPIES[self.program.plan.optimizer] - 2) * weights
+                self.always += (TENSORS_PER_WEIGHT[self.program.plan.optimizer] - 2) * weights
                 self.always += _older_versions(self.code, i) * weights
                 self.live(weights, begins.get((i.layers, i.part), moment), moment)
 
@@ -202,7 +204,7 @@ class _Device:
             case Backward():
                 self.backward(i, now)
             case Reduce():
-                if not i.replace:  # the sum, packed for those who get it
+                if not i.replace:  # the sum, packed for its receivers
                     weights = sum(
                         layer.param_bytes
                         for layer in sizes.profile.layers[i.layers[0] : i.layers[1] + 1]
@@ -222,24 +224,25 @@ class _Device:
                 pass
 
     def made(self, t: Tensor, now: Moment) -> None:
-        """A tensor that lives until its last reader; one that nobody reads is not kept."""
+        """Counts a tensor until its last reader. A tensor that is never read is not counted."""
         if t in self.read:
             self.live(self.sizes.tensor(t), now, self.read[t])
 
     def forward(self, i: Forward, now: Moment) -> None:
-        made = Tensor("act", i.layers[1] + 1, i.micro, part=i.part)
+        output = Tensor("act", i.layers[1] + 1, i.micro, part=i.part)
         if not self.training:
             self.brief[now.place] += self.sizes.working(i)
-            self.made(made, now)
+            self.made(output, now)
             return
         # The output is among the saved activations.
         until = self.backwards.get((i.layers, i.micro, i.part), now)
-        self.live(self.sizes.saved(self.device, i), now, max(until, self.read.get(made, now)))
+        self.live(self.sizes.saved(self.device, i), now, max(until, self.read.get(output, now)))
 
     def backward(self, i: Backward, now: Moment) -> None:
         first = i.layers[0]
         self.brief[now.place] += self.sizes.working(i)
-        if (i.layers, i.part) in self.begun:  # a gradient that is added to another exists beside it
+        # Added to a gradient that exists already.
+        if (i.layers, i.part) in self.begun:
             self.brief[now.place] += self.sizes.largest_weights(self.device, i)
         self.begun.add((i.layers, i.part))
         self.made(Tensor("back" if i.part else "grad", first, i.micro, part=i.part), now)
@@ -247,26 +250,25 @@ class _Device:
     # --- messages -------------------------------------------------------------------------------
 
     def receive(self, i: Recv, now: Moment) -> None:
-        """A message waits from the moment it may come; its tensor then lives until its last reader.
+        """Counts a message from the moment when it may arrive. Its tensor then lives until its last reader.
 
-        Without a codec the tensor is the message. Labels that ride along are too small to count.
+        Without a codec the tensor is the message. Labels in the same message are too small to count.
         """
         sent = self.messages.sends.get((i.source, self.device, i.tensor))
         if sent is None:
             return
-        came, last = self.may_come(i, now, sent[0]), self.read.get(i.tensor, now)
+        arrival, last = self.may_come(i, now, sent[0]), self.read.get(i.tensor, now)
         if sent[1].codec == "none":
-            self.live(sent[1].bytes, came, max(now, last))
+            self.live(sent[1].bytes, arrival, max(now, last))
         else:
-            self.live(sent[1].bytes, came, now)
+            self.live(sent[1].bytes, arrival, now)
             self.live(self.sizes.tensor(i.tensor), now, last)
 
     def may_come(self, i: Recv, now: Moment, sent: Moment) -> Moment:
-        """The send of ours after which the sender is free to send this message."""
+        """This device's send after which the other device is free to send the message."""
         wait = self.messages.before(i.source, sent.place, self.device)
-        if (
-            wait is None
-        ):  # it waits for others, who wait for us: no more than the plan lets be under way
+        # The sender waits for others that wait for this device: count what the plan allows in flight.
+        if wait is None:
             ahead = max(self.program.plan.ahead, 1) + sent.lag
             return min(now, Moment(now.lag - ahead, now.place))
         place, wrapped = wait
@@ -279,7 +281,7 @@ class _Device:
         return min(now, Moment(sent.lag - wrapped - answer.lag + ours.lag, ours.place))
 
     def send(self, i: Send, now: Moment) -> None:
-        """A message is copied, and waits until its receiver has it; a sum was copied when it was made."""
+        """Counts a message's copy until its receiver has it. A sum was copied already when it was made."""
         if i.tensor.kind == "wsum":
             return
         reply = (i.dest, self.device, Tensor("grad", i.tensor.at, i.tensor.micro))
@@ -296,7 +298,8 @@ class _Device:
     # --- who reads what -------------------------------------------------------------------------
 
     def _last_reads(self) -> dict[Tensor, Moment]:
-        """The last reader of every tensor; what training computes forward from is kept for the way back."""
+        """The last reader of every tensor. In training, the input of a forward pass is kept for the backward
+        pass."""
         last: dict[Tensor, Moment] = defaultdict(lambda: Moment(-1, -1))
         for place, i in enumerate(self.code):
             now = Moment(i.lag, place)

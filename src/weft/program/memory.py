@@ -1,18 +1,18 @@
-"""What a plan needs of each device's memory, and whether the fleet has it.
+"""The memory that a plan needs on each device, and whether the fleet has it.
 
     memory_bytes(plan)["pi"]     # weights, gradients, optimizer state, activations, messages
-    memory_of(program)           # the same where the plan is lowered already
-    check_memory(plan)           # WeftError that says who lacks how much, and what to try
+    memory_of(program)           # the same for a plan that is lowered already
+    check_memory(plan)           # WeftError that says which device lacks how much, and what to try
 
-It is the same count for every kind of plan: what is alive at the worst moment of the program (`liveness`).
-A megabyte of a fleet file's `memory_mb` is a million bytes.
+The count is the same for every kind of plan: the bytes that are alive at the worst moment of the program
+(`liveness`). A megabyte of a fleet file's `memory_mb` is a million bytes.
 """
 
 from __future__ import annotations
 
 from weft.errors import InputError, WeftError
 from weft.plans.plan import Plan
-from weft.program.liveness import COPIES, peaks
+from weft.program.liveness import TENSORS_PER_WEIGHT, peaks
 from weft.program.lower.lower import lower
 from weft.program.program import Program
 
@@ -25,10 +25,12 @@ def memory_bytes(plan: Plan) -> dict[str, int]:
 
 
 def memory_of(program: Program) -> dict[str, int]:
-    """The same of a plan that is lowered already."""
+    """The same for a plan that is lowered already."""
     plan = program.plan
-    if plan.mode == "train" and plan.optimizer not in COPIES:
-        raise InputError(f"plan: optimizer = {plan.optimizer!r}; allowed are {', '.join(COPIES)}")
+    if plan.mode == "train" and plan.optimizer not in TENSORS_PER_WEIGHT:
+        raise InputError(
+            f"plan: optimizer = {plan.optimizer!r}; allowed are {', '.join(TENSORS_PER_WEIGHT)}"
+        )
     return peaks(program)
 
 
@@ -38,12 +40,12 @@ def fits(plan: Plan) -> bool:
 
 
 def check_memory(plan: Plan) -> None:
-    """WeftError where a device has too little memory for its part of the plan."""
+    """Raises WeftError if a device has too little memory for its part of the plan."""
     check_need(plan, memory_bytes(plan))
 
 
 def check_need(plan: Plan, need: dict[str, int]) -> None:
-    """The same where the need is known."""
+    """The same if the need is known already."""
     short = lacking(plan, need)
     if not short:
         return
@@ -52,7 +54,7 @@ def check_need(plan: Plan, need: dict[str, int]) -> None:
         tries.append(f"in_flight below {plan.in_flight}")
     elif plan.micro_batches < plan.batch:
         tries.append(f"more than {plan.micro_batches} micro-batches")
-    if plan.mode == "train" and COPIES[plan.optimizer] > COPIES["sgd"]:
+    if plan.mode == "train" and TENSORS_PER_WEIGHT[plan.optimizer] > TENSORS_PER_WEIGHT["sgd"]:
         tries.append(f"sgd in place of {plan.optimizer}")
     lacks = "; ".join(
         f"device {name} needs {need / BYTES_PER_MB:.5g} MB, has {has / BYTES_PER_MB:.5g} MB "
@@ -63,7 +65,7 @@ def check_need(plan: Plan, need: dict[str, int]) -> None:
 
 
 def lacking(plan: Plan, needs: dict[str, int]) -> list[tuple[str, int, float]]:
-    """(device, bytes needed, bytes there) of every device with too little."""
+    """(device, bytes needed, bytes available) of every device with too little memory."""
     short = []
     for name, need in needs.items():
         limit = plan.fleet.device(name).memory_mb

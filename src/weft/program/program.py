@@ -22,7 +22,7 @@ class Program(Struct, frozen=True):
 
     @property
     def beat(self) -> int:
-        """Minibatches after which the pattern comes again: of a round, or of those in flight."""
+        """Minibatches after which the pattern repeats: those of a round, or those in flight."""
         rounds = max((every(i) for code in self.code.values() for i in code), default=1)
         plan, in_flight = self.plan, self.plan.stale + 1
         if plan.stale and len(plan.shards) > 1 and plan.shards[-1].device == plan.source:

@@ -1,4 +1,4 @@
-"""What a device runs in a round: its part of the round's layers, cut out of the graph.
+"""The segment that a device runs in a round: its part of the round's layers, cut out of the graph.
 
 segment = turn_segment(graph, plan.rounds[0], 2)      # the first device's turn in the first round
 
@@ -20,8 +20,8 @@ from weft.plans.rounds import Round
 
 
 def turn_segment(graph: Graph, each: Round, number: int) -> Segment:
-    """What a turn runs; `number` as in `Round.numbered`."""
-    made = divide(graph, each.layers, each.mode)
+    """The segment of a turn; `number` as in `Round.numbered`."""
+    division = divide(graph, each.layers, each.mode)
     turn = each.numbered[number]
     takes, gives = (
         {strip.value: (strip.first, strip.last) for strip in strips}
@@ -29,15 +29,15 @@ def turn_segment(graph: Graph, each: Round, number: int) -> Segment:
     )
     where = (graph, each.layers, number)
     if number == 1:
-        return plain_segment(*where, made.before, takes, gives)
+        return plain_segment(*where, division.before, takes, gives)
     if number == len(each.turns) + 2:
         if each.sums:
-            return after_sum_segment(*where, made, gives)
-        return plain_segment(*where, made.after, takes, gives)
+            return after_sum_segment(*where, division, gives)
+        return plain_segment(*where, division.after, takes, gives)
     if each.mode == "whole":
-        return plain_segment(*where, made.own, takes, gives)
+        return plain_segment(*where, division.own, takes, gives)
     if each.mode == "rows":
-        return rows_segment(*where, made, takes, gives)
+        return rows_segment(*where, division, takes, gives)
     if each.mode == "rows+data":
-        return rows_and_data_segment(*where, made, takes, turn.places)
-    return units_segment(*where, made, takes, gives, turn.places)
+        return rows_and_data_segment(*where, division, takes, turn.places)
+    return units_segment(*where, division, takes, gives, turn.places)

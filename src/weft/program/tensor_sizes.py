@@ -1,4 +1,4 @@
-"""How many bytes the tensors, weights and activations of a program have, whatever kind of plan it is of.
+"""The bytes of the tensors, weights and activations of a program, for every kind of plan.
 
 sizes = Sizes(program)
 sizes.tensor(Tensor("act", 3, micro=1))      # decoded, not as on the wire
@@ -28,12 +28,12 @@ from weft.program.instructions import (
 )
 from weft.program.program import Program
 
-NUMBER = 4  # bytes of a number in what peers exchange
+NUMBER = 4  # bytes of a number that peers exchange
 _OF_WEIGHTS = ("wgrad", "wsum", "follow")
 
 
 class Sizes:
-    """Sizes in bytes. A tensor has the same name and size wherever it is."""
+    """Sizes in bytes. A tensor has the same name and size on every device."""
 
     def __init__(self, program: Program) -> None:
         self.program, self.plan = program, program.plan
@@ -92,8 +92,8 @@ class Sizes:
         return self._by_layers(i, self._saved) * i.samples
 
     def working(self, i: Forward | Backward) -> int:
-        """What one layer needs while it is computed: its input, its output and what lies between, or their
-        gradients."""
+        """Bytes that one layer needs while it is computed: its input, its output and the values between them,
+        or their gradients."""
         first, last = i.layers
         cut = self.profile.cut_bytes
         layers = range(first, last + 1)
@@ -102,7 +102,7 @@ class Sizes:
             round(share * (cut(m) + cut(m + 1) + self._saved[m]))
             for m, share in zip(layers, shares, strict=True)
         )
-        if i.layers in self._rounds:  # what stands around the layers, where that is more
+        if i.layers in self._rounds:  # the values before and after the layers, if they are larger
             turn = self._rounds[i.layers][i.part]
             most = max(most, sum(strip.size for strip in (*turn.takes, *turn.gives)))
         return most * i.samples
@@ -123,7 +123,7 @@ class Sizes:
         return sum(sizes[first : last + 1])
 
     def _place_bytes(self) -> dict[str, int]:
-        """By value: the bytes of one place (a row, a unit, a number) of one sample."""
+        """For each value, the bytes of one place (a row, a unit, a number) of one sample."""
         places = {
             strip.value: strip.bytes
             for r in self.plan.rounds
@@ -145,8 +145,8 @@ class Sizes:
                 known[Tensor("target", 0, i.micro)] = count * profile.target_bytes
             case Forward():
                 self._samples[i.micro] = i.samples
-                made = Tensor("act", i.layers[1] + 1, i.micro, part=i.part)
-                known[made] = i.samples * self._made(i)
+                made_tensor = Tensor("act", i.layers[1] + 1, i.micro, part=i.part)
+                known[made_tensor] = i.samples * self._made(i)
             case Loss():
                 output = Tensor("grad", len(profile.layers), i.micro, part=i.part)
                 known[output] = i.samples * profile.cut_bytes(len(profile.layers))

@@ -1,4 +1,5 @@
-"""What happened when, on which device or channel. The simulator and the runtime both produce one."""
+"""A timeline: what happened when, on which device or channel. The simulator and the runtime both produce
+one."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from msgspec import Struct
 
 
 class Span(Struct, frozen=True, array_like=True):
-    """What one device or channel did from when to when."""
+    """What one device or channel did between two times."""
 
     where: str  # a device's or a channel's name
     what: str  # load, forward, loss, backward, update, emit, wait; "transfer" on a channel
@@ -28,7 +29,7 @@ class Timeline(Struct, frozen=True):
     spans: tuple[Span, ...]
     step_ends: tuple[float, ...]  # when each minibatch was done on every device
     source: str = "simulated"  # or "measured"
-    beat: int = 2  # minibatches after which the pattern of their ends comes again
+    beat: int = 2  # minibatches after which the pattern of their ends repeats
 
     @property
     def makespan(self) -> float:
@@ -38,8 +39,9 @@ class Timeline(Struct, frozen=True):
     def step_s(self) -> float:
         """Seconds from one minibatch to the next in the steady state: the median of the later half.
 
-        Half of the time between every second end (a k-th of every k-th, where k minibatches are
-        under way at once): long and short gaps alternate, and their median would be one of them.
+        This is half of the time between every second end, because long and short gaps may alternate and their
+        median would be one of the two. With k minibatches in flight it is a k-th of the time between every
+        k-th end.
         """
         ends = sorted(self.step_ends)
         if len(ends) < 3:

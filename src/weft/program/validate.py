@@ -1,10 +1,10 @@
 """Whether a program can run to its end: checked by running it without computing anything.
 
-    validate(lower(plan))      # silent, or a WeftError that names the device and the instruction
+    validate(lower(plan))      # raises a WeftError that names the device and the instruction
 
-The abstract run executes a few ticks of every device's loop with asynchronous sends. Because a send
-never waits and messages are found by name, it does not matter in which order devices take turns:
-if this run ends, every run ends.
+The abstract run executes a few ticks of every device's loop with asynchronous sends. A send never waits, and
+messages are found by name. So the order in which devices take turns does not matter: if this run ends, every
+run ends.
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ Message = tuple[str, str, Tensor]  # from, to, what
 
 
 def validate(program: Program) -> None:
-    """WeftError where a program cannot run to its end or does not fit into the devices' memory."""
+    """Raises WeftError if a program cannot run to its end or does not fit into the devices' memory."""
     check_flow(program)
     check_need(program.plan, memory_of(program))
 
 
 def check_flow(program: Program) -> None:
-    """WeftError where a message has no partner, an input is missing or devices wait in a circle."""
+    """Raises WeftError if a message has no sender or no receiver, an input is missing, or devices wait in a
+    circle."""
     _check_partners(program)
     _Run(program).to_the_end()
 
@@ -117,12 +118,13 @@ def _carried(i: Send | Recv) -> tuple[Tensor, ...]:
 
 
 class _Run:
-    """The abstract run: what each device holds of each minibatch, and which messages are there."""
+    """The abstract run: the tensors that each device holds of each minibatch, and the messages that have been
+    sent."""
 
     def __init__(self, program: Program) -> None:
         self.code = program.code
         self.output = len(program.plan.profile.layers)
-        # Enough for a full tick of the loop with every lag, and one that follows it.
+        # Enough for a full tick of the loop with every lag, and one more.
         self.steps = program.max_lag + 2
         if program.beat > 1:  # two rounds
             self.steps = max(self.steps, 2 * program.beat)
@@ -180,7 +182,7 @@ class _Run:
         return [(i, step) for _, _, i, step in found]
 
     def execute(self, device: str, i: Instruction, step: int) -> None:
-        """One instruction: what it needs must be there, what it makes is there from now on."""
+        """Executes one instruction: its inputs must be present, and its results are present from now on."""
         match i:
             case Load():
                 self.make(device, step, Tensor("act", 0, i.micro), Tensor("target", 0, i.micro))
@@ -193,7 +195,7 @@ class _Run:
                     self.need(device, step, i, i.own)
                 self.make(device, step, i.tensor)
             case Send(tensor=t) if t.kind == "whole":
-                pass  # every device knows that of itself
+                pass  # a device needs no input for that
             case Send(tensor=t) if t.kind in ("wgrad", "follow"):
                 self.after_backwards(device, step, i, (t.at, t.last))
             case Send():
@@ -224,7 +226,7 @@ class _Run:
                 self.after_backwards(device, step, i, i.layers)
                 self.need(device, step, i, *i.parts)
                 first, last = i.layers
-                ranks = range(len(self.code))  # the sum is there for whoever shall have it
+                ranks = range(len(self.code))  # the sum is present for all its receivers
                 self.make(device, step, *(Tensor("wsum", first, r, last) for r in ranks))
             case Update():
                 self.after_backwards(device, step, i, i.layers)
@@ -241,11 +243,11 @@ class _Run:
     def after_backwards(
         self, device: str, step: int, i: Instruction, layers: tuple[int, int]
     ) -> None:
-        """Gradients of weights are whole when every micro-batch has been backward."""
+        """Weight gradients are complete when the backward passes of all micro-batches are done."""
         done = self.passes[device, Backward, layers[0], layers[1], -1, step]
         wanted = self.backwards[device][layers]
         if wanted == 0 and layers in self.followed[device]:
-            return  # a device that stands by gets its gradients from another
+            return  # a standby gets its gradients from another device
         if not 0 < wanted == done:
             raise WeftError(
                 f"{device}: {show(i)} comes after {done} of its {wanted} backwards; "

@@ -1,1 +1,1 @@
-"""What people look at: tables for the terminal, pictures for files, traces for Perfetto."""
+"""Output for people: tables for the terminal, pictures for files, traces for Perfetto."""

@@ -1,4 +1,4 @@
-"""The sheet that pictures are drawn on: fonts, colours, panels, and how it becomes a file.
+"""The sheet for pictures: fonts, colours, panels, and how it is saved.
 
 Matplotlib is slow to import, so nothing imports it before a picture is drawn.
 """
@@ -58,7 +58,7 @@ def sheet(path: Path, width: float, height: float, ratios: Sequence[float]) -> I
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Writes a picture; InputError where its ending or its folder does not fit."""
+    """Writes a picture. Raises InputError if the file's ending or folder is wrong."""
     try:
         figure.savefig(path, dpi=160)
     except OSError as error:

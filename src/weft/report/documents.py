@@ -1,4 +1,4 @@
-"""What `--json` prints: the documents that scripts rely on, built in one place."""
+"""The documents that `--json` prints. Scripts rely on them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Document = dict[str, Any]
 
 
 def seconds_key(mode: Mode) -> str:
-    """Training has a time per step, inference one until the answer."""
+    """The key of a plan's time: per step in training, until the answer in inference."""
     return "step_s" if mode == "train" else "latency_s"
 
 
 def plan_document(plan: Plan) -> Document:
-    """A plan without the fleet and the profile it carries in its file."""
+    """A plan without the fleet and the profile that a plan file carries."""
     document: Document = msgspec.to_builtins(plan)
     for key in ("fleet", "profile", "version"):
         document.pop(key, None)
@@ -48,7 +48,7 @@ def row_document(row: Row) -> Document:
 
 
 def timeline_document(plan: Plan, timeline: Timeline) -> Document:
-    """How long steps take, and how long each device and channel is busy, in all."""
+    """How long steps take, and how long each device and channel is busy in total."""
     places = dict.fromkeys(span.where for span in timeline.spans)
     seconds = timeline.step_s if plan.mode == "train" else min(timeline.step_ends, default=0.0)
     return {

@@ -1,4 +1,4 @@
-"""Who did what when: one row per device and channel, time to the right."""
+"""Draws a timeline: one row per device and channel, time to the right."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ COLOURS = {
 STEP = "#9aa5b1"
 NAMES = ("predicted", "measured")
 OTHER_COLOUR = "#5b6770"
-STEPS = 6  # a longer run shows only its first ones: more would be too thin to see
+STEPS = 6  # shown of a longer run: more would be too thin to see
 NARROW = 0.022  # bars below this share of the width carry no number
 
 
 def draw_gantt(timeline: Timeline, path: str | Path, other: Timeline | None = None) -> None:
     """Draws `timeline`; with `other`, each row shows `timeline` above `other` on the same axis."""
-    given = [timeline] if other is None else [timeline, other]
-    if not all(side.spans for side in given):
+    timelines = [timeline] if other is None else [timeline, other]
+    if not all(side.spans for side in timelines):
         raise WeftError("the timeline is empty: there is nothing to draw")
-    count = min(STEPS, *(len({span.step for span in side.spans}) for side in given))
-    sides = [window(side, count) for side in given]
+    count = min(STEPS, *(len({span.step for span in side.spans}) for side in timelines))
+    sides = [window(side, count) for side in timelines]
     rows = row_names(sides)
     lane = 0.8 / len(sides)
     height = 1.9 + len(rows) * (0.62 if len(sides) == 1 else 0.84)
@@ -51,11 +51,11 @@ def draw_gantt(timeline: Timeline, path: str | Path, other: Timeline | None = No
                 axes.axvline(end, color=STEP, lw=0.9, ls=step_style(index, sides), zorder=1)
         label_rows(axes, rows, sides, width)
         legend(axes, sides)
-        axes.set_title(title(given, count), pad=34)
+        axes.set_title(title(timelines, count), pad=34)
 
 
 def window(timeline: Timeline, count: int) -> Timeline:
-    """The first steps, from 0 on; what takes no time is left out."""
+    """The first steps, from 0 on. Spans that take no time are left out."""
     steps = sorted({span.step for span in timeline.spans})[:count]
     spans = [span for span in timeline.spans if span.step <= steps[-1]]
     zero = min(span.start for span in spans)
@@ -77,17 +77,17 @@ def row_names(sides: list[Timeline]) -> list[str]:
 
 
 def draw_span(axes: Axes, span: Span, top: float, lane: float, width: float, micros: bool) -> None:
-    """One span as a bar, with its label where there is room."""
+    """One span as a bar, with its label if there is room."""
     from matplotlib.colors import to_rgb
 
     length, middle = span.end - span.start, top + lane / 2
-    if span.what == "wait":  # a thin line: nothing happens here
+    if span.what == "wait":  # a thin line, because nothing happens
         axes.barh(middle, length, lane * 0.14, span.start, color=FAINT, zorder=2)
         return
     colour = to_rgb(COLOURS.get(span.what, OTHER_COLOUR))
-    if span.step % 2:  # every other step lighter, so that steps can be told apart
+    if span.step % 2:  # every second step is lighter, so that steps can be distinguished
         colour = tuple(0.72 * part + 0.28 for part in colour)  # type: ignore[assignment]
-    # A white edge parts neighbours, but would hide a bar that is hardly wider than the edge.
+    # A white edge separates neighbours, but would hide a bar that is hardly wider than the edge.
     edge = "white" if length > 0.004 * width else colour
     axes.barh(middle, length, lane * 0.88, span.start, color=colour, ec=edge, lw=0.7, zorder=3)
     if length >= NARROW * width:
@@ -99,7 +99,7 @@ def draw_span(axes: Axes, span: Span, top: float, lane: float, width: float, mic
 
 
 def step_style(index: int, sides: list[Timeline]) -> str:
-    """Solid, but the upper one of two timelines dashed."""
+    """The line style of a timeline: solid, but dashed for the upper one of two."""
     return "--" if len(sides) > 1 and index == 0 else "-"
 
 
@@ -146,12 +146,12 @@ def legend(axes: Axes, sides: list[Timeline]) -> None:
     )  # fmt: skip
 
 
-def title(given: list[Timeline], shown: int) -> str:
+def title(timelines: list[Timeline], shown: int) -> str:
     """The step times that the picture shows."""
-    if len(given) == 1:
-        text = f"{given[0].source.capitalize()}: {seconds(given[0].step_s)} a step"
+    if len(timelines) == 1:
+        text = f"{timelines[0].source.capitalize()}: {seconds(timelines[0].step_s)} a step"
     else:
-        text = ", ".join(f"{seconds(t.step_s)} {n}" for n, t in zip(NAMES, given, strict=True))
+        text = ", ".join(f"{seconds(t.step_s)} {n}" for n, t in zip(NAMES, timelines, strict=True))
         text = f"A step: {text}"
-    count = max(len(side.step_ends) for side in given)
+    count = max(len(side.step_ends) for side in timelines)
     return f"{text} (the first {shown} of {count} steps)" if count > shown else text

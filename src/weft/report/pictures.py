@@ -1,4 +1,4 @@
-"""Pictures for files: who holds what, and who did what when.
+"""Pictures for files: which device holds what, and what happened when.
 
     draw_plan(plan, Path("plan.png"))
     draw_gantt(predicted, Path("gantt.png"), other=measured)

@@ -1,4 +1,4 @@
-"""Who holds what: devices as rows, layers as columns, arrows for what crosses between devices."""
+"""Draws a plan: devices as rows, layers as columns, arrows for messages between devices."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MANY_ARROWS = 24  # above this, arrows would hide the blocks; the lower panel st
 
 @dataclass
 class Flow:
-    """What crosses one cut from one device to another in a step, and what comes back over it."""
+    """The bytes that cross one cut from one device to another in a step, and that come back."""
 
     source: str
     dest: str
@@ -34,8 +34,8 @@ class Flow:
 
 
 def flows(plan: Plan) -> list[Flow]:
-    """The plan's messages, all micro-batches together; labels and weights are left out."""
-    found: dict[tuple[str, str, int], Flow] = {}
+    """The plan's messages, summed over all micro-batches. Labels and weights are left out."""
+    by_cut: dict[tuple[str, str, int], Flow] = {}
     for device, code in lower(plan).code.items():
         for send in code:
             if not isinstance(send, Send) or send.tensor.kind not in ("act", "grad"):
@@ -43,16 +43,16 @@ def flows(plan: Plan) -> list[Flow]:
             back = send.tensor.kind == "grad"
             source, dest = (send.dest, device) if back else (device, send.dest)
             key = (source, dest, send.tensor.at)
-            flow = found.setdefault(key, Flow(*key))
+            flow = by_cut.setdefault(key, Flow(*key))
             if back:
                 flow.backward += send.bytes
             else:
                 flow.forward += send.bytes
-    return list(found.values())
+    return list(by_cut.values())
 
 
 def draw_plan(plan: Plan, path: str | Path) -> None:
-    """A picture of who holds which layers, and what crosses which cut."""
+    """Draws which device holds which layers, and what crosses which cut."""
     rows = {name: index for index, name in enumerate(plan.devices)}
     columns = max(len(plan.profile.layers), *(s.layers[1] + 1 for s in plan.shards), 1)
     channels = plan.predicted.transfer_bytes if plan.predicted else {}
@@ -96,7 +96,7 @@ def grid(axes: Axes, plan: Plan, rows: dict[str, int], columns: int) -> None:
 
 
 def data_margin(columns: int) -> float:
-    """How far left of the first layer the data stands, in layers; wide enough on every sheet."""
+    """The distance between the data and the first layer, in layers."""
     return max(0.35, 0.035 * columns)
 
 
@@ -116,7 +116,7 @@ def row_label(plan: Plan, name: str) -> str:
 
 
 def fitting(text: str, inches: float) -> str:
-    """The text in one line or one word a line, whichever has room; nothing where neither has."""
+    """The text in one line, or one word per line if that fits better; empty if neither fits."""
     for candidate in (text, text.replace(" ", "\n")):
         if max(map(len, candidate.splitlines())) * LETTER < inches:
             return candidate
@@ -152,7 +152,7 @@ def draw_flow(axes: Axes, plan: Plan, flow: Flow, rows: dict[str, int], columns:
     start, end = (flow.at - 0.2, a + 0.27 * side), (flow.at + 0.2, b - 0.27 * side)
     if flow.at == 0:
         start = (-margin, a + 0.1 * side)
-    if flow.at == columns:  # the answer goes home
+    if flow.at == columns:  # the answer goes back to the source
         end = (columns + margin / 2, b)
     axes.annotate(
         "", xy=end, xytext=start, zorder=1,
@@ -162,7 +162,7 @@ def draw_flow(axes: Axes, plan: Plan, flow: Flow, rows: dict[str, int], columns:
     words = size(flow.forward)
     if flow.backward not in (0, flow.forward):
         words += f", back {size(flow.backward)}"
-    # Beside the head, but at the sheet's edges where there is more room.
+    # Next to the arrow's head; at the sheet's edges, on the side with more room.
     x, y, anchor = end[0] + 0.12, end[1] - 0.13 * side, "left"
     if flow.at == 0:
         x, y, anchor = start[0], end[1] - 0.13 * side, "right"

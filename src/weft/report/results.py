@@ -1,4 +1,4 @@
-"""What a run gave: as the document that `--json` prints, and as a table."""
+"""The result of a run, as the document that `--json` prints and as a table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weft.report.words import seconds
 from weft.runtime.run.workload.peer_timeline import assembled
 from weft.simulate.simulate import simulate
 
-# Of a swarm: sent; lost on a link; heard in time or not; came too late; minibatches a device left out.
+# Counters of a swarm: sent; lost on a link; received in time or not; received too late; minibatches left out.
 RADIO = ("messages", "packets", "packets_lost", "heard", "unheard", "late", "left_out")
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def train_document(result: TrainResult) -> dict[str, Any]:
 
 
 def train_table(result: TrainResult) -> RenderableType:
-    """What `weft train` prints."""
+    """The table that `weft train` prints."""
     document = train_document(result)
     ratio = result.step_s / result.predicted_step_s if result.predicted_step_s else 0.0
     count = result.steps - result.first
@@ -65,14 +65,14 @@ def train_table(result: TrainResult) -> RenderableType:
         rows.append(("folder", str(result.out)))
     peers = result.plan.peers
     predicted = simulate(lower(result.plan), steps=min(max(result.steps, 2), 6))
-    if peers is not None:  # the same pace of the same peer as in what was measured
+    if peers is not None:  # predicted and measured are both the pace of the same peer
         paced = assembled(list(predicted.spans), peers)
         predicted = msgspec.structs.replace(paced, source=predicted.source)
     return Group(list_table(("", "trained"), rows), timeline_table(predicted, result.timeline))
 
 
 def _radio_words(radio: Counter[str], steps: int) -> str:
-    """What a swarm sent, and how much of it was not heard."""
+    """A swarm's messages and packets per step, and the share that did not arrive in time."""
     asked = radio["heard"] + radio["unheard"]
     share = radio["unheard"] / asked if asked else 0.0
     words = f"{radio['messages'] / steps:.1f} messages and {radio['packets'] / steps:.1f} packets "
@@ -94,7 +94,7 @@ def infer_document(result: InferResult) -> dict[str, Any]:
 
 
 def infer_table(result: InferResult) -> RenderableType:
-    """What `weft infer` prints."""
+    """The table that `weft infer` prints."""
     assert result.plan.predicted is not None
     rows = [
         ("strategy", f"{result.plan.strategy} on {', '.join(result.plan.devices)}"),

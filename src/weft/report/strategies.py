@@ -16,7 +16,7 @@ REFUSED = "refused: "
 
 
 def abilities(record: Strategy) -> list[str]:
-    """What a strategy can besides deciding, and what it needs, in a few words."""
+    """What else a strategy can do, and what it needs, in a few words."""
     words = []
     if record.workload != ONE_NETWORK:
         words.append(record.workload)
@@ -49,7 +49,7 @@ def strategy_document(record: Strategy) -> Document:
 
 
 def features_table(matrix: Matrix) -> RenderableType:
-    """Strategies against features; the reasons of refusals are numbered and stand below."""
+    """Strategies against features. The reasons of refusals are numbered and listed below the table."""
     table = new_table()
     table.add_column("strategy", no_wrap=True)
     for feature in matrix.features:

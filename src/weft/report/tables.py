@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from weft.planning.compare import Row
 
 KINDS = ("load", "forward", "loss", "backward", "update", "emit")
-FEW_DEVICES = 5  # a profile of more shows only who they are
+FEW_DEVICES = 5  # a profile with more devices shows only their names
 
 
 def render(renderable: RenderableType, width: int = 100) -> str:
-    """Plain text without colour: what `print(plan)` shows."""
+    """Plain text without colour, as `print(plan)` shows it."""
     console = Console(file=StringIO(), width=width, color_system=None, legacy_windows=False)
     console.print(renderable)
     assert isinstance(console.file, StringIO)
@@ -43,13 +43,13 @@ def new_table() -> Table:
 
 
 def framed(title: str, table: Table, caption: str = "") -> RenderableType:
-    """A table under its title. Rich's own titles wrap at the table's width; these do not."""
+    """A table under its title. Unlike Rich's titles, the title does not wrap at the table's width."""
     parts: list[RenderableType] = [Text(title, style="bold"), table]
     return Group(*parts, Text(caption, style="dim")) if caption else Group(*parts)
 
 
 def list_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> RenderableType:
-    """What there is, one line each; the last column may wrap."""
+    """A list with one line per entry. The last column may wrap."""
     table = new_table()
     for name in columns[:-1]:
         table.add_column(name, overflow="fold")
@@ -60,7 +60,7 @@ def list_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Rendera
 
 
 def plan_table(plan: Plan) -> RenderableType:
-    """Who holds which layers and part, and what that costs each device."""
+    """Which device holds which layers and parts, and its compute time and memory."""
     table = new_table()
     for name in ("device", "tier", "layers", "part"):
         table.add_column(name, overflow="fold")
@@ -85,7 +85,7 @@ def plan_title(plan: Plan) -> str:
 
 
 def plan_caption(plan: Plan) -> str:
-    """What does not belong to one device: the pipeline, the codec, the bytes on each channel."""
+    """The lines below the table, about the whole plan: the pipeline, the codec, the bytes on each channel."""
     words: list[str] = []
     if plan.micro_batches > 1:
         words.append(f"{plan.micro_batches} micro-batches")
@@ -118,7 +118,7 @@ def shard_cells(plan: Plan, device: str, shards: Sequence[Shard]) -> list[tuple[
 
 
 def device_cells(plan: Plan, name: str) -> tuple[str, str, str, str]:
-    """Name, tier, compute seconds, memory (and how much there is)."""
+    """The cells with name, tier, compute seconds, needed memory and available memory."""
     device = next((d for d in plan.fleet.devices if d.name == name), None)
     tier = device.tier if device else ""
     if plan.predicted is None:
@@ -132,7 +132,7 @@ def device_cells(plan: Plan, name: str) -> tuple[str, str, str, str]:
 
 
 def compare_table(rows: Sequence[Row], title: str = "") -> RenderableType:
-    """Strategies, best first; speedup is relative to the slowest. Impossible ones in a line below."""
+    """Strategies, best first. The speedup is over the slowest. Impossible strategies are in a line below."""
     table = new_table()
     table.add_column("strategy", no_wrap=True)
     table.add_column("time", justify="right", no_wrap=True)
@@ -156,7 +156,7 @@ def compare_table(rows: Sequence[Row], title: str = "") -> RenderableType:
 
 
 def left_out(rows: Iterable[Row]) -> list[str]:
-    """A line that names the strategies which are not possible, those with one reason together."""
+    """A line that names the strategies that are not possible, grouped by reason."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
         if row.why_not is not None:
@@ -166,7 +166,7 @@ def left_out(rows: Iterable[Row]) -> list[str]:
 
 
 def _short(reason: str, strategy: str) -> str:
-    """The first clause of an error message: what is wrong, without what there is and what to do."""
+    """The first part of an error message: what is wrong, without the allowed values and the advice."""
     text = reason.split("; ")[0].split(". ")[0]
     for prefix in (f"strategy {strategy} ", "fleet: ", "the plan does not fit: "):
         text = text.removeprefix(prefix)
@@ -176,7 +176,8 @@ def _short(reason: str, strategy: str) -> str:
 def profile_table(profile: Profile) -> RenderableType:
     """Each layer's sizes, and its times per sample on each device.
 
-    One device: forward, backward and update apart. A few: forward + backward in one column each.
+    One device: separate columns for forward, backward and update. A few devices: one column each for forward
+    + backward.
     """
     columns = time_columns(profile)
     table = new_table()
@@ -229,9 +230,9 @@ def profile_caption(profile: Profile, columns: Container[str]) -> str:
 
 
 def timeline_table(predicted: Timeline, measured: Timeline | None = None) -> RenderableType:
-    """Seconds a step on each device by kind, and on each channel; measured beside predicted.
+    """Seconds per step on each device by kind, and on each channel; measured beside predicted.
 
-    Ratio is measured over predicted: above 1 the prediction was too hopeful.
+    The ratio is measured over predicted: above 1 the prediction was too low.
     """
     sides = [predicted] if measured is None else [predicted, measured]
     table = new_table()
@@ -274,23 +275,26 @@ def timeline_title(predicted: Timeline, measured: Timeline | None) -> str:
 
 
 def per_step(timeline: Timeline) -> dict[tuple[str, str], tuple[float, float]]:
-    """Seconds and bytes by (device or channel, kind), a step in which it took part: a slow peer does
-    fewer of them than a fast one, and a server that was left did none after that."""
+    """Seconds and bytes by (device or channel, kind), averaged over the steps in which the device took part.
+    A slow peer takes part in fewer steps than a fast one, and a server that is no longer used in none."""
     steps: dict[str, set[int]] = {}
     for span in timeline.spans:
         steps.setdefault(span.where, set()).add(span.step)
-    found: dict[tuple[str, str], tuple[float, float]] = {}
+    totals: dict[tuple[str, str], tuple[float, float]] = {}
     for span in timeline.spans:
-        key, own = (span.where, span.what), len(steps[span.where])
-        time, moved = found.get(key, (0.0, 0.0))
-        found[key] = (time + (span.end - span.start) / own, moved + span.bytes / own)
-    return found
+        key, steps_taken = (span.where, span.what), len(steps[span.where])
+        time, moved = totals.get(key, (0.0, 0.0))
+        totals[key] = (
+            time + (span.end - span.start) / steps_taken,
+            moved + span.bytes / steps_taken,
+        )
+    return totals
 
 
 def timeline_rows(
     sides: Sequence[dict[tuple[str, str], tuple[float, float]]],
 ) -> list[tuple[str, str]]:
-    """Devices first, then channels; within one, in the order of a step."""
+    """The rows: devices first, then channels; for each one in the order of a step."""
     keys = dict.fromkeys(key for side in sides for key in side)
     channels = {where for where, what in keys if what == "transfer"}
     order = list(dict.fromkeys(where for where, _ in keys))

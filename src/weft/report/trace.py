@@ -2,8 +2,8 @@
 
     save_trace(Path("trace.json"), {"predicted": predicted, "measured": measured})
 
-One process per timeline, one thread per device and channel. A thread's events must nest, so where
-messages overlap on a channel (one still on its way, the next already sent) it gets another.
+A timeline is a process, and each device and channel is a thread. A thread's events must nest. So if messages
+overlap on a channel (one still under way, the next already sent), the channel gets another thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Event = dict[str, Any]
 
 
 def chrome_trace(timelines: Mapping[str, Timeline]) -> bytes:
-    """The JSON document; times in microseconds, as the format wants them."""
+    """The JSON document. Times are in microseconds, as the format requires."""
     events: list[Event] = []
     for process, (name, timeline) in enumerate(timelines.items(), start=1):
         events += process_events(process, name, timeline)
@@ -51,10 +51,10 @@ def process_events(process: int, name: str, timeline: Timeline) -> Iterator[Even
 
 
 def threads(timeline: Timeline) -> list[tuple[str, list[Span]]]:
-    """Devices first, then channels, each split into lanes in which no two spans overlap."""
+    """Devices first, then channels. Each is split into threads in which no two spans overlap."""
     channels = {span.where for span in timeline.spans if span.what == "transfer"}
     names = dict.fromkeys(span.where for span in timeline.spans)
-    found: list[tuple[str, list[Span]]] = []
+    rows: list[tuple[str, list[Span]]] = []
     for name in sorted(names, key=lambda name: name in channels):
         lanes: list[list[Span]] = []
         spans = [span for span in timeline.spans if span.where == name]
@@ -65,8 +65,8 @@ def threads(timeline: Timeline) -> list[tuple[str, list[Span]]]:
                 lanes.append(lane)
             lane.append(span)
         for index, lane in enumerate(lanes, start=1):
-            found.append((name if index == 1 else f"{name} ({index})", lane))
-    return found
+            rows.append((name if index == 1 else f"{name} ({index})", lane))
+    return rows
 
 
 def complete(process: int, thread: int, span: Span) -> Event:

@@ -1,4 +1,4 @@
-"""Numbers as people read them: `1.23 s`, `45.6 ms`, `1.5 MB`."""
+"""Numbers with units for people: `1.23 s`, `45.6 ms`, `1.5 MB`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def seconds(value: float) -> str:
 
 
 def size(value: float) -> str:
-    """Bytes; powers of 1000, as links count them."""
+    """Bytes with their unit, in powers of 1000, as for links."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if value >= factor * 0.9995:
             return f"{digits(value / factor)} {unit}"
@@ -37,7 +37,7 @@ def digits(value: float) -> str:
 
 
 def layer_range(plan: Plan, shard: Shard) -> str:
-    """`conv1 to fc2 (0-4)`, the names only where the profile has them."""
+    """`conv1 to fc2 (0-4)`; numbers only if the profile has no names."""
     first, last = shard.layers
     if first == last:
         return f"{layer_name(plan, first)} ({first})"
@@ -45,13 +45,13 @@ def layer_range(plan: Plan, shard: Shard) -> str:
 
 
 def layer_name(plan: Plan, index: int) -> str:
-    """The name of a layer, or its number where it has none."""
+    """The name of a layer, or its number if it has none."""
     layers = plan.profile.layers
     return layers[index].name if index < len(layers) else f"layer {index}"
 
 
 def part_words(part: Part, batch: int) -> str:
-    """What a shard computes of its layers, in a few words: `80 samples (0:80)`, `rows 0:56`."""
+    """The part of its layers that a shard computes, in a few words: `80 samples (0:80)`, `rows 0:56`."""
     words: list[str] = []
     if part.samples is not None and (part.samples, part.offset) != (batch, 0):
         words.append(f"{part.samples} samples ({part.offset}:{part.offset + part.samples})")

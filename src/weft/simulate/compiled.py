@@ -1,10 +1,10 @@
-"""A program priced instruction by instruction, so that the simulator looks nothing up.
+"""A program with the time of every instruction, so that the simulator need not look anything up.
 
     compiled = compile_program(program)
     compiled.seconds["pi"]           # computing per minibatch
     compiled.bytes["pi>nuc"]         # crossing that channel per minibatch
 
-Every duration and route is found once, however many minibatches are then simulated.
+Every duration and route is computed once for all simulated minibatches.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from weft.program.instructions import (
 )
 from weft.program.program import Program
 
-COMPUTE, RECV, SEND, MARK, SLOT, PASS = range(6)  # PASS: takes no time and waits for nobody
+COMPUTE, RECV, SEND, MARK, SLOT, PASS = range(6)  # PASS: takes no time and does not wait
 
 # (channel, seconds that the message occupies it, latency) for every hop of a message's route
 Way = tuple[tuple[int, float, float], ...]
 
-# What a span says of an instruction: (what, micro-batch, label, bytes)
+# How a span describes an instruction: (what, micro-batch, label, bytes)
 Words = tuple[str, int, str, int]
 
-# (word, lag, seconds of a COMPUTE, number of a RECV's or SEND's message, way of a SEND, words, at each
-# how many-th minibatch). MARK follows the last instruction of a device that works on a minibatch. SLOT
-# waits until that many seconds of its minibatch are over: a message that may be late has come by
-# then, or is not waited for.
+# (word, lag, seconds of a COMPUTE, number of a RECV's or SEND's message, route of a SEND, description, k if
+# executed at each k-th minibatch). MARK follows a device's last instruction of a minibatch. SLOT waits until
+# so many seconds of its minibatch are over: a message that may be late has arrived by then, or the device
+# goes on without it.
 Line = tuple[int, int, float, int, Way, Words, int]
 
 
@@ -136,23 +136,24 @@ class _Compiler:
         return tuple(way)
 
     def radio_way(self, device: str, send: Send, radio: Radio) -> Way:
-        """Nothing is sent again, so that the whole rate carries news; but every packet takes its time.
+        """The route of a best-effort message. Nothing is sent again, so the whole rate is useful, but every
+        packet takes time.
 
-        Where a message goes both ways, its time is that of the direct one.
+        If a message is sent both directly and by a relay, its time is that of the direct packet.
         """
         ways = {(device, send.dest): radio.direct}
         if radio.relayed:
             ways |= {(device, radio.via): radio.relayed, (radio.via, send.dest): radio.relayed}
-        found: dict[tuple[str, str], list[tuple[int, float, float]]] = {}
+        hops: dict[tuple[str, str], list[tuple[int, float, float]]] = {}
         for (a, b), times in ways.items():
             for hop in self.plan.fleet.route(a, b) if times else ():
                 size = send.bytes * times
                 seconds = size / (hop.bytes_per_s / (1 - hop.loss))
                 channel = self.crossed(hop.channel, size, seconds)
-                found.setdefault((a, b), []).append((channel, seconds, hop.latency_s))
+                hops.setdefault((a, b), []).append((channel, seconds, hop.latency_s))
         if radio.direct:
-            return tuple(found[device, send.dest])
-        return (*found[device, radio.via], *found[radio.via, send.dest])
+            return tuple(hops[device, send.dest])
+        return (*hops[device, radio.via], *hops[radio.via, send.dest])
 
     def crossed(self, name: str, size: float, seconds: float) -> int:
         """Counts a message that crosses a channel in every minibatch; returns the channel's number."""

@@ -1,13 +1,13 @@
-"""What a plan will cost, before anything runs.
+"""The predicted cost of a plan.
 
     price(plan).step_s        # seconds per minibatch in the steady state
     priced(plan).predicted    # the same, kept in the plan
-    candidate_seconds(plan)   # only the seconds, infinite where the plan does not fit: for planners
+    candidate_seconds(plan)   # only the seconds, infinite if the plan does not fit: for planners
 
 A planner compares hundreds of candidates: their programs are not validated (`weft.program.validate`), the
 winner's is.
 
-A plan that does not fit into memory has a price too; `weft.program.memory.fits` tells them apart.
+`price` also works for a plan that does not fit into memory. `weft.program.memory.fits` tells whether it fits.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from weft.program.program import Program
 from weft.simulate.compiled import Compiled, compile_program
 from weft.simulate.simulate import run
 
-STEPS = 8  # the first ones fill the pipeline; the later half tells the period
+STEPS = 8  # the first ones fill the pipeline; the later half gives the period
 ROUNDS = 4  # of minibatches that end in an exchange
 
 
 def price(plan: Plan) -> Predicted:
-    """Seconds per minibatch (training) or until the answer (inference), and what it takes where."""
+    """Seconds per minibatch (training) or until the answer (inference), and the compute time, bytes and
+    memory."""
     return price_of(lower(plan))
 
 
 def candidate_seconds(plan: Plan) -> float:
-    """Seconds of a plan that a planner thinks about; infinite where a device lacks the memory for it."""
+    """Seconds of a planner's candidate; infinite if a device has too little memory for it."""
     program = lower(plan)
     if any(device.memory_mb is not None for device in plan.fleet.devices) and lacking(
         plan, memory_of(program)
@@ -60,7 +61,7 @@ def _seconds(program: Program, compiled: Compiled) -> float:
     """Seconds per minibatch in the steady state, or until the answer."""
     plan = program.plan
     if plan.peers is not None and plan.peers.late == "newest":
-        # Nobody waits: half of the devices are at least as fast as this.
+        # Peers do not wait for each other: half of the devices are at least as fast as this.
         return statistics.median_low(list(compiled.seconds.values()))
     if plan.mode == "infer":
         return run(compiled, plan.route == "min", 1, spans=False).step_ends[0]

@@ -1,5 +1,5 @@
-"""What a program takes on its plan's fleet: each device computes one thing at a time, each channel
-carries one message at a time, and everything happens in the order of time.
+"""Simulates a program on its plan's fleet. Each device computes one thing at a time, and each channel carries
+one message at a time.
 
     timeline = simulate(lower(plan), steps=3)
     timeline.step_s
@@ -38,19 +38,19 @@ from weft.simulate.compiled import (
     compile_program,
 )
 
-# (message's number, minibatch, hop it is about to take, when its last byte is there, way, words)
+# (message's number, minibatch, next hop, when its last byte arrives, route, description)
 _Message = tuple[int, int, int, float, Way, Words]
 
-# (when, who, message). Who is a device's number, and for a message on its way a negative number
-# that grows with the order of sending. No two events have both in common.
+# (when, who, message). `who` is a device's number; for a message at a relay it is a negative number that
+# grows with the order of sending. No two events have the same `when` and `who`.
 _Event = tuple[float, int, _Message | None]
 _FIRST_SENT = -(1 << 62)
 
 
 def simulate(program: Program, steps: int = 1, spans: bool = True) -> Timeline:
     """The timeline of `steps` minibatches. Without spans it has only the minibatches' ends."""
-    found = run(compile_program(program), program.plan.route == "min", steps, spans)
-    return msgspec.structs.replace(found, beat=max(2, program.beat))
+    timeline = run(compile_program(program), program.plan.route == "min", steps, spans)
+    return msgspec.structs.replace(timeline, beat=max(2, program.beat))
 
 
 def run(compiled: Compiled, cut_through: bool, steps: int, spans: bool) -> Timeline:
@@ -63,8 +63,8 @@ def run(compiled: Compiled, cut_through: bool, steps: int, spans: bool) -> Timel
 
 
 class _Simulation:
-    """Always advances what comes first in time. Between two sends a device touches nothing shared,
-    so it runs on alone until its next send; only sends and relays wait in the heap for their turn.
+    """Always handles the event that comes first in time. Between two sends a device uses nothing that others
+    use, so it is run up to its next send at once. Only sends and relays wait in the heap.
     """
 
     def __init__(self, compiled: Compiled, cut_through: bool, steps: int, record: bool) -> None:
@@ -78,7 +78,7 @@ class _Simulation:
         self.clocks = [0.0] * count
         self.places = [0] * count  # the next line of each device
         self.ticks = [0] * count
-        self.free = [0.0] * len(compiled.channels)  # when each channel's queue is empty
+        self.free = [0.0] * len(compiled.channels)  # the time when each channel's queue is empty
         self.arrived: dict[int, float] = {}  # by message * steps + minibatch
         self.waiting: dict[int, int] = {}  # the device that waits for it
         self.heap: list[_Event] = [(0.0, device, None) for device in range(count)]

@@ -16,7 +16,7 @@ from weft.zoo.parts import Shape, average_head, conv_norm, he, image_shape, name
 
 
 class _Chain:
-    """Grows a network layer by layer and knows what shape comes out so far."""
+    """Builds a network layer by layer and tracks the shape of its output."""
 
     def __init__(self, model: str, input_shape: Shape) -> None:
         self.model = model
@@ -37,7 +37,7 @@ class _Chain:
         self.channels, self.height, self.width = channels, height, width
 
     def pool(self, name: str, kernel: int, stride: int = 2) -> None:
-        """Max pooling; left out where the map is already smaller, so that small images pass."""
+        """Max pooling. It is left out if the map is already smaller, so that small images work."""
         if kernel > min(self.height, self.width):
             return
         self.children.append((f"pool{name}", nn.MaxPool2d(kernel, stride)))
@@ -113,19 +113,19 @@ def _vgg(
 
 
 def vgg16(input_shape: Shape, classes: int, *, dropout: float = 0.5) -> nn.Sequential:
-    """VGG16, as its paper has it."""
+    """VGG16 as in its paper."""
     stages = [(2, 64), (2, 128), (3, 256), (3, 512), (3, 512)]
     return _vgg("vgg16", input_shape, stages, [4096, 4096, classes], dropout)
 
 
 def vgg19(input_shape: Shape, classes: int, *, dropout: float = 0.5) -> nn.Sequential:
-    """VGG19, as its paper has it."""
+    """VGG19 as in its paper."""
     stages = [(2, 64), (2, 128), (4, 256), (4, 512), (4, 512)]
     return _vgg("vgg19", input_shape, stages, [4096, 4096, classes], dropout)
 
 
 def vgg_small(input_shape: Shape, classes: int) -> nn.Sequential:
-    """Two VGG stages for small images: learns in seconds and can be sliced like the big ones."""
+    """Two VGG stages for small images. It learns in seconds and can be sliced like the large ones."""
     return _vgg("vgg-small", input_shape, [(2, 32), (2, 64)], [128, classes], dropout=0.0)
 
 
@@ -137,7 +137,7 @@ def cnn5(input_shape: Shape, classes: int, *, width: int = 16) -> nn.Sequential:
         parts = dict(conv_norm(channels, outputs, 3))
         children.append((f"conv{number}", parts["conv"]))
         if number <= 3 and min(height, side) >= 2:
-            # Before the batch norm, which then has a quarter of the numbers to read twice.
+            # The pool comes before the batch norm, which then reads only a quarter of the numbers.
             children.append((f"pool{number}", nn.MaxPool2d(2)))
             height, side = height // 2, side // 2
         children += [(f"norm{number}", parts["norm"]), (f"relu{number}", nn.ReLU())]

@@ -1,9 +1,9 @@
-"""The user's network: by its name in the zoo, or from a file of the user's own.
+"""Loads the user's network: by its name in the zoo, or from the user's file.
 
     module, example = load("lenet5")
     module, example = load("my_net.py:build", input_shape=(3, 32, 32))
 
-A file is run on this machine, where the user named it; other machines get a graph, never code.
+A file is run only on this machine. Other machines get a graph, never code.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from weft.errors import InputError
 from weft.user_files import as_input_error, attribute, beside, file_and_name
 
 Example = Tensor | tuple[Tensor, ...]
-SAMPLES = 2  # of an example: with one, capture could not tell the batch from a dimension of size 1
+# In an example: with one sample, capture could not tell the batch from a dimension of size 1.
+SAMPLES = 2
 
 
 def load(
@@ -46,7 +47,7 @@ def load(
 
 
 def short_name(text: str) -> str:
-    """What to call a network in tables and files: its zoo name, or its file's."""
+    """A network's name in tables and files: its zoo name, or the name of its file."""
     place = file_and_name(text)
     return text if place is None else place[0].stem
 
@@ -60,7 +61,7 @@ def from_zoo(
     except InputError as error:
         raise InputError(f"{error}, or your own network as file.py:factory") from None
     shape = model.input_shape if input_shape is None else tuple(input_shape)
-    # On the "meta" device tensors have shapes but no numbers: planning needs no more.
+    # On the "meta" device tensors have shapes but no numbers, which is enough for planning.
     with torch.device("cpu" if weights else "meta"), as_input_error(f"model {name!r} on {shape}"):
         module = zoo.build(name, shape, classes)
         return module, zeros(module, shape)
@@ -69,7 +70,7 @@ def from_zoo(
 def from_file(
     path: Path, factory: str, input_shape: Sequence[int] | None
 ) -> tuple[nn.Module, Example]:
-    """The network that a user's file gives, and an example of its input."""
+    """The network from a user's file, and an example of its input."""
     label = f"{path}:{factory}"
     made = call_factory(path, factory)
     example: Any = None
@@ -93,7 +94,7 @@ def from_file(
 
 
 def call_factory(path: Path, name: str) -> Any:
-    """What the factory in a user's file returns; a network that stands there itself is taken as it is."""
+    """The result of the factory in a user's file. If the name is a network, it is the network itself."""
     factory: Callable[[], Any] = attribute(path, name, "model file")
     if isinstance(factory, nn.Module):
         return factory
@@ -102,7 +103,7 @@ def call_factory(path: Path, name: str) -> Any:
 
 
 def zeros(module: nn.Module, shape: Sequence[int]) -> Tensor:
-    """An example input; token numbers for a network that begins by looking tokens up."""
+    """An example input; token numbers if the network begins with an embedding."""
     leaves = (m for m in module.modules() if any(True for _ in m.parameters(recurse=False)))
     first = next((m for m in leaves if not any(True for _ in m.children())), None)
     dtype = torch.long if isinstance(first, nn.Embedding) else torch.float32
@@ -110,7 +111,7 @@ def zeros(module: nn.Module, shape: Sequence[int]) -> Tensor:
 
 
 def checked_example(label: str, example: Any) -> Example:
-    """Tensors with at least two samples, made from what the user gave."""
+    """The user's example as tensors with at least two samples."""
     tensors = (example,) if isinstance(example, Tensor) else example
     if not isinstance(tensors, (tuple, list)) or not all(isinstance(t, Tensor) for t in tensors):
         raise InputError(

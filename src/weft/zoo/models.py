@@ -64,7 +64,7 @@ def names() -> list[str]:
 
 
 def get(name: str) -> Model:
-    """The entry of that name, or InputError with names that are near."""
+    """The entry of that name. Raises InputError, with similar names, for an unknown name."""
     if name not in _MODELS:
         near = difflib.get_close_matches(name.lower(), _MODELS, n=3)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
@@ -73,7 +73,7 @@ def get(name: str) -> Model:
 
 
 def build(name: str, input_shape: Shape | None = None, classes: int | None = None) -> nn.Module:
-    """The network with fresh weights, for another input or number of classes where given."""
+    """The network with new weights, for the given input shape and number of classes, if they are given."""
     model = get(name)
     shape = model.input_shape if input_shape is None else tuple(input_shape)
     count = model.classes if classes is None else classes

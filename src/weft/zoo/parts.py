@@ -1,4 +1,4 @@
-"""What several networks of the zoo are built from."""
+"""Parts that several networks of the zoo use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Shape = tuple[int, ...]
 
 
 def image_shape(model: str, shape: Shape) -> tuple[int, int, int]:
-    """The shape as (channels, height, width), or an error that says why it cannot be one."""
+    """The shape as (channels, height, width). Raises an error if it is not the shape of an image."""
     if len(shape) != 3:
         raise InputError(
             f"model {model!r}: input_shape {shape} has {len(shape)} dimensions; "
@@ -53,7 +53,7 @@ def average_head(features: int, classes: int, dropout: float = 0.0) -> list[tupl
 
 
 def he(module: nn.Module) -> None:
-    """He's initialisation; deep chains without batch norm do not start to learn without it.
+    """He's initialisation. Without it, deep chains without batch norm do not learn.
 
     Applied to one module after another by `nn.Module.apply`.
     """

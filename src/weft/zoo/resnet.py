@@ -45,7 +45,7 @@ def _basic(inputs: int, width: int, stride: int) -> nn.Sequential:
 
 
 def _bottleneck(inputs: int, width: int, stride: int) -> nn.Sequential:
-    """1x1, 3x3, 1x1; the stride sits on the 3x3, where it loses no input."""
+    """1x1, 3x3, 1x1. The 3x3 convolution has the stride, because it then skips no input."""
     return named(
         ("reduce", conv_norm_relu(inputs, width, 1)),
         ("middle", conv_norm_relu(width, width, 3, stride)),

@@ -39,7 +39,7 @@ class Transformer(nn.Module):
         self.position = nn.Parameter(torch.empty(tokens, width))
         nn.init.normal_(self.position, std=0.02)
         layer = nn.TransformerEncoderLayer(width, heads, hidden, dropout, batch_first=True)
-        # Nested tensors only serve padded batches, and cannot be exported.
+        # Nested tensors are only for padded batches, and cannot be exported.
         self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.classify = nn.Linear(width, classes)
 

@@ -1,7 +1,7 @@
 """YOLOv2: 23 convolutions in the order of the Darknet configuration, with its passthrough.
 
-The passthrough takes the finer map of convolution 13 around the last pooling: convolution 21 thins
-it out, every 2x2 patch becomes channels, and it joins the coarse map in front of convolution 22.
+The passthrough leads the finer map of convolution 13 past the last pooling. Convolution 21 reduces its
+channels, every 2x2 patch becomes channels, and the result joins the coarse map before convolution 22.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _conv(inputs: int, outputs: int, kernel: int) -> nn.Sequential:
 def _body(
     inputs: int, layers: list[tuple[int, int] | None], first: int
 ) -> tuple[nn.Sequential, int]:
-    """The layers as a module, and how many channels come out; convolutions count from `first`."""
+    """The layers as a module, and the number of output channels. Convolutions are numbered from `first`."""
     children: list[tuple[str, nn.Module]] = []
     number = first
     for layer in layers:

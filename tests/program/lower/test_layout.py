@@ -122,7 +122,7 @@ WRONG: dict[str, tuple[tuple[Shard, ...], str]] = {
     "samples and rows": (
         (Shard("a", WHOLE, Part(4, 0, rows=(0, 2))),), "shard a .* and nothing else"),
     "no last layer": (
-        (shard("a", WHOLE, 2), shard("b", (0, 0), 2, 2)), "nobody has layer 1 for samples from 2"),
+        (shard("a", WHOLE, 2), shard("b", (0, 0), 2, 2)), "no device has layer 1 for samples from 2"),
     "no first layer": (
         (shard("a", WHOLE, 2), shard("b", (1, 1), 2, 2)),
         r"b has layers \[1, 1\] for samples 2 to 4; .* begin at layer 0"),

@@ -166,7 +166,7 @@ def test_pieces_of_a_row_follow_each_other_and_differ_by_one_at_most() -> None:
     ("fields", "words"),
     [
         ({"every": 0}, "every = 0"),
-        ({"late": "newest", "shared": "ring"}, "can only gossip"),
+        ({"late": "newest", "shared": "ring"}, "use shared = gossip"),
         ({"edges": ((0, 0),)}, "link p0-p0"),
     ],
 )

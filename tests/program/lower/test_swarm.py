@@ -220,7 +220,7 @@ def test_contradictions_are_refused() -> None:
     with pytest.raises(InputError, match="rescale needs late = zero, not own"):
         plan_of("stitchnet+", rescale="yes", update="own")
     both = plan_of("stitchnet+", mode="infer", rescale="yes", copies=50)
-    with pytest.raises(InputError, match="copies are for answering, with late = zero and without"):
+    with pytest.raises(InputError, match="copies are for inference, with late = zero and without"):
         lower(copied(both, [np.arange(64.0) for _ in range(4)]))
     with pytest.raises(InputError, match="late = none needs slot_ms = 0"):
         plan_of(update="none", slot_ms=50)

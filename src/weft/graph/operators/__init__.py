@@ -1,8 +1,8 @@
-"""The operators that a network may use: one record each, the only functions that a node will ever call.
+"""The operators that a network may use, one record each. A node calls no other functions.
 
 A captured graph names its operators. A node looks the name up in the table and refuses a name that is not
-there. Every other module asks the record: what the operator costs, how its rows and units come from those
-of its inputs, whether it draws random numbers.
+there. Every other module reads the record: what the operator costs, how its rows and units depend on those of
+its inputs, and whether it draws random numbers.
 
 Read in this order:
 

@@ -32,12 +32,12 @@ def zeroed(name: str, source: str) -> Node:
 
 
 def padded(name: str, source: str, amounts: list[Atom], fill: Arg) -> Node:
-    """A map with more around it; amounts are left, right, above, below."""
+    """A padded map; the amounts are left, right, above, below."""
     return Node(name, "aten.pad.default", [Ref(source), amounts, "constant", fill])
 
 
 def flattened(name: str, source: str) -> Node:
-    """A vector of each sample."""
+    """Each sample as one vector."""
     return Node(name, "aten.flatten.using_ints", [Ref(source), 1])
 
 
@@ -62,5 +62,5 @@ def dense(name: str, source: str, weight: str, bias: str) -> Node:
 
 
 def relu(name: str, source: str) -> Node:
-    """What is above zero."""
+    """Negative numbers replaced by zero."""
     return Node(name, "aten.relu.default", [Ref(source)])

@@ -1,8 +1,8 @@
 """How many floating-point operations an operator needs, counted as the papers count.
 
-2 for each multiply-add, one for each bias add of a convolution, nothing for pooling, activations and
-normalisation. A rule gets the shape of the result and asks for the shapes of the arguments by position; an
-argument without a shape (a missing bias) has None.
+A multiply-add counts 2, a bias add of a convolution 1. Pooling, activations and normalisation count nothing.
+A rule gets the shape of the result, and a function that returns the shape of an argument by its position
+(None for an argument without a shape, such as a missing bias).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def convolution(out: Shape, shape: ShapeOf) -> float:
 
 def transposed_convolution(out: Shape, shape: ShapeOf) -> float:
     """Every number of the input is multiplied with one kernel."""
-    weight, given = shape(1) or (), shape(0) or ()
-    return 2.0 * prod(given) * prod(weight[1:])
+    weight, source = shape(1) or (), shape(0) or ()
+    return 2.0 * prod(source) * prod(weight[1:])
 
 
 def dense(out: Shape, shape: ShapeOf) -> float:
@@ -34,12 +34,12 @@ def dense(out: Shape, shape: ShapeOf) -> float:
 
 
 def product(out: Shape, shape: ShapeOf) -> float:
-    """Of a matrix product."""
+    """A matrix product."""
     return 2.0 * prod(out) * (shape(0) or (0,))[-1]
 
 
 def product_added(out: Shape, shape: ShapeOf) -> float:
-    """Of a matrix product that is added to the first argument."""
+    """A matrix product that is added to the first argument."""
     return 2.0 * prod(out) * (shape(1) or (0,))[-1]
 
 

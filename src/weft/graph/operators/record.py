@@ -13,7 +13,7 @@ from weft.graph.operators.rows import Rows
 
 Function = Callable[..., Any]
 
-# How the units of a result (neurons, channels) come from those of what it reads:
+# How the units of a result (neurons, channels) depend on the units of the operator's inputs:
 # elementwise: one place of the result from that place of each operand
 # per_channel: one channel of a map from that channel of the map before it, as in pools
 # dense: each unit from all units before it, by a row of a matrix
@@ -21,51 +21,48 @@ Function = Callable[..., Any]
 # reshape: the same numbers in another shape
 Units = Literal["elementwise", "per_channel", "dense", "channels", "reshape"]
 
-# What stays in memory until the backward pass: the values that it reads, its result, both or neither; of a
-# maximum also where it was, of dropout what was dropped, of attention with dropout its matrix three times.
+# What stays in memory until the backward pass: the operator's inputs, its result, both or neither. A maximum
+# also keeps its position, dropout its mask, and attention with dropout keeps its matrix three times.
 Keeps = Literal["inputs", "result", "both", "neither"]
 
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator. Whatever a field leaves open cannot be done with the operator, and is refused.
+    """One operator. What a field does not allow is refused.
 
     Operator("aten.relu.default", direct="torch.relu", rows=ELEMENTWISE, units="elementwise")
     """
 
-    name: str  # what graphs say; `aten.NAME.OVERLOAD` is PyTorch's own name
-    direct: str = (
-        ""  # a shorter way to the same function than PyTorch's dispatcher, as a dotted name
-    )
+    name: str  # the name in graphs; `aten.NAME.OVERLOAD` is PyTorch's own name
+    direct: str = ""  # a faster function than PyTorch's dispatcher: its dotted name
     flops: Flops | None = None  # floating-point operations; None: counted as nothing
     weighted: bool = False  # a new layer begins where it reads a parameter
-    view: bool = False  # its result shares memory with its first argument, and costs none
+    view: bool = False  # its result shares memory with its first argument
     keeps: Keeps = "result"  # what autograd keeps of it for the backward pass
-    rows: Rows | None = None  # how rows of its result come from rows of maps; None: from all rows
-    units: Units | None = None  # None: units of its result do not stand alone
-    gives_sizes: bool = (
-        False  # its arguments say the result's size, also where only some units are here
-    )
-    random: bool = (
-        False  # draws numbers in training; the caller's seed and the node's name decide which
-    )
+    # How rows of its result depend on rows of its inputs; None: on all rows.
+    rows: Rows | None = None
+    units: Units | None = None  # None: it cannot be cut by units
+    # Its arguments contain the result's size, which is wrong for a part of the units.
+    gives_sizes: bool = False
+    # Draws random numbers in training, seeded by the caller's seed and the node's name.
+    random: bool = False
     training_flag: int | None = None  # position of the argument that says "training"
     drop_probability: int | None = None  # position of the argument that says how much to drop
     training_only: bool = False  # left out when the network only infers
 
     @property
     def normalises_batch(self) -> bool:
-        """Whether it normalises by the statistics of the samples at hand, in training."""
+        """Whether it normalises with the statistics of the current samples in training."""
         return self.training_flag is not None and not self.random
 
     @property
     def elementwise(self) -> bool:
-        """Whether one place of the result comes from that place of each operand alone."""
+        """Whether each place of the result depends only on the same place of each operand."""
         return self.units == "elementwise"
 
     @cached_property
     def function(self) -> Function:
-        """What a node calls."""
+        """The function that a node calls."""
         import torch
 
         if self.direct:
@@ -78,7 +75,7 @@ class Operator:
 
 
 def _at(path: str) -> Function:
-    """The function at a dotted name of the table."""
+    """The function with this dotted name."""
     import operator
 
     import torch

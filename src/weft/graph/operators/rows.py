@@ -1,4 +1,4 @@
-"""How rows of an operator's result come from rows of the maps that it reads.
+"""How rows of an operator's result depend on rows of the maps that it reads.
 
 A feature map has the dimensions (samples, channels, rows, columns). Convolutions and pools read a window
 of rows, activations the row itself. An operator that reads all rows at once (a mean over the map, a softmax
@@ -18,13 +18,13 @@ Range = tuple[int, int]
 
 
 class Rule(NamedTuple):
-    """How rows of a result come from rows of what it reads; by default row r from row r.
+    """How rows of a result depend on rows of the operator's inputs. By default row r depends on row r.
 
     A window of `reach` rows begins at row `stride * r - above`; each makes `repeat` rows of the result.
     """
 
-    maps: tuple[str, ...]  # of which the rows are cut
-    whole: tuple[str, ...] = ()  # of which all is needed: constants, values without rows
+    maps: tuple[str, ...]  # inputs that are cut by rows
+    whole: tuple[str, ...] = ()  # inputs that are needed whole: constants, values without rows
     stride: int = 1
     above: int = 0  # rows of padding over the map
     reach: int = 1
@@ -36,16 +36,16 @@ class Rule(NamedTuple):
 
     @property
     def row_by_row(self) -> bool:
-        """Whether row r comes from row r alone."""
+        """Whether row r depends on row r alone."""
         return self.stride == self.reach == self.repeat == 1 and not self.above
 
     def span(self, first: int, last: int) -> Range:
-        """Rows of the maps under the windows of rows first..last-1, beyond the borders too."""
+        """Rows of the inputs that rows first..last-1 of the result need. They may lie beyond the borders."""
         top, bottom = first // self.repeat, (last - 1) // self.repeat
         return top * self.stride - self.above, bottom * self.stride - self.above + self.reach
 
     def within(self, rows: Range, height: int, made: int) -> Range:
-        """Rows of the result, of which there are `made`, whose windows lie within some rows of a map."""
+        """The rows of the result (it has `made` rows) whose windows lie inside the given rows of a map."""
         top = -(-(rows[0] + self.above) // self.stride) * self.repeat if rows[0] > 0 else 0
         bottom = ((rows[1] + self.above - self.reach) // self.stride + 1) * self.repeat
         return top, made if rows[1] >= height else bottom
@@ -58,20 +58,20 @@ SequenceRule = Callable[[Graph, Node, tuple[str, ...], MutableMapping[str, int]]
 
 @dataclass(frozen=True)
 class Rows:
-    """How an operator is cut into rows: the rule, and what becomes of the call in a strip.
+    """How an operator is cut into rows: the rule, and how the call changes in a strip.
 
-    A rule gets the graph, the node and the names of the values it reads. Its answer is None where this call
-    of the operator cannot be cut.
+    A rule gets the graph, the node and the names of the values that the node reads. It returns None if this
+    call of the operator cannot be cut.
     """
 
     rule: RowRule | None  # of feature maps
     sequence: SequenceRule | None = None  # of values of other shapes
     maps_only: bool = True  # the rule is asked only where every value it reads is a map
     padding: int | None = None  # position of a window's padding: only the true borders keep it
-    fill: Arg = 0.0  # what stands in that padding
+    fill: Arg = 0.0  # the value of that padding
     averages: bool = False  # a window at the border may count fewer places
-    pads: bool = False  # the operator itself is padding, of rows too
-    in_strip: Callable[[Node, Range], Node] | None = None  # the call that makes some rows only
+    pads: bool = False  # the operator itself pads, also rows
+    in_strip: Callable[[Node, Range], Node] | None = None  # the call that makes only some rows
 
 
 def argument(node: Node, position: int, name: str, default: Any) -> Any:
@@ -100,7 +100,7 @@ def _elementwise(graph: Graph, node: Node, read: Sequence[str]) -> Rule | None:
 
 
 def _per_channel(graph: Graph, node: Node, read: Sequence[str]) -> Rule | None:
-    """The same for an operator whose weights are one number for each channel."""
+    """The same for an operator that has one weight for each channel."""
     value = graph.values[node.name]
     maps, whole = [], []
     for name in read:
@@ -108,7 +108,7 @@ def _per_channel(graph: Graph, node: Node, read: Sequence[str]) -> Rule | None:
         if is_map(operand) and operand.shape[2] == value.shape[2]:
             maps.append(name)
         elif operand.batch_dim == 0 and len(operand.shape) != 4:
-            return None  # its samples would be taken for channels or rows
+            return None  # its samples would be mistaken for channels or rows
         elif _without_rows(operand.shape):
             whole.append(name)
         else:
@@ -147,7 +147,8 @@ def _window(
     default_stride: int,
     dilation: int | None = None,
 ) -> Rule:
-    """Of a convolution or pool. `position`: the stride's; padding follows. `dilation`: its position."""
+    """The rule of a convolution or pool. `position`: the stride's; padding follows. `dilation`: its
+    position."""
     step = argument(node, position, "stride", None) or default_stride
     spread = 1 if dilation is None else argument(node, dilation, "dilation", 1)
     padding = argument(node, position + 1, "padding", 0)
@@ -191,12 +192,12 @@ def _adaptive(graph: Graph, node: Node, read: tuple[str, ...]) -> Rule | None:
 
 
 def _as_it_is(node: Node, rows: Range) -> Node:
-    """Of a map to its own size: nothing is left to do."""
+    """The map already has the requested size, so the call becomes an alias."""
     return alias(node.name, node.args[0])
 
 
 def _with_height(node: Node, rows: Range) -> Node:
-    """Where the call says the size of the result, the strip has another one."""
+    """The call contains the size of the result; in a strip this size is another one."""
     if not isinstance(node.args[1], list):
         return node
     size: Arg = [rows[1] - rows[0], node.args[1][1]]

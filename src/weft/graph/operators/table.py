@@ -3,8 +3,8 @@
 An operator that is not in this table is refused when a network is captured, and again by every node that
 is asked to run it.
 
-Operators of which Weft knows the same things stand together: the names in one call of `_alike` share all
-fields. `conv3d` means PyTorch's `aten.conv3d.default`, `add.Tensor` means `aten.add.Tensor`.
+The names in one call of `_alike` share all fields of the record. `conv3d` means PyTorch's
+`aten.conv3d.default`, `add.Tensor` means `aten.add.Tensor`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _RECORDS: tuple[Operator, ...] = (
     *_alike("feature_dropout alpha_dropout", random=True, training_flag=2, **_ELEMENTWISE),
     _operator("bernoulli.p"),
 
-    # One place of the result comes from that place of each operand alone.
+    # Each place of the result depends only on the same place of each operand.
     _operator("relu", direct="torch.relu", **_ELEMENTWISE),
     _operator("add.Tensor", direct="torch.add", **_ELEMENTWISE),
     _operator("mul.Tensor", direct="torch.mul", **_ELEMENTWISE),
@@ -122,7 +122,7 @@ _RECORDS: tuple[Operator, ...] = (
     Operator(GETITEM, direct="operator.getitem", view=True, rows=sequences.ITEM),
     *_alike("broadcast_tensors gather glu index.Tensor index_select repeat roll stack"),
 
-    # Sums over many places, and what makes no map.
+    # Sums over many places, and operators whose result is no map.
     *_alike("""
         amax amin arange arange.start arange.start_step argmax.default bitwise_and.Tensor bitwise_not
         bitwise_or.Tensor cumsum full lift_fresh_copy linalg_vector_norm logsumexp masked_fill.Tensor
@@ -140,7 +140,7 @@ _RECORDS: tuple[Operator, ...] = (
     Operator(COUNTER, direct="torch.Tensor.add_", training_only=True),
 )  # fmt: skip
 
-# What autograd keeps, by PyTorch's names without overloads; the result where nothing is said here.
+# What autograd keeps, by PyTorch's names without overloads. Operators that are not listed keep their result.
 _KEEP_INPUTS = """
     conv1d conv2d conv3d conv_transpose1d conv_transpose2d linear matmul mm bmm addmm baddbmm embedding
     batch_norm layer_norm group_norm instance_norm max_pool1d max_pool2d avg_pool1d avg_pool2d
@@ -164,7 +164,8 @@ OPERATORS: dict[str, Operator] = {record.name: _with_keeps(record) for record in
 
 
 def operator_named(name: str) -> Operator:
-    """The record of that name, or InputError: nothing else may run."""
+    """The record of that name. Raises InputError for an unknown name, because no other function may be
+    called."""
     try:
         return OPERATORS[name]
     except KeyError:

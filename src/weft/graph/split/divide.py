@@ -1,10 +1,11 @@
-"""Who computes which nodes of a round: the gateway before the devices, each device, the gateway after.
+"""Which nodes of a round the gateway computes first, which each device computes, and which the gateway
+computes last.
 
     divide(graph, (5, 5), "data").own       # the fully connected layer's product, without its bias
 
-The devices do what can be cut; the gateway what needs a value whole: the change of a map into a vector
-before a fully connected layer, the bias and what follows after a sum, a mean over a whole map. Nodes
-with weights of their own are never the gateway's: a block that would need it is refused.
+The devices compute the nodes that can be cut. The gateway computes the nodes that need a whole value: the
+change of a map into a vector before a fully connected layer, the bias and the following nodes after a sum, a
+mean over a whole map. The gateway never computes nodes with weights: a block that would need that is refused.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ class Division(NamedTuple):
     before: tuple[Node, ...]
     own: tuple[Node, ...]
     after: tuple[Node, ...]
-    model: Node | None = None  # a fully connected layer of which each device makes some outputs
-    data: Node | None = None  # one of which each device reads some inputs, and makes a summand
-    flat: Node | None = None  # makes the vector that `data` reads of a map's rows
-    rules: Mapping[str, Rule | None] = MappingProxyType({})  # of what can be cut into rows
+    model: Node | None = None  # a fully connected layer; each device makes some of its outputs
+    # A fully connected layer; each device reads some inputs and makes a summand.
+    data: Node | None = None
+    flat: Node | None = None  # turns rows of a map into the vector that `data` reads
+    # Of the nodes that can be cut into rows.
+    rules: Mapping[str, Rule | None] = MappingProxyType({})
 
 
 def divide(graph: Graph, layers: tuple[int, int], mode: str) -> Division:
@@ -51,8 +54,8 @@ def divide(graph: Graph, layers: tuple[int, int], mode: str) -> Division:
     head, linear, tail = parts_of_linear(graph, layers[0], mode)
     if mode == "data":
         return _closed(graph, Division(tuple(head), (linear,), tuple(tail), data=linear))
-    own, after = _unit_tail(graph, linear, tail)
-    return _closed(graph, Division(tuple(head), (linear, *own), tuple(after), model=linear))
+    on_devices, after = _unit_tail(graph, linear, tail)
+    return _closed(graph, Division(tuple(head), (linear, *on_devices), tuple(after), model=linear))
 
 
 def kind_of(graph: Graph, layer: int) -> Literal["rows", "units", "whole"]:
@@ -75,23 +78,23 @@ def weighted(graph: Graph, node: Node) -> bool:
 
 
 def is_constant(graph: Graph, name: str) -> bool:
-    """Whether a value is the same for every batch: any device can make it."""
+    """Whether a value is the same for every batch, so that any device can compute it."""
     return name in graph.values and not graph.values[name].scales
 
 
 def reads(graph: Graph, nodes: Iterable[Node]) -> list[str]:
-    """What nodes read beside state and constants, and do not make themselves; in order."""
+    """The values that nodes read and do not make themselves, in order. State and constants are left out."""
     nodes = list(nodes)
-    made = {node.name for node in nodes}
+    results = {node.name for node in nodes}
     return [
         name
         for name in dict.fromkeys(name for node in nodes for name in refs(node))
-        if name not in made and name not in graph.state
+        if name not in results and name not in graph.state
     ]
 
 
 def parts_of_linear(graph: Graph, layer: int, mode: str) -> tuple[list[Node], Node, list[Node]]:
-    """What comes before a layer's fully connected operator, the operator, the rest."""
+    """(the nodes before a layer's fully connected operator, the operator, the nodes after it)."""
     nodes = [node for node in graph.layers[layer].nodes if not is_constant(graph, node.name)]
     heavy = [node for node in nodes if weighted(graph, node)]
     if len(heavy) != 1 or not _is_dense(graph, heavy[0]):
@@ -108,7 +111,7 @@ def parts_of_linear(graph: Graph, layer: int, mode: str) -> tuple[list[Node], No
 
 
 def is_unitwise(graph: Graph, node: Node, width: int) -> bool:
-    """Whether every unit of a vector of this width depends on that unit of its operands alone."""
+    """Whether every unit of a vector of this width depends only on the same unit of its operands."""
     shape = (1, width)
     units = operator_named(node.op).units
     same = units == "elementwise" or (units == "reshape" and len(refs(node)) == 1)
@@ -126,7 +129,7 @@ def is_unitwise(graph: Graph, node: Node, width: int) -> bool:
 
 
 def is_flatten(graph: Graph, node: Node) -> bool:
-    """Whether it makes a vector of each sample's map."""
+    """Whether a node turns each sample's map into a vector."""
     if operator_named(node.op).units != "reshape":
         return False
     before, after = graph.values[refs(node)[0]], graph.values[node.name]
@@ -175,46 +178,46 @@ def _cut_rows(graph: Graph, nodes: list[Node], layers: tuple[int, int]) -> Divis
                 f"layers {layers[0] + 1} to {layers[1] + 1} cannot be cut into rows: {node.name} "
                 f"({node.op}) needs whole values. Begin a new block there, or use mode whole"
             )
-    for (
-        node
-    ) in nodes:  # made of weights alone (a class token): where the samples are that it goes with
+    # A value that is made of weights alone (a class token) is made where the samples are that it goes with.
+    for node in nodes:
         if where.get(node.name) == "before" and all(name in graph.state for name in refs(node)):
             readers = {where.get(other.name) for other in nodes if node.name in refs(other)}
             where[node.name] = "after" if readers == {"after"} else "before"
-    before, own, after = (
+    before, on_devices, after = (
         tuple(node for node in nodes if where.get(node.name) == part)
         for part in ("before", "own", "after")
     )
-    return Division(before, own, after, rules=rules)
+    return Division(before, on_devices, after, rules=rules)
 
 
 def _unit_tail(graph: Graph, linear: Node, tail: Iterable[Node]) -> tuple[list[Node], list[Node]]:
-    """What a device can do with its own units of a fully connected layer's result; the rest."""
+    """(the nodes that a device can compute on its own units of a fully connected layer's result, the other
+    nodes)."""
     width = graph.values[linear.name].shape[1]
-    own: list[Node] = []
+    on_devices: list[Node] = []
     after: list[Node] = []
     gone: set[str] = set()
     for node in tail:
         if is_unitwise(graph, node, width) and gone.isdisjoint(refs(node)):
-            own.append(node)
+            on_devices.append(node)
         else:
             after.append(node)
             gone.add(node.name)
-    return own, after
+    return on_devices, after
 
 
 def _hybrid(graph: Graph, layers: tuple[int, int]) -> Division:
     first, last = layers
     if last != first + 1:
         raise InputError(
-            f"a hybrid block of layers {first + 1} to {last + 1}: it is of two fully connected layers"
+            f"a hybrid block of layers {first + 1} to {last + 1}; it must have two fully connected layers"
         )
     head, model, tail = parts_of_linear(graph, first, "hybrid")
     between, data, rest = parts_of_linear(graph, last, "hybrid")
-    own, after = _unit_tail(graph, model, [*tail, *between])
+    on_devices, after = _unit_tail(graph, model, [*tail, *between])
     if after:
         _refuse(graph, layers, "hybrid", after[0].name, "needs the whole vector")
-    whole = Division(tuple(head), (model, *own, data), tuple(rest), model=model, data=data)
+    whole = Division(tuple(head), (model, *on_devices, data), tuple(rest), model=model, data=data)
     return _only_sums(graph, layers, "hybrid", _closed(graph, whole))
 
 
@@ -235,18 +238,18 @@ def _rows_and_data(graph: Graph, layers: tuple[int, int]) -> Division:
     rows = _cut_rows(graph, nodes, layers)
     if rows.after:
         _refuse(graph, layers, "rows+data", rows.after[0].name, "needs the whole map")
-    own = (*rows.own, flat, *below, linear)
-    whole = Division(rows.before, own, tuple(tail), data=linear, flat=flat, rules=rows.rules)
+    on_devices = (*rows.own, flat, *below, linear)
+    whole = Division(rows.before, on_devices, tuple(tail), data=linear, flat=flat, rules=rows.rules)
     return _only_sums(graph, layers, "rows+data", _closed(graph, whole))
 
 
-def _only_sums(graph: Graph, layers: tuple[int, int], mode: str, made: Division) -> Division:
-    """Refuses a block whose devices would have to give something beside their summands."""
-    later = {*graph.cuts[layers[1] + 1], *reads(graph, made.after)}
-    for node in made.own:
-        if node.name in later and node is not made.data and not is_constant(graph, node.name):
+def _only_sums(graph: Graph, layers: tuple[int, int], mode: str, division: Division) -> Division:
+    """Refuses a block whose devices would have to give another value besides their summands."""
+    later = {*graph.cuts[layers[1] + 1], *reads(graph, division.after)}
+    for node in division.own:
+        if node.name in later and node is not division.data and not is_constant(graph, node.name):
             _refuse(graph, layers, mode, node.name, "is also needed elsewhere")
-    return made
+    return division
 
 
 def _refuse(graph: Graph, layers: tuple[int, int], mode: str, name: str, why: str) -> NoReturn:
@@ -256,17 +259,17 @@ def _refuse(graph: Graph, layers: tuple[int, int], mode: str, name: str, why: st
     )
 
 
-def _closed(graph: Graph, made: Division) -> Division:
-    """Constants go to every part that reads them."""
+def _closed(graph: Graph, division: Division) -> Division:
+    """Adds constants to every part that reads them."""
     layers = graph.layers
     constants = [n for layer in layers for n in layer.nodes if is_constant(graph, n.name)]
     if not constants:
-        return made
+        return division
     parts = [
         (*[n for n in constants if n.name in _read_by(constants, part)], *part)
-        for part in (made.before, made.own, made.after)
+        for part in (division.before, division.own, division.after)
     ]
-    return made._replace(before=parts[0], own=parts[1], after=parts[2])
+    return division._replace(before=parts[0], own=parts[1], after=parts[2])
 
 
 def _read_by(constants: Sequence[Node], nodes: Iterable[Node]) -> set[str]:

@@ -1,7 +1,7 @@
-"""What a device does about values of the layer before that got lost on their way.
+"""What a device does when values of the layer before got lost.
 
-`zero`: they count as zeros, the bias still applies. `own`: the device's own neurons of that layer stand
-in for them, cyclically. `none`: the batch is given up.
+`zero`: lost values count as zeros; the bias is still added. `own`: the device's own neurons of that layer
+replace them, cyclically. `none`: the device skips the batch.
 """
 
 from __future__ import annotations

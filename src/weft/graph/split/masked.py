@@ -2,9 +2,10 @@
 
     y = x (W * Mf)^T + b        grad_x = g (W * Mb)        grad_W = (g^T x) * Mf
 
-Mf[i, j] is 1 where the owner of neuron i heard the owner of input j, Mb[i, j] where the way back was
-heard. This equals what the devices compute one by one with the messages that reached them, at about the
-cost of a plain step: the backward pass is written out, all parameters lie in one vector for fused Adam.
+Mf[i, j] is 1 if the message from the owner of input j reached the owner of neuron i. Mb[i, j] is 1 if the
+gradient reached the owner of input j. The result equals what the devices compute one by one with the messages
+that reached them. A step costs about as much as a plain one, because the backward pass is written by hand and
+all parameters lie in one vector for fused Adam.
 
     net = Perceptron((784, 64, 64, 64, 64, 10))
     net.step(x, y, masks.at(0))         # one training step under loss
@@ -32,10 +33,10 @@ class Masks:
     input that the owner of neuron i takes in place of a lost input j, and `has_own` where it has one.
     """
 
-    first: Tensor  # batches x w_1: which neurons of the first layer got the input
+    first: Tensor  # batches x w_1: which neurons of the first layer received the input
     hidden: tuple[Tensor, ...]  # batches x w_(b+1) x w_b, forward
     last: Tensor  # batches x w_L: which neurons of the last hidden layer reached the output
-    back_last: Tensor  # batches x w_L: which of them got their gradient
+    back_last: Tensor  # batches x w_L: which of them received their gradient
     back_hidden: tuple[Tensor, ...]  # batches x w_(b+1) x w_b
     whole: Tensor  # batches, bool
     stand_in: tuple[Tensor, ...] = ()
@@ -100,7 +101,7 @@ class Perceptron:
         return x.flatten(1)
 
     def step(self, x: Tensor, y: Tensor, masks: Masks) -> Tensor | None:
-        """One training step; the loss, or None where the batch was given up (`none`)."""
+        """One training step. Returns the loss, or None if the batch was skipped (`none`)."""
         if self.update == "none" and not bool(masks.whole):
             return None
         loss = self.gradients(x, y, masks)
@@ -109,7 +110,7 @@ class Perceptron:
 
     @torch.no_grad()
     def gradients(self, x: Tensor, y: Tensor, masks: Masks) -> Tensor:
-        """Forward and backward; gradients are left in `weight_grads` and `bias_grads`."""
+        """Forward and backward pass. The gradients are in `weight_grads` and `bias_grads` afterwards."""
         weights, biases = self.weights, self.biases
         z = torch.mm(x, weights[0].t()).mul_(masks.first).add_(biases[0])
         active = [z.relu_()]
@@ -150,13 +151,15 @@ class Perceptron:
 
     @staticmethod
     def _folded(b: int, weight: Tensor, masked: Tensor, masks: Masks) -> Tensor:
-        """A lost input's weight acts on the receiver's own neuron that stands in for it."""
+        """The masked weight, plus the weights of lost inputs at the columns of the neurons that replace
+        them."""
         lost = (weight - masked) * masks.has_own[b]
         return masked.scatter_add(1, masks.stand_in[b], lost)
 
     @staticmethod
     def _unfolded(b: int, grad: Tensor, masks: Masks) -> Tensor:
-        """The gradient of a weight is by the input that it was really multiplied with."""
+        """The gradient of each weight, taken from the column of the input that it was really multiplied
+        with."""
         mask = masks.hidden[b]
         return grad * mask + grad.gather(1, masks.stand_in[b]) * masks.has_own[b] * (1 - mask)
 
@@ -174,7 +177,7 @@ class Perceptron:
             h = torch.baddbmm(self.biases[b + 1][None, None], h, weight.transpose(1, 2)).relu_()
         output = F.linear(h * masks.last[:, None], self.weights[-1], self.biases[-1])
         if self.update == "none":
-            output = output * masks.whole[:, None, None]  # a batch that was given up has no answer
+            output = output * masks.whole[:, None, None]  # a skipped batch has no answer
         return output
 
     def accuracy(self, x: Tensor, y: Tensor, masks: Masks) -> float:

@@ -1,7 +1,7 @@
 """A convolutional network whose channels belong to devices, trained and tested under loss.
 
-A channel is to a convolution what a neuron is to a dense layer: masks have one value per pair of channels,
-and the same rules hold (`graph/split/masked.py`), with a convolution in place of the matrix product.
+In a convolution a channel takes the place of a neuron. Masks have one value per pair of channels. The rules
+are those of `graph/split/masked.py`, with a convolution in place of the matrix product.
 
     net = ConvNet((1, 28, 28), 10)       # hidden layers of 16, 32, 32 channels and 64 neurons
     net.step(x, y, masks.at(0))
@@ -24,7 +24,8 @@ DENSE = 64
 
 
 class MaskedConv(torch.autograd.Function):
-    """y = conv(x, used); the gradient of x goes through `back`, what was heard on the way back."""
+    """y = conv(x, used). The gradient of x uses `back`: the weights masked by the messages that arrived on
+    the way back."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, used: Tensor, back: Tensor, padding: int) -> Tensor:
@@ -38,12 +39,12 @@ class MaskedConv(torch.autograd.Function):
         x, used, back = ctx.saved_tensors
         pad = ctx.padding
         into = conv2d_input(x.shape, back, g, padding=pad)  # type: ignore[no-untyped-call]
-        own = conv2d_weight(x, used.shape, g, padding=pad)  # type: ignore[no-untyped-call]
-        return into, own, None, None
+        weight_grad = conv2d_weight(x, used.shape, g, padding=pad)  # type: ignore[no-untyped-call]
+        return into, weight_grad, None, None
 
 
 class MaskedLinear(torch.autograd.Function):
-    """y = x used^T; the gradient of x goes through `back`."""
+    """y = x used^T. The gradient of x uses the weights `back`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, used: Tensor, back: Tensor) -> Tensor:
@@ -58,11 +59,11 @@ class MaskedLinear(torch.autograd.Function):
 
 
 def heard_weights(weight: Tensor, b: int, masks: Masks) -> tuple[Tensor, Tensor]:
-    """What acts of a layer's weights, forward and back, given who heard whom before hidden layer b + 1.
+    """A layer's weights with those of lost messages removed, forward and backward, before hidden layer b + 1.
 
-    Masks have one value per pair of channels; it holds for all places of a kernel, and for all inputs of a
-    dense layer that come from one channel. Where a receiver's own channels stand in for a lost one, the
-    lost one's weights act on those.
+    Masks have one value per pair of channels. It holds for all places of a kernel, and for all inputs of a
+    dense layer that come from one channel. If a receiver's own channel replaces a lost one, the lost
+    channel's weights are used with it.
     """
     forth = masks.hidden[b]
     by_channel = weight.view(*forth.shape, -1)
@@ -110,7 +111,7 @@ class ConvNet:
 
     @staticmethod
     def widths() -> tuple[int, ...]:
-        """Of the hidden layers: what is spread over devices."""
+        """Widths of the hidden layers, which are spread over devices."""
         return (*CHANNELS, DENSE)
 
     @staticmethod
@@ -127,10 +128,10 @@ class ConvNet:
         h = (h + b[2][:, None, None]).relu().flatten(1)
         h = (MaskedLinear.apply(h, *heard_weights(w[3], 2, masks)) + b[3]).relu()  # type: ignore[no-untyped-call]
         back = w[4].detach() * masks.back_last
-        found: Tensor = MaskedLinear.apply(h, w[4] * masks.last, back) + b[4]  # type: ignore[no-untyped-call]
+        logits: Tensor = MaskedLinear.apply(h, w[4] * masks.last, back) + b[4]  # type: ignore[no-untyped-call]
         if self.update == "none":
-            found = found * masks.whole  # a batch that was given up has no answer
-        return found
+            logits = logits * masks.whole  # a skipped batch has no answer
+        return logits
 
     def step(self, x: Tensor, y: Tensor, masks: Masks) -> Tensor | None:
         if self.update == "none" and not bool(masks.whole):

@@ -35,7 +35,7 @@ def row_view(graph: Graph) -> RowView:
 
 
 def rules_of(graph: Graph, nodes: Iterable[Node]) -> dict[str, Rule | None]:
-    """A rule for every node that can be cut into rows, None for the others."""
+    """The rule of every node that can be cut into rows; None for the others."""
     return {node.name: rule_of(graph, node) for node in nodes}
 
 
@@ -97,10 +97,10 @@ def needed_rows(
     wanted: Mapping[str, Range],
     rules: Mapping[str, Rule | None] | None = None,
 ) -> dict[str, Range]:
-    """Rows of every value that `nodes` make and read, so that the wanted rows come out.
+    """The rows that are needed of every value that `nodes` make and read, to get the wanted rows.
 
-    Clipped at the true borders. Of a map whose windows lie wholly in the padding one row is asked
-    for, as a strip is never empty. `rules`: those of the nodes, where they are at hand.
+    They are clipped at the true borders. If all windows lie in the padding of a map, one row is asked for,
+    because a strip is never empty. `rules`: the rules of the nodes, if the caller has them already.
     """
     rows, heights = dict(wanted), row_view(graph).heights
     for node in reversed(nodes):
@@ -127,7 +127,7 @@ def rows_made(
     there: Mapping[str, Range],
     rules: Mapping[str, Rule | None],
 ) -> dict[str, Range]:
-    """Rows of every value that `nodes` can make of the rows there are: `needed_rows` the other way."""
+    """The rows of every value that `nodes` can make from the given rows: the inverse of `needed_rows`."""
     rows = {name: span for name, span in there.items() if span[0] < span[1]}
     heights = row_view(graph).heights
     for node in nodes:

@@ -1,9 +1,9 @@
 """Segments that compute a part of some layers: a strip of rows, some units, a summand of a sum.
 
-An ordinary Segment each time, run like any other: its nodes are rewritten (weft.graph.split.strips), its
-inputs, outputs and state have the shape of the part, and `picks` says which part of a parameter is here.
-Partial sums of a fully connected layer go by a name of their own (`sum_name`): without the bias, and
-before whatever follows.
+Each is an ordinary Segment and is run like any other. Its nodes are rewritten (weft.graph.split.strips), its
+inputs, outputs and state have the shape of the part, and `picks` says which part of a parameter it has. The
+partial sums of a fully connected layer have their own name (`sum_name`): they are without the bias and the
+following nodes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def sum_name(linear: Node) -> str:
 
 
 def bias_node(linear: Node) -> Node:
-    """Makes a fully connected layer's result of the sum that the devices made in parts."""
+    """The node that makes a fully connected layer's result from the sum of the devices' parts: it adds the
+    bias."""
     total = Ref(sum_name(linear))
     bias = linear.args[2] if len(linear.args) > 2 else linear.kwargs.get("bias")
     if isinstance(bias, Ref):
@@ -35,7 +36,7 @@ def bias_node(linear: Node) -> Node:
 
 
 def value_of(graph: Graph, name: str) -> Value:
-    """Of a value, or of the partial sums of one."""
+    """The shape of a value, or of the partial sums of a value."""
     return graph.values[name.removesuffix(":sum")]
 
 
@@ -57,7 +58,7 @@ def plain_segment(
     takes: Iterable[str],
     gives: Iterable[str],
 ) -> Segment:
-    """Nodes on whole values: the gateway's, or those of a device that computes layers alone."""
+    """A segment on whole values: the gateway's, or that of a device that computes layers alone."""
     inputs, outputs = (dict.fromkeys(names) for names in (takes, gives))
     return _segment(graph, layers, number, nodes, inputs, outputs, {})
 
@@ -65,12 +66,12 @@ def plain_segment(
 def after_sum_segment(
     graph: Graph, layers: tuple[int, int], number: int, division: Division, gives: Iterable[str]
 ) -> Segment:
-    """What follows on a sum that the devices made in parts: its bias, then the rest of the layer."""
+    """The segment after a sum of the devices' parts: its bias, then the rest of the layer."""
     assert division.data is not None
     nodes = [bias_node(division.data), *division.after]
-    made = {node.name for node in nodes}
+    results = {node.name for node in nodes}
     read = dict.fromkeys(name for node in nodes for name in refs(node))
-    takes = [name for name in read if name not in made and name not in graph.state]
+    takes = [name for name in read if name not in results and name not in graph.state]
     return plain_segment(graph, layers, number, nodes, takes, gives)
 
 
@@ -82,7 +83,7 @@ def rows_segment(
     takes: Mapping[str, Range],
     gives: Mapping[str, Range],
 ) -> Segment:
-    """A strip of rows of every value in `gives`."""
+    """A segment that computes a strip of rows of every value in `gives`."""
     nodes = strip_nodes(graph, division.own, takes, gives, division.rules)
     return _segment(graph, layers, number, nodes, takes, gives, {})
 
@@ -95,7 +96,8 @@ def rows_and_data_segment(
     takes: Mapping[str, Range],
     rows: Range,
 ) -> Segment:
-    """Rows of a map, and what the fully connected layer behind it makes of them: a summand."""
+    """A segment that computes rows of a map, and from them a summand of the fully connected layer that
+    follows."""
     flat, linear = division.flat, division.data
     assert flat is not None
     assert linear is not None
@@ -122,7 +124,8 @@ def units_segment(
     gives: Mapping[str, Range],
     units: Range,
 ) -> Segment:
-    """Some units of a fully connected layer: outputs of it (model), inputs (data), or one after the other."""
+    """A segment for some units of fully connected layers: its outputs (model), its inputs (data), or two
+    layers, one after the other."""
     nodes: list[Node] = []
     picks: dict[str, Pick] = {}
     for node in division.own:
@@ -137,7 +140,7 @@ def units_segment(
             if node is division.model or prod(shape) > 1:
                 picks[name] = Pick(shape, 0, *units)
         if node is not division.model and operator_named(node.op).gives_sizes:
-            node = alias(node.name, node.args[0])  # of a vector to a vector
+            node = alias(node.name, node.args[0])  # reshapes a vector to a vector
         nodes.append(renamed(node, {}, node.name))
     return _segment(graph, layers, number, nodes, takes, gives, picks)
 
@@ -151,7 +154,7 @@ def linear_width(graph: Graph, linear: Node) -> tuple[int, int]:
 def picked_state(
     graph: Graph, nodes: Iterable[Node], picks: Mapping[str, Pick]
 ) -> dict[str, State]:
-    """The state that nodes read, in the shape in which it is here."""
+    """The state that nodes read, with the shapes of the picked parts."""
     shapes: dict[str, State] = {}
     for node in nodes:
         for name in refs(node):
@@ -193,7 +196,8 @@ def _segment(
 
 
 def _picked_shape(shape: tuple[int, ...], pick: Pick) -> tuple[int, ...]:
-    """A pick of a matrix stays a matrix, whatever it was seen as."""
+    """The shape of a picked part. A part of a matrix is a matrix again, also if it was picked in another
+    shape."""
     part = list(pick.shape)
     part[pick.dim] = pick.last - pick.first
     return (part[0], prod(part[1:])) if len(shape) == 2 else tuple(part)

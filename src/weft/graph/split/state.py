@@ -1,4 +1,4 @@
-"""The part of the weights that a segment of a sliced network uses, and how it finds its way home.
+"""Takes a segment's part of the weights out of the whole network's state, and puts it back.
 
 mine = sliced_state(segment, state)       # what a device gets
 place_state(segment, mine, state)         # what it gives back, written where it belongs
@@ -16,7 +16,7 @@ from weft.graph.network import Pick, Segment
 
 
 def sliced_state(segment: Segment, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What `Runner(segment, ...)` needs of the whole network's state. Parts are copies."""
+    """The part of the whole network's state that `Runner(segment, ...)` needs. Parts are copies."""
     tensors: dict[str, Tensor] = {}
     for name, info in segment.state.items():
         tensor, pick = state[name], segment.picks.get(name)
@@ -31,7 +31,7 @@ def sliced_state(segment: Segment, state: Mapping[str, Tensor]) -> dict[str, Ten
 
 
 def sliced_memory(segment: Segment, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same of an optimizer's memory, whose tensors are called "weight/exp_avg"."""
+    """The same for an optimizer's memory, whose tensors have names such as "weight/exp_avg"."""
     tensors: dict[str, Tensor] = {}
     for full, tensor in memory.items():
         name = full.rpartition("/")[0]
@@ -45,7 +45,7 @@ def sliced_memory(segment: Segment, memory: Mapping[str, Tensor]) -> dict[str, T
 def place_state(segment: Segment, part: Mapping[str, Tensor], into: dict[str, Tensor]) -> None:
     """Writes a device's weights, or its optimizer's memory, into the whole network's tensors.
 
-    What `into` has no tensor for yet begins with zeros; tensors that are whole replace those there.
+    If `into` has no tensor of a name yet, it gets one of zeros. Whole tensors replace those in `into`.
     """
     for full, tensor in part.items():
         memory = "/" in full
@@ -53,7 +53,7 @@ def place_state(segment: Segment, part: Mapping[str, Tensor], into: dict[str, Te
         pick = segment.picks.get(name)
         if name not in segment.state:
             continue
-        counter = memory and tensor.dim() == 0  # how many updates there have been
+        counter = memory and tensor.dim() == 0  # the number of updates so far
         if not counter and tuple(tensor.shape) != segment.state[name].shape:
             raise WeftError(
                 f"{full} came back in shape {tuple(tensor.shape)}, not {segment.state[name].shape}"

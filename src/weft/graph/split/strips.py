@@ -1,8 +1,8 @@
 """Nodes that compute some rows of their results, from some rows of their inputs.
 
-Padding belongs to the true borders of a map only. A strip in the middle gets its neighbours' rows
-instead, one at the top gets padding above but not below: so the padding of rows becomes a node of its own
-(zeros; minus infinity under a maximum), and the operator keeps that of columns.
+Only the true borders of a map are padded. A strip in the middle gets its neighbours' rows instead. A strip at
+the top gets padding above but not below. So the padding of rows becomes a separate node (zeros; minus
+infinity under a maximum), and the operator keeps the padding of columns.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Writer:
         elif rule.repeat > 1:
             made = (rows[0] // rule.repeat * rule.repeat, -(-rows[1] // rule.repeat) * rule.repeat)
         name = node.name
-        if self.gives.get(name, made) != made:  # more is made inside than is given
+        if self.gives.get(name, made) != made:  # more rows are made inside than are given
             name = f"{name}:all"
         how = operator_named(node.op).rows
         if how is None or self._untouched(node, rule, made):
@@ -78,7 +78,7 @@ class _Writer:
             self.nodes.append(narrow(node.name, name, rule.axis, first - made[0], last - first))
 
     def _untouched(self, node: Node, rule: Rule, rows: Range) -> bool:
-        """Whether it reads and makes whole maps; then it stays as it is."""
+        """Whether a node reads and makes whole maps. Then it is not changed."""
         every = [(node.name, rows), *((v, self._have[v][1]) for v in rule.maps)]
         return all(have == (0, places(self.graph, v)) for v, have in every)
 
@@ -93,7 +93,8 @@ class _Writer:
         self.nodes.append(renamed(node, names, name))
 
     def _windows(self, node: Node, rule: Rule, how: Rows, rows: Range, name: str) -> None:
-        """A convolution or pool: its padding of rows becomes a node, or another strip's rows."""
+        """A convolution or pool. Its padding of rows becomes a node, or is replaced by rows of another
+        strip."""
         source = rule.maps[0]
         span = rule.span(*rows)
         height = places(self.graph, source)
@@ -111,7 +112,7 @@ class _Writer:
         self._padded(rule.maps[0], rule.span(*rows), name, 0.0 if fill is None else fill, columns)
 
     def _uneven(self, node: Node, rule: Rule, span: Range) -> bool:
-        """Whether an average at the border is over fewer places than elsewhere."""
+        """Whether an average at the border counts fewer places than elsewhere."""
         if argument(node, 6, "divisor_override", None) is not None:
             return False
         height = places(self.graph, rule.maps[0])
@@ -119,7 +120,8 @@ class _Writer:
         return not counts_padding or span[1] > height + rule.above
 
     def _averages(self, node: Node, rule: Rule, span: Range, name: str) -> None:
-        """An average over what is inside: that over zeros too, by the share that is inside."""
+        """An average over the places inside the map: the average with zeros, divided by the share of places
+        inside."""
         source = rule.maps[0]
         _, _, height, width = self.graph.values[source].shape
         kernel = both(node.args[1])
@@ -132,7 +134,7 @@ class _Writer:
         one, mask = f"{node.name}:one", f"{node.name}:mask"
         self.nodes.append(narrow(f"{one}:row", self._cut(source, inside), 1, 0, 1))
         self.nodes.append(ones_like(one, f"{one}:row"))
-        # Where padding counts, what lies beyond the padding does not.
+        # Places in the padding may count; places beyond the padding never do.
         if argument(node, 5, "count_include_pad", True):
             counted = (span[0], min(span[1], height + rule.above))
             around: list[Atom] = [
@@ -157,7 +159,7 @@ class _Writer:
         """Rows `span` of a value, those beyond its borders filled."""
         height = places(self.graph, value)
         first, last = max(span[0], 0), min(span[1], height)
-        if first >= last:  # nothing but padding: fill around some row, and leave it out
+        if first >= last:  # only padding: fill around some row, then drop that row
             first, last = (0, 1) if last <= 0 else (height - 1, height)
         top, bottom = max(first - span[0], 0), max(span[1] - last, 0)
         signal = len(self.graph.values[value].shape) == 3  # has no columns
@@ -174,7 +176,7 @@ class _Writer:
         return name
 
     def _cut(self, value: str, rows: Range) -> str:
-        """A name for these rows of a value, of which at least they are here."""
+        """The name of these rows of a value. They are cut out if the strip has more rows."""
         name, have = self._have[value]
         if have == rows:
             return name

@@ -1,10 +1,10 @@
 """Which layers of a network can be spread unit by unit: dense layers, and convolutions by channels.
 
-    before, rest = unit_parts(graph, 2)      # what makes a vector of a layer's input, and the layer itself
+    before, rest = unit_parts(graph, 2)      # the nodes that turn the input into a vector, and the others
 
-A unit is a neuron of a dense layer or a channel of a convolution. What follows in the same layer must treat
-each unit by itself: activations, pools. Where a dense layer follows a convolution, its input is a map that it
-makes a vector of; a channel then stands for all of its places in that vector.
+A unit is a neuron of a dense layer or a channel of a convolution. The following nodes of the same layer must
+treat each unit by itself, as activations and pools do. If a dense layer follows a convolution, it turns the
+map into a vector; a channel then stands for all of its places in that vector.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Parts = tuple[tuple[Node, ...], tuple[Node, ...]]
 
 
 def unit_parts(graph: Graph, layer: int) -> Parts:
-    """A layer's nodes (what makes a vector of the input, the rest); InputError where units of it do not
-    stand alone."""
+    """A layer's nodes: (those that turn the input into a vector, the others). Raises InputError if the layer
+    cannot be spread by units."""
     nodes = [node for node in graph.layers[layer].nodes if not is_constant(graph, node.name)]
     heavy = [node for node in nodes if weighted(graph, node)]
     last = layer == len(graph.layers) - 1
@@ -75,7 +75,7 @@ def _odd_skip(graph: Graph, layer: int) -> str:
 
 
 def places_of(graph: Graph, layer: int, width: int) -> int:
-    """How many inputs of a weight that has `width` of them belong to one unit of the layer before."""
+    """How many of a weight's `width` inputs belong to one unit of the layer before."""
     return width // graph.values[graph.cuts[layer][0]].shape[1]
 
 
@@ -87,7 +87,7 @@ def _dense(graph: Graph, layer: int, last: bool) -> tuple[tuple[Node, ...], tupl
         odd = f"{blocking[0].name} needs the whole vector before it"
     elif division.after and not last:
         odd = f"{division.after[0].name} needs the whole vector after it"
-    # A flattening that names its size would not fit some channels of the map.
+    # A flattening with a fixed size would not fit a part of the map's channels.
     before = tuple(
         flattened(node.name, refs(node)[0]) if is_flatten(graph, node) else node
         for node in division.before
@@ -96,7 +96,7 @@ def _dense(graph: Graph, layer: int, last: bool) -> tuple[tuple[Node, ...], tupl
 
 
 def _by_channels(graph: Graph, node: Node) -> bool:
-    """Whether every channel of a map is treated by itself, up to making a vector of them all."""
+    """Whether every channel of a map is treated by itself, until the map is turned into a vector."""
     return is_flatten(graph, node) or _channelwise(graph, node)
 
 
@@ -121,16 +121,16 @@ def _channel_norm(graph: Graph, node: Node) -> bool:
 
 
 def _channelwise(graph: Graph, node: Node) -> bool:
-    """Whether a channel of the result is made of that channel of one map alone, without weights."""
+    """Whether each channel of the result depends only on the same channel of one map, without weights."""
     value = graph.values.get(node.name)
     if value is None or not is_map(value) or any(name in graph.state for name in refs(node)):
         return False
     read = [graph.values[name] for name in refs(node)]
-    maps = [given for given in read if given.scales]
+    maps = [operand for operand in read if operand.scales]
     units = operator_named(node.op).units
     if units == "per_channel":
         return len(read) == 1 and read[0].shape[1] == value.shape[1]
-    fits = all(given.shape == value.shape for given in maps)
+    fits = all(operand.shape == value.shape for operand in maps)
     return units == "elementwise" and fits and all(
-        prod(given.shape) == 1 for given in read if not given.scales
+        prod(operand.shape) == 1 for operand in read if not operand.scales
     )  # fmt: skip

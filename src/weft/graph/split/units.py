@@ -3,8 +3,8 @@
     listed_segment(graph, 2, part=4, units=(5, 9, 12), columns=(0, 1, 40, 41))
 
 The weight's rows are the units, in their order; its columns are the units of the layer before in the order
-in which their owners' messages are joined. So the input is a plain concatenation of messages. Which layers
-can be listed is in `unit_parts`.
+in which their owners' messages are joined. So the input is a plain concatenation of messages. `unit_parts`
+says which layers can be spread.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from weft.graph.split.unit_parts import places_of, skips, unit_parts
 
 
 def unit_widths(graph: Graph) -> tuple[int, ...]:
-    """The hidden layers' numbers of units; InputError where a layer cannot be spread."""
+    """The hidden layers' numbers of units. Raises InputError if a layer cannot be spread."""
     last = len(graph.layers) - 1
     if last < 1:
         raise InputError(f"{graph.name} has one layer; a network that is spread by units needs two")
@@ -35,7 +35,7 @@ def input_of(graph: Graph, layer: int) -> str:
 
 
 def output_of(graph: Graph, layer: int) -> str:
-    """The one value that it leaves."""
+    """The one value that a layer gives to the next."""
     return graph.cuts[layer + 1][0]
 
 
@@ -48,7 +48,7 @@ def listed_segment(
     *,
     with_loss: bool = False,
 ) -> Segment:
-    """Some units of a layer (none given: all) on some of its inputs (none given: all, in order)."""
+    """A segment for the listed units of a layer (empty: all) and the listed inputs (empty: all, in order)."""
     before, rest = unit_parts(graph, layer)
     if units:
         rest = tuple(_reshaped(node) for node in rest)
@@ -152,7 +152,7 @@ def _cut(value: Value, count: int) -> Value:
 
 
 def _reshaped(node: Node) -> Node:
-    """Of a vector to a vector: the number of units in it is no longer right."""
+    """A reshape of a vector to a vector, whose number of units is no longer right."""
     if operator_named(node.op).gives_sizes:
         return alias(node.name, node.args[0])
     return node

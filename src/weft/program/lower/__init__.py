@@ -1,1 +1,2 @@
-"""From a plan to a program: who needs which values, who has them, which messages follow, in which order."""
+"""From a plan to a program: which device needs which values, which has them, and which messages follow in
+which order."""

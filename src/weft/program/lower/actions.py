@@ -1,4 +1,4 @@
-"""The word in which an order is written."""
+"""The record `Action`: an order is a list of actions."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Literal, NamedTuple
 
 
 class Action(NamedTuple):
-    """One thing that a device does, with all that it receives and sends for it.
+    """One step of a device's work, with the messages that it receives and sends for it.
 
-    feed: the source loads a piece that another device begins with; forward (the loss included) and
-    backward: a piece through a segment; update: of a segment, which has no piece; answer: the source
-    hands a piece's output to the user.
+    feed: the source loads a piece that another device computes first. forward (with the loss) and backward: a
+    piece goes through a segment. update: a segment is updated; it has no piece. answer: the source hands a
+    piece's output to the user.
     """
 
     what: Literal["feed", "forward", "backward", "update", "answer"]

@@ -12,7 +12,7 @@ from weft.program.lower.sends import codec_at
 
 
 class _Costs:
-    """Seconds of passes and of what crosses between them."""
+    """Seconds of passes and of the messages between them."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout, plan = layout, layout.plan
@@ -29,7 +29,7 @@ class _Costs:
         return seconds(*self.layout.segments[action.segment], piece.samples)
 
     def crossing(self, piece: int, a: str, b: str, at: int, back: bool) -> tuple[float, float]:
-        """(seconds that it takes the way, latency) of a piece's values over cut `at`."""
+        """(seconds on the links, latency) of a piece's values that cross cut `at`."""
         if a == b:
             return 0.0, 0.0
         plan = self.layout.plan
@@ -39,15 +39,16 @@ class _Costs:
 
 
 def eager(layout: Layout) -> Orders:
-    """List scheduling: of the actions that are ready, the one with the longest way to the end."""
+    """List scheduling: among the actions that are ready, the one with the longest time to the end comes
+    first."""
     costs = _Costs(layout)
     urgency = _urgency(layout, costs)
     last = len(layout.segments) - 1
-    found: Orders = {device: [] for device in layout.plan.devices}
+    orders: Orders = {device: [] for device in layout.plan.devices}
     free: dict[str, float] = defaultdict(float)
     link: dict[tuple[str, str], float] = defaultdict(float)
     ready: dict[str, list[tuple[float, Action]]] = defaultdict(list)  # (-urgency, action)
-    # (time, order, device, action): a action becomes possible, or (None) the device has become free
+    # (time, order, device, action): an action becomes possible, or (None) the device becomes free
     events: list[tuple[float, int, str, Action | None]] = []
     counter = 0
 
@@ -70,8 +71,8 @@ def eager(layout: Layout) -> Orders:
     while events:
         now = events[0][0]
         touched: dict[str, None] = {}
-        # All that happens at this moment, then the choices: what a device has just made may be
-        # the most urgent of its actions.
+        # First handle all events of this moment, then choose: an action that has just become ready may be the
+        # most urgent.
         while events and events[0][0] == now:
             _, _, device, new = heappop(events)
             if new is not None:
@@ -81,7 +82,7 @@ def eager(layout: Layout) -> Orders:
             if free[device] > now or not ready[device]:
                 continue
             _, action = heappop(ready[device])
-            found[device].append(action)
+            orders[device].append(action)
             end = now + costs.seconds(action)
             free[device] = end
             counter += 1
@@ -99,12 +100,12 @@ def eager(layout: Layout) -> Orders:
                 arrive(
                     end, Action("backward", action.piece, action.segment - 1), device, first_layer
                 )
-    return found
+    return orders
 
 
 def _urgency(layout: Layout, costs: _Costs) -> dict[Action, float]:
-    """Seconds from a action's start to the end of its piece's way, its own links included."""
-    found: dict[Action, float] = {}
+    """Seconds from an action's start until its piece is finished, with its own links."""
+    urgency: dict[Action, float] = {}
     for piece in layout.pieces:
         left = 0.0
         for g in range(len(layout.segments)):
@@ -113,12 +114,12 @@ def _urgency(layout: Layout, costs: _Costs) -> dict[Action, float]:
                 left += sum(costs.crossing(piece.micro, piece.devices[g], piece.devices[g - 1],
                                            layout.segments[g][0], True))  # fmt: skip
             left += costs.seconds(action)
-            found[action] = left
+            urgency[action] = left
         for g in reversed(range(len(layout.segments))):
             action = Action("forward", piece.micro, g)
             if g + 1 < len(layout.segments):
                 left += sum(costs.crossing(piece.micro, piece.devices[g], piece.devices[g + 1],
                                            layout.segments[g][1] + 1, False))  # fmt: skip
             left += costs.seconds(action)
-            found[action] = left
-    return found
+            urgency[action] = left
+    return urgency

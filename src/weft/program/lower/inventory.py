@@ -1,8 +1,8 @@
-"""Who holds which strips of which values: the bookkeeping behind a plan's rounds.
+"""Records which device holds which strips of which values, while a plan's rounds are lowered.
 
 inventory.add("r1", tensor, Strip("conv3", 0, 8, 512))
 inventory.missing("r1", Strip("conv3", 0, 10, 512))     # [rows 8:10]
-inventory.pieces("r1", Strip("conv3", 2, 6, 512))       # from where r1 takes them
+inventory.pieces("r1", Strip("conv3", 2, 6, 512))       # the tensors that contain them
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class _Held(NamedTuple):
     tensor: Tensor
     first: int
     last: int
-    offset: int  # where `first` lies within the tensor's value
+    offset: int  # position of `first` in the tensor's value
 
 
 class Inventory:
@@ -36,7 +36,7 @@ class Inventory:
         self.add_all(device, tensor, [strip])
 
     def add_all(self, device: str, tensor: Tensor, strips: list[Strip]) -> None:
-        """A tensor whose values consist of these strips, those of one value one after the other."""
+        """Adds a tensor that consists of these strips. The strips of one value follow each other."""
         self._tensors.add((device, tensor))
         filled: dict[str, int] = defaultdict(int)
         for strip in strips:
@@ -45,8 +45,8 @@ class Inventory:
             filled[strip.value] += strip.last - strip.first
 
     def pieces(self, device: str, strip: Strip) -> list[Extract]:
-        """From which tensors the device takes a strip, in order."""
-        found: list[Extract] = []
+        """The pieces of tensors that make up a strip on a device, in order."""
+        extracts: list[Extract] = []
         place = strip.first
         while place < strip.last:
             held = self._best(device, strip.value, place)
@@ -56,9 +56,11 @@ class Inventory:
                 )
             end = min(held.last, strip.last)
             begin = held.offset + place - held.first
-            found.append(Extract(held.tensor, strip.value, strip.dim, begin, begin + end - place))
+            extracts.append(
+                Extract(held.tensor, strip.value, strip.dim, begin, begin + end - place)
+            )
             place = end
-        return found
+        return extracts
 
     def missing(self, device: str, strip: Strip) -> list[Strip]:
         """The parts of a strip that a device does not hold."""
@@ -76,7 +78,7 @@ class Inventory:
         return gaps
 
     def union(self, device: str, wanted: list[Strip], beside: str) -> list[Strip]:
-        """What the device holds of the wanted strips and `beside` does not: each place once."""
+        """The places of the wanted strips that `device` holds and `beside` does not, each place once."""
         places: dict[str, set[int]] = defaultdict(set)
         like: dict[str, Strip] = {}
         for strip in wanted:
@@ -84,20 +86,20 @@ class Inventory:
             for held in self._held[device, strip.value]:
                 overlap = range(max(held.first, strip.first), min(held.last, strip.last))
                 places[strip.value].update(overlap)
-        found: list[Strip] = []
-        for value, there in places.items():
+        strips: list[Strip] = []
+        for value, numbers in places.items():
             for held in self._held[beside, value]:
-                there -= set(range(held.first, held.last))
-            found += [
+                numbers -= set(range(held.first, held.last))
+            strips += [
                 Strip(value, first, last, like[value].bytes, like[value].dim)
-                for first, last in _runs(there)
+                for first, last in _runs(numbers)
             ]
-        return found
+        return strips
 
     def _best(self, device: str, value: str, place: int) -> _Held | None:
-        """The tensor with this place that goes furthest from there."""
-        there = [h for h in self._held[device, value] if h.first <= place < h.last]
-        return max(there, key=lambda h: h.last, default=None)
+        """The tensor that has this place and the most places after it."""
+        holding = [h for h in self._held[device, value] if h.first <= place < h.last]
+        return max(holding, key=lambda h: h.last, default=None)
 
 
 def _runs(places: set[int]) -> list[tuple[int, int]]:

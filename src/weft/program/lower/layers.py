@@ -3,7 +3,7 @@
     program = lower_layers(plan)
     program.code["pi"]       # load, forward, send, recv, backward, update
 
-`order` says when a device does what; this module spells out what each action receives and sends.
+`order` decides when a device does what. This module writes what each action receives and sends.
 Training, a phone with layers A and an edge server with layers B, two pieces, two in flight:
 
     phone | load 0  F 0  send a0+y0 | load 1  F 1  send a1+y1 | recv g0  B 0 | recv g1  B 1 | update A
@@ -21,9 +21,9 @@ follow it in a message of their own, which crosses while the next device compute
 is told when a minibatch is done, and stays `plan.ahead` minibatches ahead. Where several devices have data,
 each piece has the source that its samples lie on.
 
-Gradients of a segment that several devices hold are added up at one of them (`Layout.root`), which
-sends the sum to the others: every copy then makes the same update. A loss is weighted by its
-piece's share of the batch, so the sums are the whole batch's gradients.
+If several devices hold a segment, one of them (`Layout.root`) adds up its gradients and sends the sum to the
+others, so that every copy makes the same update. A loss is weighted by its piece's share of the batch, so the
+sums are the whole batch's gradients.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def lower_layers(plan: Plan) -> Program:
 
 
 class LayerWriter:
-    """Spells out the actions of each device. Most methods yield the instructions of one action."""
+    """Writes the actions of each device as instructions. Most methods yield the instructions of one
+    action."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -152,7 +153,7 @@ class LayerWriter:
         return set(piece.devices[:g]) <= {piece.source}
 
     def leave(self, piece: Piece, at: int, dest: str) -> Iterator[Instruction]:
-        """An activation leaves the source; in training its labels ride along or follow."""
+        """An activation leaves the source. In training its labels are sent with it or after it."""
         end = piece.devices[-1]
         act = send_activation(self.plan, at, piece.micro, piece.samples, dest)
         labels = send_labels(self.plan, piece.micro, piece.samples, end)
@@ -169,7 +170,8 @@ class LayerWriter:
         return self.train and away == piece.devices[-1]
 
     def arrive(self, piece: Piece, g: int, source: str) -> Recv:
-        """The other end of `leave`, or of any other activation's way. A piece may leave twice."""
+        """Receives an activation, sent by `leave` or by another device. A piece may leave the source
+        twice."""
         rides = self.is_leaving(piece, g) and self.labels_ride(piece)
         also = Tensor("target", 0, piece.micro) if rides else None
         return Recv(Tensor("act", self.layout.segments[g][0], piece.micro), source, also=also)
@@ -201,7 +203,7 @@ class LayerWriter:
             yield send_gradient(self.plan, first, piece.micro, piece.samples, before)
 
     def give(self, device: str, g: int) -> Iterator[Instruction]:
-        """A device's own gradient of a shared segment goes to who adds them up."""
+        """Sends a device's gradient of a shared segment to the device that adds them up."""
         if device != self.layout.root(g):
             yield self.send_weights("wgrad", g, self.rank[device], self.layout.root(g))
 

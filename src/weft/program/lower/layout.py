@@ -32,12 +32,12 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """A plan spelled out as segments and pieces."""
+    """A plan as segments and pieces."""
 
     plan: Plan
     segments: tuple[tuple[int, int], ...]  # first and last layer
     pieces: tuple[Piece, ...]
-    split: bool  # whether the shards name their samples; False: one lane of whole layers
+    split: bool  # whether the shards list their samples; False: one lane of whole layers
 
     @cached_property
     def _holders(self) -> tuple[tuple[str, ...], ...]:
@@ -61,7 +61,8 @@ class Layout:
         return self._holders[g]
 
     def root(self, g: int) -> str:
-        """Who adds up segment g's gradients: who computes the loss, else who has most samples."""
+        """The device that adds up segment g's gradients: the one that computes the loss, else the one with
+        most samples."""
         return self._roots[g]
 
     def held_by(self, device: str) -> list[int]:
@@ -78,15 +79,14 @@ def splits_samples(plan: Plan) -> bool:
 
 
 def layout_of(plan: Plan) -> Layout:
-    """The layout of a plan; InputError where its shards do not tile the batch and the layers."""
+    """The layout of a plan. Raises InputError if its shards do not tile the batch and the layers."""
     split = splits_samples(plan)
     lanes = _lanes(plan) if split else {(0, plan.batch): _whole_lane(plan)}
     _check_counts(plan, split)
     _check_sources(plan, list(lanes))
     starts = {0} | {shard.layers[0] for shards in lanes.values() for shard in shards}
-    if (
-        plan.stream and split
-    ):  # every shared layer on its own, so that its gradient can leave at once
+    # Every shared layer is a segment, so that its gradient can be sent at once.
+    if plan.stream and split:
         starts |= set(range(max(starts) + 1))
     starts |= {layer for layer, _ in plan.norms}  # the norms of a segment's first layer are pooled
     bounds = [*sorted(starts), len(plan.profile.layers)]
@@ -114,7 +114,7 @@ def _check_sources(plan: Plan, lanes: list[tuple[int, int]]) -> None:
 
 
 def _check_counts(plan: Plan, split: bool) -> None:
-    # Where samples are split, more micro-batches than samples are allowed: every sample is a piece.
+    # If samples are split, there may be more micro-batches than samples: then every sample is a piece.
     if plan.micro_batches < 1 or (plan.micro_batches > plan.batch and not split):
         raise InputError(
             f"plan: micro_batches = {plan.micro_batches}; 1 to batch = {plan.batch} are allowed"
@@ -136,7 +136,7 @@ def _check_counts(plan: Plan, split: bool) -> None:
 
 
 def _whole_lane(plan: Plan) -> list[Shard]:
-    """The shards of a plan of whole layers; InputError where they do not tile the layers in order."""
+    """The shards of a plan of whole layers. Raises InputError if they do not tile the layers in order."""
     expected = 0
     for shard in plan.shards:
         if shard.part != Part():
@@ -160,7 +160,7 @@ def _whole_lane(plan: Plan) -> list[Shard]:
 
 
 def _lanes(plan: Plan) -> dict[tuple[int, int], list[Shard]]:
-    """By (offset, samples): the shards of the lane."""
+    """The shards of each lane, by (offset, samples)."""
     if plan.mode != "train":
         raise InputError("plan: shards with samples are for training; inference has whole batches")
     lanes: dict[tuple[int, int], list[Shard]] = {}
@@ -199,7 +199,7 @@ def _check_lane(plan: Plan, offset: int, samples: int, shards: list[Shard]) -> N
             )
         layer = last + 1
     if layer != len(plan.profile.layers):
-        raise InputError(f"plan: nobody has layer {layer} for samples from {offset} on")
+        raise InputError(f"plan: no device has layer {layer} for samples from {offset} on")
 
 
 def _check_device(plan: Plan, shard: Shard) -> None:

@@ -1,9 +1,9 @@
-"""From a plan to a program: who receives, computes and sends what, in which order.
+"""From a plan to a program: what each device receives, computes and sends, in which order.
 
     program = lower(plan)
     program.code["pi"]       # load, forward, send, recv, backward, update
 
-Each way to deliver values has a file of its own; the table below names them.
+Each way to deliver values has its own file. The table below names them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from weft.program.lower.swarm import lower_swarm
 from weft.program.lower.synced import lower_synced
 from weft.program.program import Program
 
-# What a plan has beside its shards, and how such a plan is lowered. A plan with none of them is one of
-# layers and samples.
+# Fields of a plan besides its shards, and the function that lowers such a plan. A plan without these fields
+# is a plan of layers and samples.
 DELIVERIES: dict[str, Callable[[Plan], Program]] = {
     "swarm": lower_swarm,
     "peers": lower_peers,
@@ -30,7 +30,7 @@ DELIVERIES: dict[str, Callable[[Plan], Program]] = {
 
 
 def lower(plan: Plan) -> Program:
-    """The program of a plan; InputError where the plan contradicts itself."""
+    """The program of a plan. Raises InputError if the plan contradicts itself."""
     for field, lower_field in DELIVERIES.items():
         if getattr(plan, field):
             if plan.stale or plan.standby:

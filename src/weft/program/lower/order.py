@@ -1,11 +1,11 @@
-"""In which order a device does its work on the pieces of a plan. What it then sends is in `layers`.
+"""The order in which a device works on the pieces of a plan. `layers` writes the messages.
 
 pipelined  whole layers: one forward, one backward, a few pieces ahead (`schedule`)
 staged     as HierTrain draws it: segment by segment, all pieces forward, then all backward
-eager      whatever is ready, the longest way to the end first: nobody waits while there is work
+eager      any action that is ready, the longest time to the end first: no device waits while it has work
 answers    inference: the source feeds a few pieces ahead, then waits for an answer before the next
 
-All are static: the order is decided here, from the plan, the profile and the links, and then is data.
+All orders are static: they are decided here, from the plan, the profile and the links, and are plain data.
 """
 
 from __future__ import annotations
@@ -42,23 +42,24 @@ def _is_fed(piece: Piece) -> bool:
 
 
 def pipelined(layout: Layout) -> Orders:
-    """One lane. A device with several segments has one piece, which goes there and back again."""
+    """The order for one lane. If a device has several segments, there is one piece, which leaves it and comes
+    back."""
     plan, count = layout.plan, len(layout.pieces)
-    found: Orders = {}
+    by_device: Orders = {}
     for device in plan.devices:
         held = layout.held_by(device)
         feeds: list[Action] = []
         if device == plan.source and _is_fed(layout.pieces[0]):
             feeds = [Action("feed", micro, 0) for micro in range(count)]
         ahead = min(count, plan.in_flight) if held else count
-        found[device] = feeds[:ahead]
+        by_device[device] = feeds[:ahead]
         waiting = iter(feeds[ahead:])
         for action in _passes(layout, held):
-            found[device].append(action)
+            by_device[device].append(action)
             if action.what == "backward":
-                found[device] += [fed for fed in (next(waiting, None),) if fed is not None]
-        found[device] += [Action("update", 0, g) for g in held]
-    return found
+                by_device[device] += [fed for fed in (next(waiting, None),) if fed is not None]
+        by_device[device] += [Action("update", 0, g) for g in held]
+    return by_device
 
 
 def _passes(layout: Layout, held: list[int]) -> list[Action]:
@@ -77,9 +78,10 @@ def _passes(layout: Layout, held: list[int]) -> list[Action]:
 
 
 def answers(layout: Layout) -> Orders:
-    """Inference: pieces go through the segments in their order; the source waits for answers."""
+    """The order of an inference: pieces go through the segments in order, and the source waits for
+    answers."""
     plan, count = layout.plan, len(layout.pieces)
-    found: Orders = {
+    by_device: Orders = {
         device: [
             Action("forward", micro, g) for micro in range(count) for g in layout.held_by(device)
         ]
@@ -87,28 +89,28 @@ def answers(layout: Layout) -> Orders:
     }
     held = layout.held_by(plan.source)
     begins = 0 in held
-    source = found[plan.source] = []
+    source = by_device[plan.source] = []
     for what, micro in one_forward_one_backward(count, min(count, plan.in_flight)):
         if what == "forward":
             source.append(Action("forward" if begins else "feed", micro, 0))
         else:
             source += [Action("forward", micro, g) for g in held if g > 0]
             source.append(Action("answer", micro, 0))
-    return found
+    return by_device
 
 
 def staged(layout: Layout) -> Orders:
     """Forward: this device's own pieces first. Backward: other devices' pieces first, because their
     gradients must still travel."""
-    found: Orders = defaultdict(list)
+    by_device: Orders = defaultdict(list)
     count = len(layout.segments)
     for g in range(count):
         for piece in sorted(layout.pieces, key=lambda p: visits(p.devices, g)):
-            found[piece.devices[g]].append(Action("forward", piece.micro, g))
+            by_device[piece.devices[g]].append(Action("forward", piece.micro, g))
     for g in reversed(range(count)):
         for piece in sorted(layout.pieces, key=lambda p: -visits(p.devices, g)):
-            found[piece.devices[g]].append(Action("backward", piece.micro, g))
-    return dict(found)
+            by_device[piece.devices[g]].append(Action("backward", piece.micro, g))
+    return dict(by_device)
 
 
 def visits(devices: tuple[str, ...], g: int) -> int:

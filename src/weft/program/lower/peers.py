@@ -1,4 +1,4 @@
-"""From a plan of peers to a program: everybody trains a network of its own; rounds end in an exchange.
+"""From a plan of peers to a program: every peer trains its own network, and each round ends with an exchange.
 
     p1 | load  F  loss  B  update | ... k minibatches ... | exchange
 
@@ -9,7 +9,7 @@ of three:
     share the rest as a row; send piece; recv piece; add       twice n-1 short messages
     ...; blend the rest                                        the row's sum over n
 
-Everything is shared before anything is blended: all means are of what was there before the round.
+All groups are shared before any is blended, so all means are of the weights before the exchange.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ROW = "row"  # the one value of a tensor that is a row of numbers
 
 
 def lower_peers(plan: Plan) -> Program:
-    """The program of a plan whose devices each have a network of their own."""
+    """The program of a plan whose devices each have their own network."""
     assert plan.peers is not None
     plan.peers.check()
     missing = [name for name in plan.peers.devices if name not in plan.profile.devices]
@@ -62,7 +62,7 @@ def lower_peers(plan: Plan) -> Program:
 
 
 def chunks(numbers: int, count: int) -> list[tuple[int, int]]:
-    """Where `count` pieces of a row begin and end; the first ones are longer by one where need be.
+    """The begin and end of `count` pieces of a row. The first pieces are longer by one if needed.
 
     >>> chunks(7, 3)
     [(0, 3), (3, 5), (5, 7)]
@@ -73,7 +73,7 @@ def chunks(numbers: int, count: int) -> list[tuple[int, int]]:
 
 
 class PeerWriter:
-    """Spells out what one peer does."""
+    """Writes the instructions of one peer."""
 
     def __init__(self, plan: Plan, peers: Peers, device: str) -> None:
         self.plan, self.peers, self.device = plan, peers, device
@@ -95,7 +95,7 @@ class PeerWriter:
             return
         yield Share(self.row(), SHARED, row=True, scale=self.weight, every=self.every)
         yield from then
-        yield from last  # structures and shared layers have no weight in common
+        yield from last  # no weight belongs to both a structure and the shared layers
         yield from self.ring() if self.peers.shared == "ring" else self.hub()
 
     def minibatch(self) -> Iterator[Instruction]:
@@ -112,9 +112,9 @@ class PeerWriter:
     # --- structures -----------------------------------------------------------------------------
 
     def structures(self) -> tuple[list[Instruction], list[Instruction], list[Instruction]]:
-        """(shares and sends, receives, blends) of classes that a neighbour has, too.
+        """(shares and sends, receives, blends) of classes that a neighbour also has.
 
-        A class that nobody else has goes to all neighbours, who keep it.
+        A class that no other peer has is sent to all neighbours, which keep it.
         """
         first: list[Instruction] = []
         then: list[Instruction] = []
@@ -151,9 +151,10 @@ class PeerWriter:
     # --- shared layers --------------------------------------------------------------------------
 
     def gossip(self) -> tuple[list[Instruction], list[Instruction], list[Instruction]]:
-        """A neighbour counts 1 / (1 + the larger number of neighbours of the two)."""
-        own = self.share(SHARED)
-        sends = [self.send(own, peer.device, SHARED) for peer in self.near]
+        """Mixing with neighbours. A neighbour's weight is 1 / (1 + the larger number of neighbours of the
+        two)."""
+        shared = self.share(SHARED)
+        sends = [self.send(shared, peer.device, SHARED) for peer in self.near]
         recvs = [self.recv(self.share(SHARED, peer), peer.device) for peer in self.near]
         counts = [len(self.peers.near(peer.device)) for peer in self.near]
         weights = tuple(1 / (1 + max(len(self.near), count)) for count in counts)
@@ -162,7 +163,7 @@ class PeerWriter:
         return [self.shared(SHARED), *sends], [*recvs], [blend]
 
     def ring(self) -> Iterator[Instruction]:
-        """Piece c sets out at peer c, grows by everybody's own, and comes back as a sum to all.
+        """Piece c starts at peer c. Every peer adds its own numbers, and then the sum is passed to all.
 
         half 1   peer r sends piece r-s, gets r-1-s and adds its own     s = 0 .. n-2
         half 2   peer r sends the sum of r+1-s, gets that of r-s
@@ -175,20 +176,20 @@ class PeerWriter:
         for s in range(n - 1):
             piece = (rank - 1 - s) % n
             maker = (rank - 1) % n
-            came = Tensor("row" if s == 0 else "sum", piece, maker)
+            received = Tensor("row" if s == 0 else "sum", piece, maker)
             yield self.send_row(leaving, after, places[leaving.at])
-            yield self.recv(came, before)
+            yield self.recv(received, before)
             size = places[piece][1] - places[piece][0]
             leaving = Tensor("sum", piece, rank)
-            both = (self.own(piece), Extract(came, ROW, 0, 0, size))
+            both = (self.own(piece), Extract(received, ROW, 0, 0, size))
             yield Stitch(leaving, both, add=True, every=self.every)
         sums = {leaving.at: leaving}
         for s in range(n - 1):
             piece = (rank - s) % n
-            came = Tensor("sum", piece, (piece - 1) % n)  # whoever added the last own piece
+            received = Tensor("sum", piece, (piece - 1) % n)  # the peer that added its numbers last
             yield self.send_row(leaving, after, places[leaving.at])
-            yield self.recv(came, before)
-            sums[piece] = leaving = came
+            yield self.recv(received, before)
+            sums[piece] = leaving = received
         pieces = tuple(
             Extract(sums[c], ROW, 0, 0, last - first) for c, (first, last) in enumerate(places)
         )
@@ -197,7 +198,7 @@ class PeerWriter:
         yield self.blend_sum(total)
 
     def hub(self) -> Iterator[Instruction]:
-        """The first peer adds everybody's row and hands the sum out."""
+        """The first peer adds the rows of all peers and sends them the sum."""
         hub, numbers = self.names[0], self.me.of(SHARED).numbers
         total = Tensor("sum", len(self.names), 0)
         if self.device != hub:
@@ -232,7 +233,7 @@ class PeerWriter:
         return Tensor("group", group, rank)
 
     def row(self, rank: int | None = None) -> Tensor:
-        """All of a peer's shared numbers; its pieces are numbered before it."""
+        """All of a peer's shared numbers as one row. Its pieces have the numbers before it."""
         return Tensor("row", len(self.names), self.rank if rank is None else rank)
 
     def own(self, piece: int) -> Extract:
@@ -244,7 +245,8 @@ class PeerWriter:
         return Send(tensor, dest, size, self.plan.codec, late=self.peers.late, every=self.every)
 
     def send_row(self, tensor: Tensor, dest: str, place: tuple[int, int]) -> Send:
-        """Never coded: a sum that is rounded at each hop is no longer everybody's mean."""
+        """Sends a row without a codec: a sum that is rounded at each hop would not be the mean of all
+        peers."""
         return Send(tensor, dest, (place[1] - place[0]) * NUMBER, every=self.every)
 
     def recv(self, tensor: Tensor, source: str) -> Recv:

@@ -1,11 +1,11 @@
-"""From a plan with rounds to a program: strips go up to the gateway and down to whoever lacks them.
+"""From a plan with rounds to a program: strips go up to the gateway, and down to the devices that need them.
 
     gw   load; send strips of x to r1, r2 | recv what r1 has for others; recv from r2; stitch; send ...
     r1   recv; stitch; forward round 1; send rows to gw | forward the inner rows of round 2; recv; ...
 
-Only what is missing travels: a device keeps what it has made, sends up each row that others need
-once, and fetches no row that it has. With several frames (micro-batches) in flight one is computed
-while the strips of another are on their way.
+Only missing strips are sent. A device keeps the rows that it has made, sends each row that others need to the
+gateway once, and fetches no row that it has. With several frames (micro-batches) in flight, one is computed
+while the strips of another are sent.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def lower_rounds(plan: Plan) -> Program:
 
 
 def check_rounds(plan: Plan) -> None:
-    """InputError where the rounds do not tile the layers, or the plan is not for inference."""
+    """Raises InputError if the rounds do not tile the layers, or if the plan is not for inference."""
     if plan.mode != "infer":
         raise InputError("plan: rounds are for inference; a training plan cannot have them")
     expected = 0
@@ -81,7 +81,7 @@ def check_rounds(plan: Plan) -> None:
 
 
 class RoundsWriter:
-    """The code of all devices, and what is the same for every frame."""
+    """Writes the code of all devices, and holds what is the same for every frame."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -95,7 +95,7 @@ class RoundsWriter:
 
 
 class _Frame:
-    """One micro-batch on its way through the rounds: who holds which strips of it."""
+    """One micro-batch in the rounds: which device holds which strips of it."""
 
     def __init__(self, writer: RoundsWriter, micro: int, sizes: list[int]) -> None:
         self.writer = writer
@@ -118,14 +118,15 @@ class _Frame:
         self.begin(first, [])
 
     def round(self, number: int) -> None:
-        """The turns of a round; then its strips go where the next one needs them, or are the answer."""
+        """The turns of a round. Then its strips are sent to the devices of the next round, or are the
+        answer."""
         rounds = self.plan.rounds
         done, following = rounds[number], rounds[number + 1] if number + 1 < len(rounds) else None
         for turn_number, turn in done.device_turns(self.micro).items():
             self.turn(done, turn, turn_number)
         at = following.layers[0] if following else self.writer.layers
         arriving = self.gather_sums(done, at) if done.sums else self.gather(done, following, at)
-        if done.after or following is None:  # the gateway itself needs them all
+        if done.after or following is None:  # the gateway needs all strips
             self.writer.add(self.writer.gateway, *arriving)
             arriving = []
         if done.after is not None:
@@ -145,7 +146,7 @@ class _Frame:
     # --- up -------------------------------------------------------------------------------------
 
     def gather(self, done: Round, following: Round | None, at: int) -> list[Recv]:
-        """Every device hands up what the gateway or another device needs of what it has made."""
+        """Every device sends the strips that the gateway or another device needs to the gateway."""
         gateway = self.writer.gateway
         wanted: list[tuple[str, Strip]] = []
         for turn in (done.after, following.before if following else None):
@@ -167,7 +168,7 @@ class _Frame:
         return arriving
 
     def gather_sums(self, done: Round, at: int) -> list[Recv]:
-        """Partial sums: each device adds its own and hands them up."""
+        """Each device adds its own partial sums and sends the result to the gateway."""
         (strip,) = done.turns[0].gives
         parts: dict[str, list[Tensor]] = defaultdict(list)
         for number, turn in done.device_turns(self.micro).items():
@@ -186,9 +187,9 @@ class _Frame:
     # --- down -----------------------------------------------------------------------------------
 
     def hand_out(self, following: Round, arriving: list[Recv]) -> None:
-        """The gateway sends every turn what its device lacks, as soon as those who have it sent it."""
+        """The gateway sends every turn the strips that its device lacks, as soon as they have arrived."""
         gateway = self.writer.gateway
-        here = {recv.tensor for recv in arriving}
+        arrived = {recv.tensor for recv in arriving}
         for number, turn in following.device_turns(self.micro).items():
             strips = [
                 gap for strip in turn.takes for gap in self.inventory.missing(turn.device, strip)
@@ -197,9 +198,9 @@ class _Frame:
                 continue
             tensor = Tensor("down", following.layers[0], self.micro, part=number)
             pieces = [piece for strip in strips for piece in self.inventory.pieces(gateway, strip)]
-            while here & {piece.tensor for piece in pieces}:
+            while arrived & {piece.tensor for piece in pieces}:
                 recv = arriving.pop(0)
-                here.discard(recv.tensor)
+                arrived.discard(recv.tensor)
                 self.writer.add(gateway, recv)
             self.give(gateway, tensor, turn.device, strips, pieces)
         self.writer.add(gateway, *arriving)
@@ -241,12 +242,12 @@ class _Frame:
         self.writer.add(
             turn.device, Forward(r.layers, self.micro, self.samples, part=number, work=work)
         )
-        made = Tensor("act", last + 1, self.micro, part=number)
+        output = Tensor("act", last + 1, self.micro, part=number)
         for strip in gives:
-            self.inventory.add(turn.device, made, strip)
+            self.inventory.add(turn.device, output, strip)
 
     def answer(self, done: Round) -> None:
-        """The gateway has all of the network's output: it gives it to the user."""
+        """The gateway has the network's whole output and gives it to the user."""
         gateway, micro = self.writer.gateway, self.micro
         gives = done.after.gives if done.after is not None else _whole(_gives(done))
         pieces = [piece for strip in gives for piece in self.inventory.pieces(gateway, strip)]
@@ -254,7 +255,7 @@ class _Frame:
         self.writer.add(gateway, Stitch(output, tuple(pieces)), Emit(self.writer.layers, micro))
 
     def send(self, tensor: Tensor, dest: str, strips: list[Strip]) -> Send:
-        """Each value is coded by itself, so each has its own scale on the wire."""
+        """Sends a tensor. Each of its values is coded by itself, with its own scale."""
         codec = codec_at(self.plan, tensor.at)
         sizes: dict[str, int] = defaultdict(int)
         for strip in strips:
@@ -268,12 +269,12 @@ def _gives(r: Round) -> list[Strip]:
 
 def _whole(strips: Iterable[Strip]) -> list[Strip]:
     """One strip for each value, from the first place to the last that any strip has."""
-    found: dict[str, Strip] = {}
+    by_value: dict[str, Strip] = {}
     for s in strips:
-        old = found.get(s.value, s)
+        old = by_value.get(s.value, s)
         first, last = min(old.first, s.first), max(old.last, s.last)
-        found[s.value] = Strip(s.value, first, last, s.bytes, s.dim)
-    return list(found.values())
+        by_value[s.value] = Strip(s.value, first, last, s.bytes, s.dim)
+    return list(by_value.values())
 
 
 def _all_of(tensors: list[Tensor], strip: Strip) -> tuple[Extract, ...]:

@@ -1,8 +1,8 @@
 """In which order a pipeline stage does its forwards and backwards: pure functions on integers.
 
-One forward, one backward: a stage runs a few forwards ahead, then alternates, then drains. How far
-ahead shrinks from `in_flight` at the first stage to one at the last. Three stages, four
-micro-batches, three in flight, time to the right:
+One forward, one backward: a stage does a few forwards first, then alternates, then does the remaining
+backwards. The number of first forwards falls from `in_flight` at the first stage to one at the last. Three
+stages, four micro-batches, three in flight, time to the right:
 
     stage 0, ahead 3   F0 F1 F2 .. .. B0 F3 B1 .. B2 .. B3
     stage 1, ahead 2   .. F0 F1 .. B0 F2 B1 F3 B2 .. B3 ..
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-Pass = tuple[Literal["forward", "backward"], int]  # what, and of which micro-batch
+Pass = tuple[Literal["forward", "backward"], int]  # the kind, and the micro-batch
 
 
 def micro_sizes(batch: int, micro_batches: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""The messages that several lowerings send, each written once: how it is coded and how many bytes it has."""
+"""Messages that several lowerings send: their codecs and their bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from weft.program.instructions import Send, Tensor
 
 
 def codec_at(plan: Plan, cut: int) -> CodecName:
-    """The codec of the values that cross a cut; cut 0 is crossed by the samples."""
+    """The codec of the values that cross a cut. The samples cross cut 0."""
     return plan.codec if cut else plan.input_codec
 
 

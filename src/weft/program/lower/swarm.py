@@ -6,11 +6,11 @@ Worker w2 owns units of layers 1 and 2, w1 of layer 1; c is the coordinator:
     w1   recv x; forward its units of 1; send h1 to w2    | recv share; add; backward 1; update 1
     w2   recv x; forward its units of 1 | recv h1 from w1; stitch with its own; forward 2; send h2 to c | ...
 
-A message that does not come in its slot is replaced (`Recv.late`): zeros, or the receiver's own units of that
-layer; a lost share of a gradient is missing from the sum. With late = none every device then tells the
-coordinator whether it lost anything, and all make the update or none does.
+A message that does not arrive in its slot is replaced (`Recv.late`) by zeros or by the receiver's own units
+of that layer. A lost share of a gradient is missing from the sum. With late = none every device tells the
+coordinator whether it lost anything, and either all devices update or none.
 
-A device's number is its place in the fleet plus one: it names its turns, and what it sends.
+A device's number is its place in the fleet plus one. It is in the names of its turns and of its messages.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class SwarmWriter:
         self.holders, self.held = holders_of(plan), held_of(plan)
         self.sent = {(m.slot, m.source, m.dest): m for m in swarm.messages}
         self.read = [list(read_by(plan, layer)) for layer in range(self.depth + 1)]
-        self.computed: list[tuple[str, int]] = []  # turns that were given a gradient
+        self.computed: list[tuple[str, int]] = []  # turns that received a gradient
         rescaled = swarm.rescale and plan.mode == "infer"
         self.expected = believed(plan) if rescaled else None
 
@@ -88,7 +88,8 @@ class SwarmWriter:
     # --- forward --------------------------------------------------------------------------------
 
     def forward(self, layer: int) -> None:
-        """All messages of a slot, sent before anybody waits for one; then what each makes of them."""
+        """One slot: all messages are sent before any device waits for one. Then each device computes its
+        turn."""
         c = self.swarm.coordinator
         if layer == 0:
             self.add(c, Load(0, (0, self.plan.batch)))
@@ -100,7 +101,7 @@ class SwarmWriter:
             self.turn(layer, device, units)
 
     def made(self, cut: int, device: str) -> Tensor:
-        """A device's values at a cut; the samples are all the coordinator's."""
+        """A device's values at a cut. All samples belong to the coordinator."""
         return Tensor("act", cut, part=self.number[device] if cut else 0)
 
     def blank(self, cut: int, owner: str) -> Blank:
@@ -114,14 +115,14 @@ class SwarmWriter:
         return Blank(whole.value, (whole.shape[0], units, *whole.shape[2:]), whole.dtype)
 
     def recv(self, slot: int, source: str, dest: str, tensor: Tensor, blank: Blank) -> None:
-        """Waits for a message until its slot ends; for one that is never sent, not at all."""
-        late, own = self.lateness(slot, dest)
+        """Waits for a message until its slot ends. If the plan never sends the message, it does not wait."""
+        late, stand_in = self.lateness(slot, dest)
         if (slot, source, dest) not in self.sent:
-            self.add(dest, Miss(tensor, late, (blank,), self.plan.batch, own))
+            self.add(dest, Miss(tensor, late, (blank,), self.plan.batch, stand_in))
             return
         self.add(dest, Recv(
             tensor, source, late=late, slot=self.swarm.position(slot), blanks=(blank,),
-            samples=self.plan.batch, own=own,
+            samples=self.plan.batch, own=stand_in,
         ))  # fmt: skip
 
     def lateness(self, slot: int, dest: str) -> tuple[Late, Tensor | None]:
@@ -132,7 +133,7 @@ class SwarmWriter:
         return "zero", None
 
     def send(self, slot: int, source: str, dest: str, tensor: Tensor, blank: Blank) -> None:
-        """Sends a message as the plan says; it may get lost."""
+        """Sends a message as often as the plan says. It may get lost."""
         way = self.sent.get((slot, source, dest))
         if way is None:
             return
@@ -165,13 +166,14 @@ class SwarmWriter:
         )
 
     def spares(self, layer: int, device: str) -> Iterator[Spare]:
-        """For each owner that may not be heard, who else has units of it, in the fleet's order."""
+        """For each owner whose message may get lost: the devices with copies of its units, in the fleet's
+        order."""
         value, begin = self.swarm.values[layer].value, 0
         for owner in self.read[layer]:
             units = self.holders[layer - 1][owner]
             for other, held in self.held[layer - 1].items():
-                own = len(self.holders[layer - 1][other])
-                place = {unit: own + k for k, unit in enumerate(held[own:])}
+                width = len(self.holders[layer - 1][other])
+                place = {unit: width + k for k, unit in enumerate(held[width:])}
                 common = [unit for unit in units if unit in place]
                 if common and owner != device:
                     yield Spare(
@@ -182,8 +184,8 @@ class SwarmWriter:
             begin += len(units)
 
     def levels(self, layer: int, device: str) -> tuple[tuple[float, ...], float]:
-        """Of each message a turn reads the share of the layer before that it carries; and how much of
-        it all is expected to arrive."""
+        """(for each message that a turn reads, its share of the layer before; the total share that is
+        expected to arrive)."""
         if self.expected is None:
             return (), 0.0
         width = self.swarm.values[layer].shape[1]
@@ -201,7 +203,7 @@ class SwarmWriter:
     # --- backward -------------------------------------------------------------------------------
 
     def backward(self, layer: int) -> None:
-        """Shares of the gradient of a layer's values come in; each turn goes back, and hands on."""
+        """Each turn receives the shares of its gradient, computes its backward pass, and sends shares on."""
         shares = {d: self.shares(layer + 1, d) for d in self.holders[layer]}
         for word in (self.send, self.recv):
             for device, sources in shares.items():
@@ -216,7 +218,7 @@ class SwarmWriter:
             elif shares[device]:
                 self.add_up(layer + 1, device, shares[device])
             else:
-                continue  # nobody sends it a gradient: its units stay as they are
+                continue  # it receives no gradient, so its units do not change
             self.computed.append((device, layer))
             part, work = self.number[device], self.work(layer, units)
             self.add(device, Backward((layer, layer), 0, self.plan.batch, part=part, work=work))
@@ -224,7 +226,7 @@ class SwarmWriter:
                 self.hand_back(layer, device)
 
     def hand_back(self, layer: int, device: str) -> None:
-        """Cuts the gradient of what a turn read by whom it was read from."""
+        """Cuts the gradient of a turn's input into one share for each sender of that input."""
         back = Tensor("back", layer, part=self.number[device])
         value, first = self.swarm.values[layer].value, 0
         for source, units in self.holders[layer - 1].items():
@@ -235,12 +237,12 @@ class SwarmWriter:
             first = last
 
     def share(self, cut: int, source: str, dest: str) -> Tensor:
-        """What one device adds to the gradient of another's values: named by both."""
+        """The name of one device's share of the gradient of another device's values."""
         pair = self.number[source] * (len(self.number) + 1) + self.number[dest]
         return Tensor("share", cut, part=pair)
 
     def shares(self, cut: int, device: str) -> list[str]:
-        """Who finds a share of the gradient of a device's values at a cut, and lets it know."""
+        """The devices that compute a share of the gradient of a device's values at a cut, and send it."""
         slot = self.depth + cut
         return [
             source
@@ -268,7 +270,7 @@ class SwarmWriter:
             self.add(device, Update((layer, layer), part=self.number[device], work=work))
 
     def agree(self) -> None:
-        """All learn whether anybody has lost anything; on a way where nothing gets lost."""
+        """All devices learn, by reliable messages, whether any device has lost a message."""
         c = self.swarm.coordinator
         workers = [d for d in self.plan.devices if d != c]
         asked = {d: Tensor("whole", 0, part=self.number[d]) for d in workers}
@@ -276,9 +278,9 @@ class SwarmWriter:
             self.add(device, Send(word, c, bytes=0))
         self.add(c, *(Recv(word, device) for device, word in asked.items()))
         for device, word in asked.items():
-            told = msgspec.structs.replace(word, at=1)
-            self.add(c, Send(told, device, bytes=0))
-            self.add(device, Recv(told, c))
+            verdict = msgspec.structs.replace(word, at=1)
+            self.add(c, Send(verdict, device, bytes=0))
+            self.add(device, Recv(verdict, c))
 
     def answer(self) -> None:
         c, last = self.swarm.coordinator, self.depth + 1

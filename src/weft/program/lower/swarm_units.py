@@ -1,7 +1,7 @@
-"""Who has which units of a plan that spreads a network, and what each device computes of a layer.
+"""Which device has which units of a spread network, and which part of a layer it computes.
 
 holders_of(plan)[1]                       # {"n2": (0, 1, 2), "n5": (3, 4)}: units of layer 1
-swarm_segment(graph, plan, "n5", 1)       # those two units, on what n5 reads of layer 0
+swarm_segment(graph, plan, "n5", 1)       # those two units, on the values of layer 0 that n5 reads
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from weft.plans.swarm import Swarm
 
 
 def check_swarm(plan: Plan) -> Swarm:
-    """InputError where a swarm plan's fields contradict each other."""
+    """Raises InputError if a swarm plan's fields contradict each other."""
     swarm = plan.swarm
     assert swarm is not None
     if plan.micro_batches != 1 or plan.in_flight != 1:
@@ -28,13 +28,13 @@ def check_swarm(plan: Plan) -> Swarm:
         )
     if swarm.late == "none" and (swarm.slot_ms or plan.mode == "infer"):
         raise InputError(
-            "plan: swarm: late = none needs slot_ms = 0 and training: to give a minibatch up "
+            "plan: swarm: late = none needs slot_ms = 0 and training: to skip a minibatch "
             "together, devices must wait for each other"
         )
     if swarm.copies and (swarm.late != "zero" or swarm.rescale or plan.mode != "infer"):
         raise InputError(
-            "plan: swarm: copies are for answering, with late = zero and without rescale: while a network "
-            "learns, copies would have to be kept alike"
+            "plan: swarm: copies are for inference, with late = zero and without rescale: in training "
+            "copies would have to be kept equal"
         )
     for copy in swarm.copies:
         width = swarm.values[copy.layer + 1].shape[1] if 0 <= copy.layer < swarm.depth else 0
@@ -44,8 +44,8 @@ def check_swarm(plan: Plan) -> Swarm:
             )
     if swarm.rescale and swarm.late != "zero":
         raise InputError(
-            f"plan: swarm: rescale needs late = zero, not {swarm.late}: what stands in for a loss would "
-            "count twice"
+            f"plan: swarm: rescale needs late = zero, not {swarm.late}: the replacement of a lost message "
+            "would count twice"
         )
     if not 0 <= swarm.drill <= 100 or (swarm.drill and swarm.late == "none"):
         raise InputError(
@@ -71,35 +71,36 @@ def check_swarm(plan: Plan) -> Swarm:
 
 
 def holders_of(plan: Plan) -> list[dict[str, tuple[int, ...]]]:
-    """By layer: the units of each device that has some, in the fleet's order; the output's are all."""
+    """For each layer, the units of each device that has some, in the fleet's order. The output layer is
+    whole."""
     swarm = plan.swarm
     assert swarm is not None
-    found: list[dict[str, tuple[int, ...]]] = [{} for _ in range(swarm.depth + 1)]
+    by_layer: list[dict[str, tuple[int, ...]]] = [{} for _ in range(swarm.depth + 1)]
     order = {name: n for n, name in enumerate(plan.fleet.names)}
     for shard in sorted(plan.shards, key=lambda s: order[s.device]):
         layer = shard.layers[0]
         units = shard.part.units or tuple(range(swarm.values[layer + 1].shape[1]))
-        found[layer][shard.device] = units
-    return found
+        by_layer[layer][shard.device] = units
+    return by_layer
 
 
 def held_of(plan: Plan) -> list[dict[str, tuple[int, ...]]]:
-    """The same with the copies that a device computes beside its own units; those come first."""
+    """The same, with the copies that a device computes after its own units."""
     assert plan.swarm is not None
-    found = holders_of(plan)
+    by_layer = holders_of(plan)
     for copy in plan.swarm.copies:
-        found[copy.layer][copy.device] += copy.units
-    return found
+        by_layer[copy.layer][copy.device] += copy.units
+    return by_layer
 
 
 def read_by(plan: Plan, layer: int) -> dict[str, tuple[int, ...]]:
-    """Whose units of the layer before a layer's turns read, in the order in which they are joined."""
+    """The owners of the layer before, in the order in which a layer's turns join their units."""
     assert plan.swarm is not None
     return {plan.swarm.coordinator: ()} if layer == 0 else holders_of(plan)[layer - 1]
 
 
 def swarm_segment(graph: Graph, plan: Plan, device: str, layer: int) -> Segment:
-    """What a device computes of a layer: its units, on inputs in the order in which they are joined."""
+    """The segment for a device's units of a layer, with inputs in the order in which they are joined."""
     swarm = plan.swarm
     assert swarm is not None
     number = plan.fleet.names.index(device) + 1

@@ -1,18 +1,18 @@
-"""Several minibatches in flight between devices: the same instructions with lags, and weights that wait.
+"""Several minibatches in flight between devices: the same instructions with lags, and stashed weights.
 
 A phone with layers A, an edge server with layers B, `stale = 1`, so two in flight:
 
     phone  load; F A; send a | recv g [lag 1]; B A [lag 1]; update A [lag 1]
     edge   recv a; F B; loss; B B; send g; update B
 
-At tick n the phone computes forward for minibatch n and backward for n - 1: its gradient is one update
-old, and belongs to the weights as they were at that forward. The last segment is never stale. Between
-first and last the lags fall evenly, as PipeDream's do, with the device changes that are left on the
-longest way to the end. A segment has one lag, whoever computes it for whatever samples: so all copies of
-its weights meet every minibatch at the same age, and the sum of their gradients is that of the minibatch.
+At tick n the phone computes forward for minibatch n and backward for n - 1: its gradient is one update old,
+and belongs to the weights of that forward pass. The last segment is never stale. Between first and last the
+lags fall evenly, as in PipeDream, in proportion to the device changes that are left on the longest way to the
+end. A segment has the same lag on all devices and for all samples. So all copies of its weights have the same
+age at every minibatch, and the sum of their gradients is that of the minibatch.
 
-In a plan there and back (phone, edge, phone: the phone keeps the labels) the phone's last layers work
-in the middle of the way:
+If samples come back to the phone (phone, edge, phone: the phone keeps the labels), the phone's last layers
+work in the middle:
 
     phone  load; F A; send a | recv b; F C; loss; B C; send gb; update C [all lag p]
                              | recv ga; B A; update A [all lag s]
@@ -33,14 +33,14 @@ from weft.program.lower.layout import Layout, Piece
 
 
 class Lags(NamedTuple):
-    """How many minibatches a segment's forward and its backward are behind its device's ticks."""
+    """By how many minibatches a segment's forward and backward are behind its device's ticks."""
 
     forward: int
     backward: int
 
 
 def stale_lags(layout: Layout) -> list[Lags]:
-    """The lags of every segment; InputError where several minibatches cannot be in flight."""
+    """The lags of every segment. Raises InputError if several minibatches cannot be in flight."""
     plan, stale = layout.plan, layout.plan.stale
     if stale < 0:
         raise InputError(f"plan: stale = {stale}; 0 or more is allowed")
@@ -58,7 +58,7 @@ def stale_lags(layout: Layout) -> list[Lags]:
 
 
 def _there_and_back(layout: Layout) -> bool:
-    """One piece from the source to another device and home again."""
+    """Whether one piece goes from the source to another device and back to the source."""
     first, *others = layout.pieces
     home = layout.plan.source
     if layout.plan.owners:
@@ -75,7 +75,7 @@ def _there_and_back(layout: Layout) -> bool:
 
 
 def _path(layout: Layout, piece: Piece) -> list[str]:
-    """The devices that have a piece one after the other, the source first."""
+    """The devices that hold a piece, one after the other, the source first."""
     return [device for device, _ in groupby((layout.plan.source, *piece.devices))]
 
 
@@ -99,8 +99,8 @@ def with_lags(
 ) -> dict[str, tuple[Instruction, ...]]:
     """A program of single minibatches with the lags of several in flight.
 
-    Nobody waits in a circle. What an instruction needs is made at the same tick or an earlier one; at the
-    same tick both are in the order of the program of single minibatches.
+    Devices never wait in a circle. The input of an instruction is made at the same tick or an earlier one. At
+    the same tick, both are in the order of the program of single minibatches.
     """
     lags = stale_lags(layout)
     by_first = {first: lag for (first, _), lag in zip(layout.segments, lags, strict=True)}
@@ -113,13 +113,13 @@ def with_lags(
             return lags[-1].forward
         if isinstance(i, Recv | Send):
             kind, at, receives = i.tensor.kind, i.tensor.at, isinstance(i, Recv)
-            if kind == "done":  # who is told stays as far ahead of the update as without lags
+            # The device that is told stays as far ahead of the update as without lags.
+            if kind == "done":
                 return i.lag + lags[0].backward
             if kind == "target":
                 return (lags[-1] if receives else lags[0]).forward
-            if (
-                kind == "act"
-            ):  # leaves at the end of a segment, arrives at the beginning of the next
+            # Leaves at the end of a segment, arrives at the beginning of the next.
+            if kind == "act":
                 return (
                     lags[0].forward if at == 0 else (by_first if receives else by_end)[at].forward
                 )

@@ -3,8 +3,8 @@
     edge1  recv a; F B; loss; B B; send g; send follow; update B
     edge2  recv follow; reduce B (take it over); update B
 
-`follow` carries the weights' gradients and the buffers (running statistics follow from no gradient).
-The copy has the same weights and the same optimizer memory, so when the holder dies only the
+`follow` carries the weights' gradients and the buffers (running statistics cannot be computed from
+gradients). The copy has the same weights and the same optimizer memory, so when the holder dies only the
 minibatches in flight have to be done again. A segment that several devices hold needs no such copy: each of
 them has the same weights already.
 """
@@ -26,11 +26,11 @@ def with_standby(
     plan = layout.plan
     if plan.mode != "train":
         raise InputError(f"plan: standby shards are for training, not to {plan.mode}")
-    found = {device: list(body) for device, body in code.items()}
+    bodies = {device: list(body) for device, body in code.items()}
     for number, shard in enumerate(plan.standby):
         for g in _segments(layout, shard):
-            _follow(found, layout, g, number, shard.device)
-    return {device: tuple(body) for device, body in found.items()}
+            _follow(bodies, layout, g, number, shard.device)
+    return {device: tuple(body) for device, body in bodies.items()}
 
 
 def _follow(
@@ -43,7 +43,7 @@ def _follow(
     body = code[holder]
     end = max(n for n, i in enumerate(body) if isinstance(i, Backward) and i.layers == layers)
     lag = body[end].lag
-    # After the gradient that the device before waits for: that one is on the way of every step.
+    # Sent after the gradient that the device before waits for, because every step waits for that gradient.
     while end + 1 < len(body) and isinstance(body[end + 1], Send):
         end += 1
     size = sum(layer.param_bytes for layer in layout.plan.profile.layers[first : last + 1])
@@ -58,7 +58,8 @@ def _follow(
 
 
 def _segments(layout: Layout, shard: Shard) -> list[int]:
-    """The segments of a standby shard; InputError where nobody, several or the device itself has them."""
+    """The segments of a standby shard. Raises InputError if no device, several devices or the standby itself
+    hold them."""
     first, last = shard.layers
     inside = [g for g, (a, b) in enumerate(layout.segments) if first <= a and b <= last]
     layers = [layer for g in inside for layer in range(*_span(layout, g))]

@@ -1,4 +1,4 @@
-"""What a trace means for one emulated device: its speed and its links at every moment.
+"""Turns a trace into the changes of one emulated device: its speed and its links at every moment.
 
 changes = changes_of(trace, fleet, "edge1", source="phone", start=time.monotonic())
 """
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def changes_of(trace: Trace, fleet: Fleet, device: str, source: str, start: float) -> Changes:
-    """The changes that a device must follow. `source` is who reaches, or does not reach, the others."""
+    """The changes that a device must follow. `source` is the device whose links open and close."""
     pace: list[tuple[float, float]] = []
     links: dict[str, list[LinkState]] = {}
     for now in trace.times():
@@ -25,7 +25,7 @@ def changes_of(trace: Trace, fleet: Fleet, device: str, source: str, start: floa
         for hop in direct_hops(trace.fleet(fleet, now)):
             if hop.source != device:
                 continue
-            # Between servers a wire stays; what comes and goes is the source's radio.
+            # Wires between servers always stay. Only the source's radio links open and close.
             away = [d for d in (hop.source, hop.dest) if d != source]
             open_ = source not in (hop.source, hop.dest) or trace.in_reach(away[0], now)
             rate = hop.bytes_per_s if open_ else 0.0
@@ -38,7 +38,7 @@ def changes_of(trace: Trace, fleet: Fleet, device: str, source: str, start: floa
 
 
 def _thin(states: list[T], value: Callable[[T], object]) -> tuple[T, ...]:
-    """Without those that change nothing."""
+    """The states without those that change nothing."""
     kept = states[:1]
     for state in states[1:]:
         if value(state) != value(kept[-1]):

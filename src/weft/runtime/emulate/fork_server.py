@@ -1,8 +1,8 @@
-"""The process that emulated nodes are forked from. It imports what a node needs, once for all of them.
+"""The process from which emulated nodes are forked. It imports a node's modules once for all nodes.
 
 It runs as `python -m weft.runtime.emulate.fork_server FD`, where FD is a socket to its owner, the process
-that starts the nodes (`forked.py`). It has no threads and no Zenoh session, so a fork is safe. It ends
-when the socket closes, and the kernel ends every node that is still there then.
+that starts the nodes (`forked.py`). It has no threads and no Zenoh session, so a fork is safe. It ends when
+the socket closes, and then the kernel ends every remaining node.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from types import FrameType
 import msgspec
 from msgspec import Struct
 
-GRACE_S = 6.0  # for nodes to leave by themselves when their owner is gone
+GRACE_S = 6.0  # for nodes to end by themselves when their owner is gone
 LONGEST = 1 << 20  # bytes of a message
 SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 NETWORK = 0x40000000  # CLONE_NEWNET of setns(2)
 
 
 class Start(Struct, frozen=True, tag="start"):
-    """Asks for a node; the reading end of the pipe that it is tethered to comes along."""
+    """Asks for a node. The reading end of the pipe that the node watches is sent with the request."""
 
-    number: int  # the owner's, for answers
+    number: int  # the owner's number for this request; answers repeat it
     name: str
     group: str
     join: tuple[str, ...]
@@ -55,13 +55,13 @@ class Signal(Struct, frozen=True, tag="signal"):
 
 
 class Look(Struct, frozen=True, tag="look"):
-    """Asks which nodes have ended by now; the answer has the same number and follows the reports."""
+    """Asks which nodes have ended by now. The answer has the same number and comes after the reports."""
 
     number: int
 
 
 class Ready(Struct, frozen=True, tag="ready"):
-    """All is imported."""
+    """All imports are done."""
 
 
 class Started(Struct, frozen=True, tag="started"):
@@ -72,14 +72,14 @@ class Started(Struct, frozen=True, tag="started"):
 
 
 class Refused(Struct, frozen=True, tag="refused"):
-    """The server cannot fork; the owner must start the node in another way."""
+    """The server cannot fork. The owner must start the node in another way."""
 
     number: int
     why: str
 
 
 class Done(Struct, frozen=True, tag="done"):
-    """The signal was sent; or all ends until now have been reported."""
+    """The signal was sent, or all nodes that have ended until now have been reported."""
 
     number: int
 
@@ -88,7 +88,7 @@ class Ended(Struct, frozen=True, tag="ended"):
     """A node has ended."""
 
     number: int
-    code: int  # as subprocess counts: -9 for SIGKILL
+    code: int  # as in subprocess: -9 for SIGKILL
 
 
 Request = Start | Signal | Look
@@ -97,20 +97,21 @@ Answer = Ready | Ended | Reply
 
 
 def why_not_fork() -> str | None:
-    """A fork copies one thread only: whatever the others hold stays locked for ever."""
+    """Why a fork is not safe; None if it is. A fork copies only one thread, so locks of other threads would
+    stay locked."""
     threads = max(threading.active_count(), len(os.listdir("/proc/self/task")))
     return f"the fork server has {threads} threads" if threads != 1 else None
 
 
 def import_all() -> None:
-    """Imports what a node uses. Without a look for garbage in between this takes a third less."""
+    """Imports a node's modules. Without garbage collection this takes a third less time."""
     gc.disable()
     import torch
-    import torch._dynamo  # every optimizer imports it, at its first use
+    import torch._dynamo  # the first optimizer would import it
 
     torch.set_num_threads(1)
     gc.enable()
-    gc.freeze()  # so that a node's own collections do not write to pages that all nodes share
+    gc.freeze()  # so that a node's garbage collections do not write to shared pages
 
 
 class Server:
@@ -118,12 +119,12 @@ class Server:
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
-        self._pids: dict[int, int] = {}  # by the owner's number, of nodes that have not ended
-        self._awake, self._wake = os.pipe()  # written by the arrival of SIGCHLD
+        self._pids: dict[int, int] = {}  # of running nodes, by the owner's number
+        self._awake, self._wake = os.pipe()  # written when SIGCHLD arrives
         os.set_blocking(self._wake, False)
 
     def serve(self) -> None:
-        """Returns when the owner is gone and its nodes have left, or had the time for it."""
+        """Returns when the owner is gone and its nodes have ended, or their time to end is over."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner
         signal.signal(signal.SIGCHLD, _ignore)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
@@ -147,7 +148,7 @@ class Server:
             self._wait(deadline - time.monotonic())
 
     def _wait(self, timeout: float | None) -> bool:
-        """Waits for a request, and reaps meanwhile. False where the time is over or nobody can ask."""
+        """Waits for a request and reaps nodes meanwhile. False if the time is over or the owner is gone."""
         while True:
             poll = select.poll()
             poll.register(self._awake, select.POLLIN)
@@ -164,12 +165,12 @@ class Server:
     def _hear(self) -> tuple[Request | None, list[int]]:
         try:
             data, fds, _, _ = socket.recv_fds(self._control, LONGEST, 1)
-        except OSError:  # the owner ended with reports unread
+        except OSError:  # the owner ended before it had read all reports
             return None, []
         return (msgspec.json.decode(data, type=Request) if data else None), fds
 
     def _tell(self, answer: Answer) -> None:
-        with contextlib.suppress(OSError):  # the owner is gone; the next read says so
+        with contextlib.suppress(OSError):  # the owner is gone; the next read notices it
             self._control.send(msgspec.json.encode(answer))
 
     def _start(self, asked: Start, tether: int) -> None:
@@ -190,7 +191,7 @@ class Server:
             os.close(tether)
 
     def _become_node(self, asked: Start, tether: int, parent: int) -> None:
-        """In the child: leaves nothing of the server, and never returns."""
+        """Runs in the child: closes everything of the server, becomes a node, and never returns."""
         code = 1
         try:
             signal.set_wakeup_fd(-1)
@@ -223,7 +224,7 @@ class Server:
 
 
 def _run_node(asked: Start) -> int:
-    """What `weft node --tether` does, in a process that has everything imported."""
+    """Does the work of `weft node --tether` in a process that has imported everything."""
     import logging
 
     from weft.errors import WeftError
@@ -247,14 +248,14 @@ def _run_node(asked: Start) -> int:
 
 
 def _end_with(parent: int) -> None:
-    """The kernel ends this process when the server ends, also where this one is stopped or hangs."""
+    """Asks the kernel to end this process when the server ends, even if this process is stopped or hangs."""
     ctypes.CDLL(None).prctl(SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def _enter(namespace: str) -> None:
-    """Moves this process, which has one thread yet, to a network namespace."""
+    """Moves this process to a network namespace. It must have only one thread."""
     with (Path("/run/netns") / namespace).open() as file:
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.setns(file.fileno(), NETWORK):
@@ -263,7 +264,7 @@ def _enter(namespace: str) -> None:
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-    """SIGCHLD needs a handler, else it wakes nobody."""
+    """A handler for SIGCHLD. Without a handler the signal would not wake the server."""
 
 
 def main() -> None:
@@ -271,7 +272,7 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     import_all()
     Server(control).serve()
-    os._exit(0)  # an orderly end of the interpreter takes 0.2 s and frees nothing that matters
+    os._exit(0)  # a normal end of the interpreter would take 0.2 s and has nothing to free
 
 
 if __name__ == "__main__":

@@ -37,13 +37,13 @@ from weft.runtime.emulate.fork_server import (
     Started,
 )
 
-SLICE_S = 0.05  # who waits longer lets others of this process look in between
-# One thread each: a few busy processes on two cores must not spin against each other.
+SLICE_S = 0.05  # a longer wait is interrupted, so that other threads can use the server
+# One thread per process: busy processes on two cores must not slow each other down by spinning.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 class CannotFork(Exception):
-    """Why a node cannot be forked here; it can still be spawned."""
+    """A node cannot be forked here. It can still be spawned."""
 
 
 class ForkedProcess:
@@ -57,7 +57,7 @@ class ForkedProcess:
         self._number = number
 
     def poll(self) -> int | None:
-        """The exit code where the process has ended; -9 where SIGKILL ended it."""
+        """The exit code if the process has ended (-9 after SIGKILL); else None."""
         if self.returncode is None:
             self._server.look()
         return self.returncode
@@ -81,16 +81,16 @@ class ForkedProcess:
 
 
 class ForkServer:
-    """Starts the server process at once; it is ready when its imports are done."""
+    """Starts the server process at once. The server is ready when its imports are done."""
 
     def __init__(self, program: Sequence[str] = ("-m", fork_server.__spec__.name)) -> None:
-        """`program` is what the interpreter runs; it gets a socket's number as its last argument."""
+        """`program`: the arguments of the interpreter. A socket's number is added as the last argument."""
         self.owner = os.getpid()
         self._lock = threading.Lock()
         self._next = 0
         self._ready = False
         self._gone = False
-        self._processes: dict[int, ForkedProcess] = {}  # those that have not ended
+        self._processes: dict[int, ForkedProcess] = {}  # running nodes
         self._replies: dict[int, Reply] = {}
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -110,7 +110,7 @@ class ForkServer:
 
     @property
     def failed(self) -> bool:
-        """It ended before it was ready, and so would the next one."""
+        """Whether the server ended before it was ready. A new one would end in the same way."""
         return self._gone and not self._ready
 
     @property
@@ -135,7 +135,7 @@ class ForkServer:
         namespace: str | None = None,
         scratch: Path | None = None,
     ) -> ForkedProcess:
-        """Forks a node; CannotFork where the server will not or is gone."""
+        """Forks a node. Raises CannotFork if the server refuses or is gone."""
         self.wait_until_ready()
         with self._lock:
             try:
@@ -162,12 +162,12 @@ class ForkServer:
             return process
 
     def send_signal(self, node: int, signal_number: int) -> None:
-        """Returns when the kernel has the signal, as `os.kill` does."""
+        """Sends a signal to a node. Returns when the kernel has the signal, as `os.kill` does."""
         with self._lock, contextlib.suppress(CannotFork):
             self._ask(Signal(self._number(), node, signal_number), [])
 
     def look(self) -> None:
-        """Learns which nodes have ended until now."""
+        """Asks the server which nodes have ended until now."""
         with self._lock, contextlib.suppress(CannotFork):
             self._ask(Look(self._number()), [])
 
@@ -176,7 +176,7 @@ class ForkServer:
             self._receive(timeout)
 
     def close(self) -> None:
-        """Ends the server, which gives nodes that are still leaving some time for it."""
+        """Ends the server. The server gives its nodes some time to end."""
         if self.owner == os.getpid():
             if not self._ready:
                 self._process.kill()
@@ -197,7 +197,7 @@ class ForkServer:
         return self._next
 
     def _ask(self, request: Request, fds: list[int]) -> Reply | None:
-        """The server's reply; None where it has ended instead."""
+        """The server's reply; None if the server has ended."""
         self._send(request, fds)
         while request.number not in self._replies and not self._gone:
             self._receive(SLICE_S)
@@ -208,12 +208,12 @@ class ForkServer:
             self._control.settimeout(None)
             socket.send_fds(self._control, [msgspec.json.encode(request)], fds)
         except OSError as error:
-            while self._receive(0.0):  # its last reports, where it has ended
+            while self._receive(0.0):  # read its last reports, if it has ended
                 pass
             raise CannotFork(f"the fork server cannot be reached: {error}") from None
 
     def _receive(self, timeout: float) -> bool:
-        """Takes one report, if one comes in time."""
+        """Takes one report, if one arrives in time."""
         if self._gone:
             return False
         try:
@@ -238,7 +238,7 @@ class ForkServer:
         return True
 
     def _lose(self) -> None:
-        """The server is gone, and the kernel has ended its nodes with it."""
+        """Marks all nodes as ended: the server is gone, and the kernel has ended its nodes."""
         self._gone = True
         self._control.close()
         for process in self._processes.values():
@@ -251,19 +251,19 @@ _making = threading.Lock()
 
 
 def warm() -> None:
-    """Starts the server of this process, where nodes can be forked and there is none yet."""
+    """Starts the server of this process, if nodes can be forked and it has none yet."""
     with contextlib.suppress(CannotFork):
         get_server()
 
 
 def settle() -> None:
-    """Waits for the imports of a server that is starting: nothing can be measured beside them."""
+    """Waits until a starting server has done its imports, because they would disturb measurements."""
     if _server is not None and _server.usable:
         _server.wait_until_ready()
 
 
 def get_server() -> ForkServer:
-    """The server of this process. A process that was itself forked gets one of its own."""
+    """The server of this process. A process that was itself forked gets its own server."""
     global _server
     if sys.platform != "linux":
         raise CannotFork(f"on {sys.platform} a fork is not safe")
@@ -276,5 +276,6 @@ def get_server() -> ForkServer:
         if _server is None:
             _server = ForkServer()
             atexit.register(_server.close)
-            os.register_at_fork(after_in_child=_server.close)  # else a copy keeps the server alive
+            # Otherwise the child's copy of the socket would keep the server alive.
+            os.register_at_fork(after_in_child=_server.close)
         return _server

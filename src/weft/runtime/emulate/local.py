@@ -3,10 +3,9 @@
     with LocalFleet(("pi", "nuc", "cloud")) as local:
         local.crew.wait_for(local.names, 30.0)
 
-Nodes are forked from a process that has imported all they need (`forked.py`); where that is not
-possible they are spawned, which takes seconds and several times the memory. Each node holds the
-reading end of a pipe from here. When this process ends, however it ends, the pipe closes and the node
-goes too.
+Nodes are forked from a process that has imported all their modules (`forked.py`). If that is not possible,
+they are spawned, which takes seconds and several times the memory. Each node holds the reading end of a pipe
+from this process. When this process ends for any reason, the pipe closes and the node ends too.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ AnyFleet = TypeVar("AnyFleet", bound="LocalFleet")
 
 
 class LocalFleet(Closing):
-    """Starts the nodes at once and ends them at the close; `scratch` is a folder for both."""
+    """Starts the nodes at once and ends them when it is closed. Nodes use the folder `scratch`."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
@@ -60,14 +59,14 @@ class LocalFleet(Closing):
         return self
 
     def lay_out(self) -> None:
-        """Makes the network that the nodes stand in; here they share this machine's."""
+        """Makes the nodes' network. Here they share this machine's network."""
 
     def endpoints(self, name: str) -> Endpoints:
-        """Where a node listens and whom it joins."""
+        """Where a node listens and which nodes it joins."""
         return Endpoints(join=(self.endpoint,), listen=("tcp/127.0.0.1:0",))
 
     def namespace(self, name: str) -> str | None:
-        """The network namespace that a node stands in; None is this process's own."""
+        """The network namespace of a node; None: that of this process."""
         return None
 
     def _start(self, name: str) -> NodeProcess:
@@ -108,14 +107,14 @@ class LocalFleet(Closing):
                 stdout=output,
                 stderr=output,
                 env={**os.environ, **ONE_THREAD},
-                start_new_session=True,  # Ctrl-C goes to the coordinator, which ends them in order
+                start_new_session=True,  # Ctrl-C goes to the run, which ends them in order
             )
 
     def log(self, name: str) -> Path:
         return self.scratch / f"{name}.log"
 
     def check(self) -> None:
-        """LostDevice with the node's last words, where one has ended by itself."""
+        """Raises LostDevice, with the node's last output, if a node has ended by itself."""
         for name, process in self.processes.items():
             if process.poll() is not None:
                 words = self.log(name).read_text(errors="replace").strip()[-1500:]
@@ -124,16 +123,17 @@ class LocalFleet(Closing):
                 )
 
     def kill(self, name: str) -> None:
-        """As if the device had lost its power."""
+        """Kills a node, as if the device had lost its power."""
         self.processes[name].send_signal(signal.SIGKILL)
 
     def restart(self, name: str) -> None:
-        """As if its power had come back: a new node of the same name, which remembers nothing."""
+        """Starts a new node of the same name, as if the device's power had come back. It remembers
+        nothing."""
         self.processes[name].wait(timeout=10.0)
         self.processes[name] = self._start(name)
 
     def close(self) -> None:
-        """Ends every node: kindly first, then surely. Safe to call twice."""
+        """Ends every node: first it asks, then it kills. It may be called twice."""
         for process in self.processes.values():
             if process.stdin:
                 with contextlib.suppress(OSError):

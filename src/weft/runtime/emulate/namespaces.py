@@ -2,7 +2,7 @@
 
 Each link of the fleet is a veth pair whose ends are shaped by `tc tbf`, so the kernel's real TCP
 carries the traffic. Every namespace also has a second, unshaped interface to a bridge here, over which
-the coordinator talks to its nodes. Latency is still added by the fabric.
+the run talks to its nodes. The fabric still adds the latency.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MANAGEMENT = "10.213"  # of the bridges' networks; links get 10.214.<link>.{1,2}
 
 
 class NamespaceFleet(LocalFleet):
-    """A LocalFleet whose nodes live in namespaces. Needs root and iproute2."""
+    """A LocalFleet whose nodes are in network namespaces. Needs root and iproute2."""
 
     def __init__(self, fleet: Fleet, names: tuple[str, ...]) -> None:
         if os.name != "posix" or os.geteuid() != 0:
@@ -32,7 +32,7 @@ class NamespaceFleet(LocalFleet):
         self._tag = secrets.token_hex(2)
         self._made: list[str] = []
         self._bridge = f"wf{self._tag}"
-        # a network of its own, so that two fleets on one machine rarely meet
+        # an own network, so that two fleets on one machine rarely collide
         self._network = f"{MANAGEMENT}.{int(self._tag, 16) % 256}"
         self._addresses: dict[str, list[str]] = {name: [] for name in names}
         self._peers: dict[str, list[str]] = {name: [] for name in names}
@@ -48,7 +48,7 @@ class NamespaceFleet(LocalFleet):
         return self.space(name)
 
     def endpoints(self, name: str) -> Endpoints:
-        """Listens on its ends of the links, connects to the other ends and to the coordinator."""
+        """A node listens on its ends of the links, and connects to the other ends and to the run."""
         listen = tuple(f"tcp/{address}:7447" for address in self._addresses[name])
         join = tuple(f"tcp/{address}:7447" for address in self._peers[name])
         return Endpoints(
@@ -57,7 +57,7 @@ class NamespaceFleet(LocalFleet):
 
     def close(self) -> None:
         super().close()
-        # The kernel takes a namespace down when it finds the time; its way to the bridge goes at once.
+        # The kernel removes a namespace some time later, but its connection to the bridge at once.
         for i, _ in enumerate(self._made):
             _ip("link", "del", self._way(i), check=False)
         for space in self._made:
@@ -66,7 +66,7 @@ class NamespaceFleet(LocalFleet):
         self._made = []
 
     def _way(self, i: int) -> str:
-        """This side's end of the i-th namespace's way to the bridge."""
+        """This side's end of the connection from the i-th namespace to the bridge."""
         return f"wm{self._tag}{i}"
 
     def _build(self) -> None:

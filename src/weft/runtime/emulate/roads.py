@@ -1,4 +1,4 @@
-"""From a fleet to what each device needs to know of the network."""
+"""From a fleet to the links and next hops of each device."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from weft.fleet.fleet import Fleet
 from weft.runtime.wire.channel import OutLink, Roads
 from weft.runtime.wire.shaping import clock_name
 
-# How links get their speed: real links have one; `fabric` shapes rate and latency at the sender;
-# `latency` leaves the rate to the kernel (network namespaces) and adds only the latency.
+# How links get their speed. Real links have their own. `fabric` shapes rate and latency. `latency` leaves the
+# rate to the kernel (network namespaces) and adds only the latency.
 Shaping = Literal["none", "fabric", "latency"]
 
 
@@ -26,7 +26,7 @@ def roads_of(
 ) -> Roads:
     """The outgoing links of `device` and its next hop to each of `partners`.
 
-    Where nothing is emulated the network itself finds the way, so that everybody is a neighbour.
+    If nothing is emulated, the network itself routes, so every device is a neighbour.
     """
     if shaping == "none":
         return Roads(
@@ -39,7 +39,7 @@ def roads_of(
         OutLink(
             neighbour=hop.dest,
             channel=hop.channel,
-            # What a link loses is taken off its rate where it would be sent again.
+            # The loss of a link lowers its rate if lost packets would be sent again.
             bytes_per_s=0.0
             if shaping != "fabric"
             else hop.bytes_per_s / (1 - hop.loss)

@@ -1,10 +1,10 @@
 """A node's part in one run: its job, the weights it holds, and the thread that does the work.
 
 assignment = Assignment("pi", fabric, prober, report, emit)
-assignment.assign(job)                 # again for the same run: a new plan, and what is needed is kept
+assignment.assign(job)                 # again for the same run: a new plan; weights that it needs are kept
 assignment.take_weights(command)
 assignment.prepare(job.run)
-assignment.start(command)              # returns at once; how it went is reported
+assignment.start(command)              # returns at once; the result is reported
 assignment.end("the run is over")      # nothing of it is kept
 """
 
@@ -89,7 +89,7 @@ class Assignment:
         try:
             tensors = load_safetensors(command.data)
         except SafetensorError as error:
-            raise InputError(f"{self.device}: weights that cannot be read: {error}") from None
+            raise InputError(f"{self.device}: weights that cannot be decoded: {error}") from None
         if command.optimizer:
             self._optimizer_state |= tensors
             return
@@ -107,7 +107,7 @@ class Assignment:
         loads = any(isinstance(i, ins.Load) for i in job.code)
         samples = open_samples(job, self.fabric) if loads else None
         if job.mode == "train" and not job.segments:
-            warm_up(job)  # it may get layers later, in the middle of a run
+            warm_up(job)  # it may get layers later, during a run
         self._worker = Worker(job, self._state, self.fabric, samples, self._report, self._emit)
         if self._optimizer_state:
             self._worker.load_optimizer_state(self._optimizer_state)
@@ -120,7 +120,7 @@ class Assignment:
         if self._thread is not None and self._thread.is_alive():
             if self._worker.series.extend(command.first, command.last):
                 return
-            self._thread.join(timeout=5.0)  # it has done its last minibatch and is about to end
+            self._thread.join(timeout=5.0)  # it has done its last minibatch and is ending
             if self._thread.is_alive():
                 raise WeftError(f"{self.device} is still at work on run {job.run}")
         self._worker.slots.begin(command.start, command.first)
@@ -143,7 +143,7 @@ class Assignment:
             self._report(failed(self.device, error, worker.job.version))
 
     def go_back(self, command: msg.GoBack) -> None:
-        """The weights and the optimizer's memory become those of an earlier minibatch."""
+        """Restores the weights and the optimizer's memory of an earlier minibatch."""
         worker = self.idle_worker(command.run)
         copy = worker.snapshots.at(command.step)
         if copy is None:
@@ -164,7 +164,7 @@ class Assignment:
         return msg.At(worker.done, worker.series.begun, worker.updated)
 
     def timeline(self, command: msg.GetTimeline, counts: dict[str, int]) -> msg.Spans:
-        """What was done when; `since` a minibatch also while the work goes on."""
+        """The timeline of the device. With `since` (a minibatch) it can be read while the work goes on."""
         since = command.since
         worker = self.idle_worker(command.run) if since is None else self._begun(command.run)
         counts = {**self.fabric.counts, **counts, "overruns": worker.overruns}
@@ -223,7 +223,8 @@ def failed(name: str, error: Exception, version: int = 0) -> msg.Failed:
 
 
 def warm_up(job: msg.Job) -> None:
-    """One step of next to nothing: what PyTorch imports at the first optimizer takes seconds."""
+    """A tiny training step. PyTorch's imports at the first optimizer take seconds, and are done here in
+    advance."""
     weight = torch.zeros(1, requires_grad=True)
     optimizer = job.optimizer.build([weight])
     torch.autograd.backward([(weight * 1.0).sum()])
@@ -231,7 +232,7 @@ def warm_up(job: msg.Job) -> None:
 
 
 def latest(spans: list[Span], since: int) -> list[Span]:
-    """The spans of minibatches from `since` on; they lie at the end, only roughly in order."""
+    """The spans of minibatches from `since` on. They are at the end of the list, only roughly in order."""
     found: list[Span] = []
     for span in reversed(spans):
         if span.step < since - MOST_IN_FLIGHT:

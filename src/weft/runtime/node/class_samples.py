@@ -1,4 +1,4 @@
-"""A peer's own samples: those of its classes, in an order that its seed alone decides."""
+"""A peer's own samples: those of its classes, in an order that depends only on its seed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ Minibatch = tuple[dict[str, Tensor], Tensor | None]
 
 
 class Epochs:
-    """Minibatches out of n samples: each epoch a fresh order; what is left of it is not used.
+    """Minibatches out of n samples. Each epoch has a new order. The rest of an epoch that fills no minibatch
+    is not used.
 
     The order is that of `weft.reference.peers.Trainer`, so a run and its simulation see the same samples.
     """
@@ -31,7 +32,7 @@ class Epochs:
         self._order = torch.empty(0, dtype=torch.long)
 
     def rows(self, step: int) -> Tensor:
-        """Rows of minibatch `step`, whichever was asked for before."""
+        """Rows of minibatch `step`. Minibatches may be asked for in any order."""
         epoch, place = divmod(step, self._n // self._batch)
         if epoch < self._epoch:
             self._begin()
@@ -42,7 +43,7 @@ class Epochs:
 
 
 class ClassSamples:
-    """A data set on this machine, of which a peer uses its share of its classes."""
+    """A data set on this machine. A peer uses its share of the samples of its classes."""
 
     def __init__(self, job: Job) -> None:
         data = job.data

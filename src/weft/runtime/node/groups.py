@@ -1,11 +1,11 @@
 """Weights that peers exchange, found in a network's state: shared as copies, blended in place.
 
     groups = Groups(job.groups, state)
-    values = groups.share(3)                       # the structure of class 3, by the names all peers use
+    values = groups.share(3)                       # the structure of class 3, with names that all peers use
     groups.blend(3, [(1.0, values), (1.0, theirs)])
 
-A structure lies in a bank with others, at places of its own in each tensor's first dimension; where, differs
-from peer to peer. On the way it has names that do not.
+A structure is stored in a bank with others, at certain places of each tensor's first dimension. These places
+differ from peer to peer. In messages a structure has names that are the same for all peers.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ KEPT = "kept/"  # names of weights that are kept for another device: kept/4/conv
 
 
 class Groups:
-    """The groups of one device. The state's tensors are read and written where they are."""
+    """The groups of one device. The state's tensors are read and written in place."""
 
     def __init__(self, groups: Mapping[int, Sequence[Slice]], state: Mapping[str, Tensor]) -> None:
         self._views = {
             group: {s.label: _view(s, state) for s in sorted(slices, key=lambda s: s.label)}
             for group, slices in groups.items()
         }
-        self._dropped: dict[int, dict[str, Tensor]] = {}  # what rounding has kept from neighbours
+        # Rounding errors that have not been sent yet.
+        self._dropped: dict[int, dict[str, Tensor]] = {}
         self.kept: dict[str, Tensor] = {n: t for n, t in state.items() if n.startswith(KEPT)}
 
     def share(self, group: int, codec: CodecName = "none") -> dict[str, Tensor]:
-        """The group as it is to be sent. What `codec` will drop of it is added to the next share.
+        """The group's weights to send. The rounding error of `codec` is added to the next share.
 
-        Without that, changes smaller than a step of the code would never reach anybody.
+        Without that, changes smaller than a step of the code would never be sent.
         """
         views = self._of(group)
         if codec == "none":
@@ -51,21 +52,23 @@ class Groups:
         return whole
 
     def share_row(self, group: int, scale: float) -> dict[str, Tensor]:
-        """All of a group as one row of numbers, in the order of the names."""
+        """The whole group as one row of numbers, in the order of the names."""
         row = torch.cat([view.reshape(-1) for view in self._of(group).values()])
         return {ROW: row if scale == 1.0 else row * scale}
 
     def blend(
         self, group: int, own: float, others: Sequence[tuple[float, Values]], total: float
     ) -> None:
-        """own * what is here + weight * what came, over `total` (0: the sum of these weights)."""
+        """Sets the group to (own * its weights + the sum of weight * received weights) / `total` (0: the sum
+        of the weights)."""
         views = self._of(group)
         came = [(weight, self._matching(group, values)) for weight, values in others]
         divisor = total or own + sum(weight for weight, _ in came)
         if not came or not divisor:
             return
         with torch.no_grad():
-            # The simulation's arithmetic to the last bit: what is rounded to 8 bits next must be the same.
+            # Bitwise the simulation's arithmetic, because the next rounding to 8 bits must give the same
+            # numbers.
             for label, view in views.items():
                 result = view * (own / divisor)
                 for weight, values in came:
@@ -82,7 +85,7 @@ class Groups:
         return self._views[group]
 
     def _matching(self, group: int, values: Values) -> Values:
-        """What came, if it has the names and shapes of what is here."""
+        """The received values, if they have the names and shapes of this device's group."""
         views = self._of(group)
         if ROW in values:
             return self._from_row(group, values[ROW])

@@ -1,7 +1,7 @@
-"""What each instruction does: the words of the instruction set, one method each.
+"""What each instruction does: one method for each instruction.
 
-`Worker` runs them in the order of the program; here is only what a word means for the tensors that a
-device holds.
+`Worker` runs the instructions in the order of the program. This module says what an instruction does with the
+tensors that a device holds.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from weft.runtime.wire.frames import BadMessage, Header, pack_tensors, unpack_te
 from weft.runtime.wire.mailbox import Name, nothing_missing
 from weft.runtime.wire.messages import Job
 
-RIDING = "@also"  # the name of what rides in another tensor's message; no value can be called so
+RIDING = "@also"  # prefix for the second tensor of a message; no value has such a name
 MAX_SPANS = 200_000
 
 
 class Interpreter:
-    """A device's weights, its optimizers, and what it is holding at the moment."""
+    """A device's weights, its optimizers, and the tensors that it holds at the moment."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Interpreter:
         self.training = job.mode == "train"
         self.runners = {(s.first, s.last): Runner(s, state) for s in job.segments if not s.part}
         self.turns = {((s.first, s.last), s.part): Runner(s, state) for s in job.segments if s.part}
-        # What is trained here, by layers: all of them, or this device's part of each.
+        # The trained weights, by layers: all of a layer, or this device's part.
         self.trained = self.runners
         if self.training:
             self.trained = {**self.runners, **{at: r for (at, _), r in self.turns.items()}}
@@ -133,7 +133,8 @@ class Interpreter:
         self.span("wait", start, step, t.micro, str(t))
 
     def _recv_or_not(self, i: ins.Recv, step: int, start: float) -> None:
-        """A message that may be lost: the slot's end, or the word that it is lost, ends the wait."""
+        """Receives a message that may be lost. The wait ends with the slot, or with the notice that it is
+        lost."""
         t, own = i.tensor, i.own
         mine = self.held.use(step, own.kind, own.at, own.micro, own.part) if own else None
         key = (self.job.version, step, t.kind, t.at, t.micro, t.part)
@@ -165,7 +166,7 @@ class Interpreter:
         else:
             tensors = self.held.use(step, t.kind, t.at, t.micro, t.part)
             specs, payload = pack_tensors(tensors, i.codec)
-            if i.also is not None:  # labels are exact, whatever codec the activations have
+            if i.also is not None:  # labels are never coded
                 (labels,) = self.held.use(step, i.also.kind, i.also.at, i.also.micro).values()
                 label_specs, label_payload = pack_tensors({RIDING: labels})
                 specs, payload = specs + label_specs, payload + label_payload
@@ -280,7 +281,8 @@ class Interpreter:
             self._pack_sum(i, step, own)
 
     def _pack_sum(self, i: ins.Reduce, step: int, own: dict[str, Tensor]) -> None:
-        """Coded once, for all who get it and for ourselves: coding it again gives other values."""
+        """Codes the sum once, for all receivers and for this device. Coding it again would give other
+        values."""
         specs, payload = self._sums[i.layers] = pack_tensors(own, i.codec)
         if i.codec != "none":
             total = ins.Tensor("wsum", i.layers[0], last=i.layers[1])
@@ -289,7 +291,7 @@ class Interpreter:
                 own[name].copy_(rounded)
 
     def _gradients(self, layers: tuple[int, int]) -> dict[str, Tensor]:
-        """The gradients of a segment's weights; zeros where nothing reached one."""
+        """The gradients of a segment's weights; zeros for a weight without a gradient."""
         found = {}
         runner = self.runners[layers]
         for name, info in runner.segment.state.items():
@@ -301,7 +303,7 @@ class Interpreter:
         return found
 
     def _followed(self, layers: tuple[int, int]) -> dict[str, Tensor]:
-        """What a device that stands by needs: gradients, and buffers, which follow from none."""
+        """What a standby needs: gradients, and buffers, which cannot be computed from gradients."""
         runner = self.runners[layers]
         buffers = {n: runner.state[n] for n, s in runner.segment.state.items() if not s.trainable}
         return {**self._gradients(layers), **buffers}

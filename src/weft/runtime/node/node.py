@@ -1,9 +1,9 @@
-"""The agent that runs on every device: waits for a job, does its part of it, tells how it went.
+"""The agent that runs on every device. It waits for a job, does its part, and reports the result.
 
     with Node("pi", Endpoints(join=("tcp/127.0.0.1:7447",))) as node:
         node.serve(stop)
 
-It keeps nothing between runs and runs nothing it received: a job is data, its operators are looked up
+It keeps nothing between runs and never executes received code: a job is data, and its operators are looked up
 in a fixed table. A message that cannot be decoded is counted, logged and dropped.
 """
 
@@ -39,8 +39,8 @@ log = logging.getLogger("weft.node")
 
 
 class Node(Closing):
-    """One device. `group` keeps fleets apart that share a network; `scratch` is a folder that an
-    emulated fleet's nodes on this machine share."""
+    """One device. `group` separates fleets that share a network. `scratch` is a folder that an emulated
+    fleet's nodes share."""
 
     def __init__(
         self, name: str, endpoints: Endpoints, group: str = "weft", scratch: Path | None = None
@@ -68,7 +68,7 @@ class Node(Closing):
 
     def serve(self, stop: threading.Event) -> None:
         """Carries out commands until `stop` is set."""
-        # Tensors that share a message's read-only memory are only read.
+        # Tensors may share a message's read-only memory, because they are never written.
         warnings.filterwarnings("ignore", message="The given buffer is not writable")
         while not stop.is_set():
             try:
@@ -94,7 +94,7 @@ class Node(Closing):
                 query.reply(query.key_expr, msg.pack(reply))
         except WeftError as error:
             query.reply_err(msg.pack(failed(self.name, error)))
-        except Exception as error:  # an agent outlives a bad job; the asker learns what happened
+        except Exception as error:  # a bad job must not end the agent; the error is sent back
             log.exception("%s could not carry out %s", self.name, type(command).__name__)
             query.reply_err(msg.pack(failed(self.name, error)))
 

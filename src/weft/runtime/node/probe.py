@@ -1,4 +1,4 @@
-"""Measures what a node can do: its effective speed, and its links to others."""
+"""Measures a node's effective speed, and its links to others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def probe_compute(rounds: int = 5) -> float:
 
 
 def probe_link(session: Any, group: str, command: msg.ProbeLink) -> msg.Probed:
-    """Latency from the quickest of a few small exchanges, rate from the quickest large one."""
+    """Measures a link: the latency by the quickest of a few small exchanges, the rate by the quickest large
+    one."""
     if not 0 < command.bytes <= MAX_PROBE_BYTES:
         raise InputError(f"a probe of {command.bytes} bytes; 1 to {MAX_PROBE_BYTES} are allowed")
     small = min(_exchange(session, group, command.peer, b"") for _ in range(5))

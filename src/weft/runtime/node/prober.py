@@ -1,4 +1,4 @@
-"""Probing a server while others train: how slow it is, and how good the way to it.
+"""Probes a server while training goes on: how slow the server is, and how fast the links to it are.
 
     client  ping (nothing)      ─►  ◄─ nothing                      the round trip
             random data         ─►  trains the test network  ◄─ s   the way up, and its seconds
@@ -36,8 +36,8 @@ from weft.runtime.wire.shaping import sleep_until
 log = logging.getLogger("weft.prober")
 
 PING, THERE, BACK = range(3)
-LOOK_S = 0.25  # how often a server looks at its own load
-FASTER = 0.9  # of the slowdown it last told: then it tells again
+LOOK_S = 0.25  # how often a server checks its own load
+FASTER = 0.9  # of the slowdown in its last notice: below it a server publishes the next one
 MAX_BYTES = 4 << 20
 TRAINED_S = 0.02  # a shorter step of the test network is repeated: a clock tells little of one
 MOST_STEPS = 20
@@ -49,7 +49,7 @@ WORDS = {
 
 
 class Prober:
-    """One node's end: asks others, and answers."""
+    """One node's part in probes: it asks others, and answers."""
 
     def __init__(
         self,
@@ -68,12 +68,12 @@ class Prober:
         self._thread.start()
 
     def begin(self, changes: Changes | None) -> None:
-        """A job has come: from now on this device's speed follows these changes."""
+        """Starts a job: from now on this device's speed follows these changes."""
         self._changes = changes
         self._told = self.load()
 
     def learn(self, network: msg.TestNetwork) -> None:
-        """Takes a test network; its weights are made up here."""
+        """Takes a test network and draws its weights."""
         generator = torch.Generator().manual_seed(network.seed)
         state = {
             name: torch.randn(info.shape, generator=generator).to(torch_dtype(info.dtype)) * 0.05
@@ -87,7 +87,7 @@ class Prober:
         self._fabric.probes.put(None)
         self._thread.join(timeout=5.0)
 
-    # --- who answers --------------------------------------------------------------------------------
+    # --- answering --------------------------------------------------------------------------------
 
     def load(self) -> float:
         """How many times slower than idle this device is now."""
@@ -163,10 +163,10 @@ class Prober:
         for parameter in runner.parameters:
             parameter.grad = None
 
-    # --- who asks -----------------------------------------------------------------------------------
+    # --- asking -----------------------------------------------------------------------------------
 
     def ask(self, command: msg.ProbeServers) -> None:
-        """Probes servers one after the other in a thread of its own; one such round at a time."""
+        """Probes servers one after the other in a separate thread. Only one such round runs at a time."""
         threading.Thread(target=self._round, args=(command,), name="probes", daemon=True).start()
 
     def _round(self, command: msg.ProbeServers) -> None:

@@ -1,4 +1,4 @@
-"""Where a loading device gets its minibatches: from a data set it has, or fed by the coordinator."""
+"""The minibatches of a device that loads: from a data set that it has, or sent by the run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Samples(Protocol):
 
 
 class OwnSamples:
-    """A data set on this machine; which samples a minibatch has follows from its number alone."""
+    """A data set on this machine. The samples of a minibatch depend only on its number."""
 
     def __init__(self, job: Job) -> None:
         assert job.data.name is not None
@@ -47,7 +47,7 @@ class OwnSamples:
 
 
 class FedSamples:
-    """Minibatches that the coordinator sends ahead of time, beside the emulated links."""
+    """Minibatches that the run sends in advance. They do not use the emulated links."""
 
     def __init__(self, job: Job, fabric: Fabric) -> None:
         self._job = job
@@ -68,7 +68,8 @@ class FedSamples:
 
 
 def open_samples(job: Job, fabric: Fabric) -> Samples:
-    """The samples that a job names: a set by its name, some classes of it, or what is sent."""
+    """The samples that a job names: a data set by its name, some classes of it, or samples that the run
+    sends."""
     if job.data.classes is not None:
         return ClassSamples(job)
     return OwnSamples(job) if job.data.name is not None else FedSamples(job, fabric)

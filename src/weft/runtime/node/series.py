@@ -1,13 +1,13 @@
-"""Which minibatches a device is to do: a series that may grow while it is at work.
+"""The minibatches that a device has to do: a series that may grow while the device works.
 
     series = Series(lag=3)
     series.begin(0, 50)
     while (tick := series.tick()) is not None: ...     # 0 .. 52: the last three ticks run the pipeline empty
     series.extend(50, 100)                             # from another thread: then there is no end at 50
 
-What a device does at a tick depends on which minibatches the series has. A series that has begun to run
-empty therefore ends as it is, and the next minibatches are a series of their own; other devices need not
-have ended theirs at the same place.
+What a device does at a tick depends on the minibatches of the series. So a series whose pipeline has begun to
+run empty is not extended: it ends, and the next minibatches are a new series. Other devices may have ended
+their series at another minibatch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ class Series:
         self.first = self.last = 0
         self._lag = lag
         self._tick = 0
-        self._until = 0  # last, or further where the series has grown after it began to run empty
+        # `last`, or more if the series was extended after its pipeline began to run empty.
+        self._until = 0
         self._over = True
         self._guard = threading.Lock()
 
@@ -37,9 +38,9 @@ class Series:
             self._tick, self._over = first, False
 
     def tick(self) -> int | None:
-        """The next tick; None when all is done."""
+        """The next tick; None when everything is done."""
         with self._guard:
-            if self._tick == self.last:  # about to run empty: has the series grown?
+            if self._tick == self.last:  # the pipeline would run empty now: has the series grown?
                 self.last = self._until
             if self._tick >= self.last + self._lag:
                 if self._until == self.last:
@@ -51,7 +52,7 @@ class Series:
             return self._tick - 1
 
     def extend(self, first: int, last: int) -> bool:
-        """Goes on to `last`; False where the series has ended already or ends elsewhere."""
+        """Extends the series to `last`. False if it has ended already or does not end at `first`."""
         with self._guard:
             if self._over or first != self._until or last < first:
                 return False

@@ -1,4 +1,4 @@
-"""What `weft node` does: opens a node and serves until it is told to stop."""
+"""The work of `weft node`: opens a node and serves until it is told to stop."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def serve_node(
     ready: Callable[[Node], None] | None = None,
 ) -> None:
     """Blocks until SIGINT or SIGTERM or, with `tether`, until standard input closes."""
-    torch.set_num_threads(1)  # two cores cannot carry many spinning processes
+    torch.set_num_threads(1)  # many processes with spinning threads would slow down two cores
     sys.setswitchinterval(0.001)  # a message must not wait long for a thread that computes
-    # What is imported stays: no need to look through it for garbage again and again.
+    # Imported objects stay alive, so the garbage collector need not check them again.
     gc.freeze()
     gc.set_threshold(20_000)
     stop = threading.Event()
@@ -43,8 +43,8 @@ def serve_node(
 
 
 def _leave_with_parent(stop: threading.Event) -> None:
-    """The parent holds the other end of standard input; when it is gone, so are we."""
+    """Ends this process when the parent ends: the parent holds the other end of standard input."""
     while os.read(0, 4096):
         pass
     stop.set()
-    threading.Timer(4.0, os._exit, args=(1,)).start()  # even if something hangs on the way out
+    threading.Timer(4.0, os._exit, args=(1,)).start()  # even if something hangs while it ends

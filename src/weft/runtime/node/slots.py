@@ -1,12 +1,12 @@
-"""Time slots: until when a device waits for a message that may be lost, and what it does without it.
+"""Time slots: how long a device waits for a message that may be lost, and what it does without the message.
 
     slots = Slots(rules, mailbox, counts, deadline_s=30.0)
     slots.begin(start=12.5, first=0)          # minibatch 0 begins at 12.5 on this machine's clock
-    letter = slots.take(key, recv, step=3)    # None: it is lost, or not there at the end of its slot
+    letter = slots.take(key, recv, step=3)    # None: it is lost, or did not arrive in its slot
 
-Slot k of minibatch n ends at start + (n * slots + k + 1) * slot_s. What has come by the time it is asked for
-counts, however late the asker. A device that was cut off or stopped leaves out the minibatches whose time is
-over, and takes up again with the one that the others are at.
+Slot k of minibatch n ends at start + (n * slots + k + 1) * slot_s. A message that has arrived when the device
+asks for it is used, even if the device itself is late. A device that was cut off or stopped leaves out the
+minibatches whose time is over, and goes on with the minibatch that the others are computing.
 """
 
 from __future__ import annotations
@@ -36,9 +36,7 @@ class Slots:
         self._deadline_s = deadline_s
         self._start, self._first = 0.0, 0
         self._missed: set[int] = set()
-        self._unheard: dict[
-            int, set[Tensor]
-        ] = {}  # by minibatch: messages that something stands in for
+        self._unheard: dict[int, set[Tensor]] = {}  # by minibatch: messages that were replaced
 
     @property
     def clocked(self) -> bool:
@@ -54,7 +52,7 @@ class Slots:
         return self._start + ((step - self._first) * rules.slots + slot + 1) * rules.slot_s
 
     def missed(self, step: int, beginning: bool) -> bool:
-        """Whether a minibatch is to be left out: its time was over before it began here."""
+        """Whether a minibatch is left out because its time was over before this device began it."""
         if not self.clocked:
             return False
         if beginning and time.monotonic() > self.end(step, self._slots - 1):
@@ -62,18 +60,18 @@ class Slots:
         return step in self._missed
 
     def heard(self, step: int, tensor: Tensor) -> bool:
-        """Whether a tensor that is there is what was meant, not what stands in for it."""
+        """Whether a tensor is the one that was sent, not a replacement."""
         return tensor not in self._unheard.get(step, ())
 
     def forget(self, step: int) -> None:
-        """A minibatch is over: what still comes for it is late."""
+        """Ends a minibatch. Messages for it that arrive later are late."""
         self._unheard.pop(step, None)
         if self._rules is not None:
             self._missed.discard(step)
             self._counts["late"] += self._mailbox.forget(step)
 
     def take(self, key: Key, recv: Recv, step: int) -> Letter | None:
-        """The message, or None where it is lost or not there in time."""
+        """The message; None if it is lost or late."""
         assert self._rules is not None
         if self._rules.told:
             what = f"{recv.tensor} of minibatch {step} from {recv.source}"
@@ -81,7 +79,7 @@ class Slots:
         else:
             end = self.end(step, recv.slot)
             if time.monotonic() > end + self._slots * self._rules.slot_s:
-                self._missed.add(step)  # a whole minibatch behind: there is nothing to be saved
+                self._missed.add(step)  # the device is a whole minibatch late
             letter = self._mailbox.take_by(key, end)
         heard = letter is not None and not letter.header.lost
         self._counts["heard" if heard else "unheard"] += 1
@@ -90,7 +88,7 @@ class Slots:
     def values(
         self, letter: Letter | None, recv: Recv | Miss, own: Values | None, step: int
     ) -> Values:
-        """What a message brought, or what stands in for it: zeros, or one's own units over and over."""
+        """The values of a message, or its replacement: zeros, or this device's own units, cyclically."""
         if letter is not None:
             try:
                 found = unpack_tensors(letter.header, letter.payload)

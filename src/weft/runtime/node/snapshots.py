@@ -1,7 +1,7 @@
-"""A device's own copies of what it knows, by minibatch: where a run can go back to.
+"""A device's copies of its own state, by minibatch. A run can go back to them.
 
     snapshots = Snapshots(report, "pi", version=0)
-    snapshots.take(19, state, memory)     # copied at once; a thread of its own reports the copy
+    snapshots.take(19, state, memory)     # copied at once; a separate thread reports the copy
     snapshots.at(19)                      # the copy, while it is one of the newest two
 
 The copies lie in two buffers that are used in turn, so that nothing is allocated while a run goes on.
@@ -38,7 +38,7 @@ class _Copy:
 
 
 def _copied(source: Mapping[str, Tensor], into: State) -> State:
-    """The source's values in the buffer's own tensors, where they have the same shape."""
+    """Copies the source's values into the buffer's tensors; a tensor of another shape is replaced."""
     copies: State = {}
     for name, tensor in source.items():
         old = into.get(name)
@@ -60,7 +60,7 @@ class Snapshots:
         self._thread: threading.Thread | None = None
 
     def take(self, step: int, state: Mapping[str, Tensor], memory: Mapping[str, Tensor]) -> None:
-        """Copies what is known after minibatch `step`. Waits only while the same buffer is reported."""
+        """Copies the state after minibatch `step`. Waits only while the same buffer is being reported."""
         copy = self._copies[self._next]
         self._next = (self._next + 1) % COPIES
         with copy.lock:

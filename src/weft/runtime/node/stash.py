@@ -1,4 +1,5 @@
-"""Weights as they were: what a stage needs whose backward comes several minibatches after its forward.
+"""Older versions of weights, for a stage whose backward pass comes several minibatches after its forward
+pass.
 
     stash = Stash(runner, count=4)
     stash.at(7).forward(...)      # with the weights of this moment
@@ -6,9 +7,9 @@
     stash.settle(7)               # after the backward: its gradients become the live weights'
 
 PipeDream's weight stashing. The first forward of a minibatch copies the live weights into the oldest of
-`count` versions, so that an update, which writes in place, never touches what a waiting backward pass will
-read; further pieces of the same minibatch use the same version. Buffers are shared: running statistics go
-on in the order of the forwards.
+`count` versions, because an update writes in place and must not change the weights that a later backward pass
+reads. Further pieces of the same minibatch use the same version. All versions share the buffers: running
+statistics are updated in the order of the forward passes.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ class Stash:
             )
             for _ in range(count)
         ]
-        self._minibatches: list[int | None] = [None] * count  # what each version was copied for
+        self._minibatches: list[int | None] = [None] * count  # the minibatch of each version
 
     def at(self, step: int) -> Runner:
-        """The version for a minibatch: the live weights as they were at its first forward."""
+        """The version for a minibatch: a copy of the weights at its first forward pass."""
         index = step % len(self._versions)
         version = self._versions[index]
         if self._minibatches[index] == step:
@@ -58,14 +59,14 @@ class Stash:
             mine.grad = None
 
     def end(self, step: int) -> None:
-        """After the update: the minibatch's version is free, also for the same minibatch again."""
+        """Frees the minibatch's version after the update, also for the same minibatch again."""
         self._minibatches[step % len(self._minibatches)] = None
 
 
 def stashes(runners: dict[tuple[int, int], Runner], code: tuple[ins.Instruction, ...]) -> dict[
     tuple[int, int], Stash
 ]:  # fmt: skip
-    """A stash for every segment that is updated between a minibatch's forward and its backward."""
+    """A stash for every segment that is updated between a minibatch's forward and backward pass."""
     found = {}
     for layers, runner in runners.items():
         forward = max((i.lag for i in code if isinstance(i, ins.Forward) and i.layers == layers),

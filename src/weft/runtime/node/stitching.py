@@ -1,4 +1,4 @@
-"""Joins tensors from pieces of others; what was not heard may be taken from elsewhere, or made up for."""
+"""Joins tensors from pieces of others. Lost pieces may be replaced by copies, or the rest is rescaled."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from weft.runtime.node.tensors import Values
 def stitched(
     i: Stitch, step: int, use: Callable[[Tensor], Values], heard: Callable[[Tensor], bool]
 ) -> dict[str, torch.Tensor]:
-    """Of each value its pieces one after the other, or added. `use` reads a tensor for the last time
-    that this piece needs it; `heard` says whether it is what was sent, not what stands in for it."""
+    """Joins or adds the pieces of each value. `use` reads a tensor, and counts the read. `heard` says whether
+    a tensor is the one that was sent, not a replacement."""
     found: dict[str, list[torch.Tensor]] = {}
     dims: dict[str, int] = {}
     for piece in i.pieces:
@@ -36,7 +36,7 @@ def stitched(
         else torch.cat(strips, dims[value])
         for value, strips in found.items()
     }  # fmt: skip
-    for spare in reversed(i.spares):  # the first that was heard counts: it is written last
+    for spare in reversed(i.spares):  # the first copy that arrived counts: it is written last
         held = use(spare.tensor)[spare.value]
         if not heard(spare.missing) and heard(spare.tensor):
             into, places = torch.tensor(spare.into), torch.tensor(spare.places)

@@ -1,4 +1,4 @@
-"""What a device holds between the instruction that makes a tensor and the last that reads it."""
+"""The tensors of a device, from the instruction that makes a tensor to the last one that reads it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Key = tuple[int, str, int, int, int]  # minibatch, kind, cut, micro-batch, part
 
 
 class HeldTensors:
-    """Tensors by minibatch and name. How often each is read follows from the program, so it is let
-    go with its last read; what nobody reads is not kept at all.
+    """Tensors by minibatch and name. The program says how often each is read, so a tensor is freed with its
+    last read. A tensor that is never read is not kept.
     """
 
     def __init__(self, job: Job) -> None:
         self._reads = _count_reads(job)
         self._held: dict[Key, Values] = {}
-        self._left: dict[Key, int] = {}  # reads until a held tensor may go
+        self._left: dict[Key, int] = {}  # reads until a tensor is freed
 
     def hold(
         self, step: int, kind: str, at: int, micro: int, tensors: Values, part: int = 0
@@ -33,7 +33,7 @@ class HeldTensors:
             self._held[key], self._left[key] = tensors, reads
 
     def maybe(self, step: int, kind: str, at: int, micro: int, part: int = 0) -> Values | None:
-        """What may not have come: then None."""
+        """The tensor; None if it did not arrive."""
         key = (step, kind, at, micro, part)
         return self.use(step, kind, at, micro, part) if key in self._left else None
 
@@ -46,7 +46,7 @@ class HeldTensors:
         return self._held.pop(key)
 
     def forget(self, step: int) -> None:
-        """Lets go of all that belongs to a minibatch that was given up."""
+        """Frees all tensors of a skipped minibatch."""
         for key in [key for key in self._held if key[0] == step]:
             del self._held[key], self._left[key]
 
@@ -60,7 +60,7 @@ def _count_reads(job: Job) -> Counter[tuple[str, int, int, int]]:
                 for part in i.parts:
                     reads[part.kind, part.at, part.micro, part.part] += 1
             case ins.Send(tensor=ins.Tensor(kind="wgrad" | "wsum" | "follow" | "whole")):
-                pass  # read from the gradients themselves; or nothing but a word
+                pass  # weight gradients are read from the parameters; `done` and the like have no values
             case ins.Recv(own=ins.Tensor() as t) | ins.Miss(own=ins.Tensor() as t):
                 reads[t.kind, t.at, t.micro, t.part] += 1
             case ins.Send(tensor=t, also=also):

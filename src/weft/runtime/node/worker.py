@@ -3,8 +3,8 @@
     worker = Worker(job, state, fabric, samples, report, emit)
     worker.run(0, 100)
 
-The loop, the pace of an emulated device, and what is told on the way; what an instruction means is in
-`interpreter`.
+This module has the loop, the pace of an emulated device, and the reports. `interpreter` says what an
+instruction does.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Worker(Interpreter):
         super().__init__(job, state, fabric, samples, emit)
         self.report = report
         self.series = Series(max((i.lag for i in job.code), default=0))
-        self.done = -1  # the newest minibatch that is all done here
+        self.done = -1  # the newest minibatch that is completely done here
         self.cancelled: str | None = None  # why to stop, set from another thread
         self.overruns = 0  # instructions that took longer here than on the emulated device
         self._unpaced = math.inf
@@ -60,7 +60,7 @@ class Worker(Interpreter):
         self._rounds: deque[dict[str, Tensor]] = deque(maxlen=job.tail)  # weights at their ends
 
     def run(self, first: int, last: int) -> None:
-        """Minibatches first..last-1, with the lags of the program; then says so."""
+        """Does minibatches first..last-1, with the lags of the program; then reports the end."""
         paces = self.job.pace or (0.0,) * len(self.job.code)
         code = [
             (i, self.do[type(i)], i.lag, isinstance(i, COMPUTE), pace)
@@ -73,7 +73,7 @@ class Worker(Interpreter):
                 step = tick - lag
                 if not first <= step < last:
                     continue
-                if self.cancelled is not None:  # also seen by a device that waits for nobody
+                if self.cancelled is not None:  # a device that never waits must see it too
                     raise Cancelled(self.cancelled)
                 if self.slots.missed(step, beginning=index == 0):
                     if index == self._lasting:
@@ -89,12 +89,13 @@ class Worker(Interpreter):
                     self._step_done(step, final=step == last - 1)
         self.report(Finished(self.fabric.name, last, self.job.version))
 
-    # --- what is told ---------------------------------------------------------------------------
+    # --- reports ---------------------------------------------------------------------------
 
     def _timed(
         self, instruction: ins.Instruction, do: Callable[..., None], step: int, pace: float
     ) -> None:
-        """A compute instruction; where a slower device is emulated, it ends when its time is over."""
+        """Runs a compute instruction. If a slower device is emulated, it ends when that device's time is
+        over."""
         start, cpu = time.monotonic(), time.thread_time()
         do(instruction, step)
         self.compute_cpu_s += time.thread_time() - cpu
@@ -118,7 +119,7 @@ class Worker(Interpreter):
         sleep_until(end)
 
     def _leave_out(self, step: int, final: bool) -> None:
-        """A minibatch whose time was over: as if it had never been."""
+        """Leaves out a minibatch whose time was over."""
         self.fabric.counts["left_out"] += 1
         self.losses.pop(step, None)
         self.held.forget(step)
@@ -166,7 +167,7 @@ class Worker(Interpreter):
         return found
 
     def load(self, state: Mapping[str, Tensor], memory: dict[str, Tensor]) -> None:
-        """Takes up earlier weights and the memory that belongs to them."""
+        """Loads earlier weights and the optimizer's memory that belongs to them."""
         with torch.no_grad():
             for name, tensor in self._weights().items():
                 tensor.copy_(state[name])

@@ -19,6 +19,7 @@ from safetensors.torch import load as load_safetensors
 from torch import Tensor
 
 from weft.plans.plan import Plan
+from weft.program.liveness import TENSORS_PER_WEIGHT
 from weft.runtime.run.dispatch import State
 from weft.runtime.wire import messages as msg
 
@@ -27,8 +28,6 @@ from weft.runtime.wire import messages as msg
 CPU_S_PER_BYTE = 0.7e-9
 SHARE = 50
 LEAST_S = 0.25
-# Tensors in a device's state for each weight: the weight and the optimizer's memory of it.
-COPIED = {"sgd": 1, "momentum": 2, "adam": 3, "adamw": 3}
 
 
 @dataclass(frozen=True)
@@ -85,6 +84,8 @@ class Copies:
 def interval(plan: Plan) -> int:
     """Minibatches between two copies: so many that they cost about 2% of the run."""
     weights = sum(layer.param_bytes for layer in plan.profile.layers)
-    seconds = SHARE * CPU_S_PER_BYTE * weights * COPIED.get(plan.optimizer, 3)
+    # A copy holds the weight and the optimizer's memory of it, and no gradient.
+    tensors = TENSORS_PER_WEIGHT[plan.optimizer] - 1
+    seconds = SHARE * CPU_S_PER_BYTE * weights * tensors
     step_s = plan.predicted.seconds if plan.predicted else LEAST_S
     return max(1, math.ceil(max(LEAST_S, seconds) / max(step_s, 1e-6)))

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 
 class LinkState(Struct, frozen=True, array_like=True):
-    """A channel from a time on. Rate 0: nothing crosses."""
+    """A channel's rate and latency from a time on. Rate 0: the channel is closed."""
 
     at_s: float
     bytes_per_s: float
@@ -37,7 +37,7 @@ def _place(times: list[float], now: float) -> int:
 
 
 class ChangingLink:
-    """The clock of a channel whose rate changes: a message under way goes on at the new rate."""
+    """The clock of a channel whose rate changes. The rest of a message under way is sent at the new rate."""
 
     def __init__(self, states: tuple[LinkState, ...], start: float) -> None:
         self._times = [start + state.at_s for state in states]
@@ -45,7 +45,7 @@ class ChangingLink:
         self._free = 0.0
 
     def book(self, now: float, size: int) -> tuple[float, float]:
-        """(begins to leave, has left); infinity where the channel never opens again."""
+        """(when a message begins to leave, when it has left); infinity if the channel never opens again."""
         begin = at = max(now, self._free)
         left = float(size)
         place = _place(self._times, at)
@@ -56,7 +56,7 @@ class ChangingLink:
                 self._free = at + left / rate
                 return begin, self._free
             if until == math.inf:
-                return begin, math.inf  # and the channel stays free for whoever comes later
+                return begin, math.inf  # the channel stays free for later messages
             left -= rate * (until - at)
             at, place = until, place + 1
 

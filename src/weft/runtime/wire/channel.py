@@ -1,8 +1,8 @@
 """One outgoing channel of a device: a queue and the thread that empties it.
 
-Every channel has a thread of its own, so that sending overlaps with computing and a slow link holds up
-only what goes over it. Where links are emulated the thread waits until the message has "left" before it
-hands it to Zenoh; latency is added at the receiver.
+Every channel has its own thread, so that sending overlaps with computing and a slow link delays only its own
+messages. If links are emulated, the thread waits until the message has "left" before it hands it to Zenoh.
+Latency is added at the receiver.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ SLOW_S = 0.001  # a hand-over that takes longer means that the link is backed up
 RETRY_S = 1.0
 
 
-# When it was ready, what it is, and when the medium carries it, where that is known already.
+# (when the message was ready, the message, when the medium carries it if that is known already)
 _Item = tuple[float, Header, bytes, tuple[float, float] | None]
 
 
 class OutLink(Struct, frozen=True, omit_defaults=True):
-    """A channel this device may send on, to one neighbour. Rate 0: as fast as the network allows."""
+    """A channel from this device to one neighbour. Rate 0: as fast as the network allows."""
 
     neighbour: str
     channel: str
     bytes_per_s: float = 0.0
     latency_s: float = 0.0
-    shared: str | None = None  # name of the medium's clock, where others send on it too
+    shared: str | None = None  # name of the medium's clock, if other devices also send on it
 
 
 class Roads(Struct, frozen=True):
-    """What a device needs to know of the network: its links, and the next hop to everyone."""
+    """What a device needs to know about the network: its links, and the next hop to every destination."""
 
     links: tuple[OutLink, ...] = ()
     next_hop: dict[str, str] = {}  # final destination -> neighbour
-    cut_through: bool = True  # relays pass on pieces as they come, not whole messages
+    cut_through: bool = True  # relays pass on pieces when they arrive, not whole messages
 
 
 @dataclass
@@ -58,11 +58,12 @@ class Ledger:
 
     device: str
     counts: Counter[str] = field(default_factory=Counter)  # bad, foreign, doubled, sent messages
-    transfers: list[Span] = field(default_factory=list)  # messages' stays on channels
+    transfers: list[Span] = field(default_factory=list)  # when each message was on a channel
 
 
 class Channel:
-    """`key` is where the neighbour listens; `droppable` tells which messages may get lost."""
+    """A queue and its thread. The neighbour listens on `key`; `droppable` says which messages may get
+    lost."""
 
     def __init__(
         self,
@@ -103,34 +104,35 @@ class Channel:
 
     @property
     def heard(self) -> bool:
-        """Whether anybody listens at the other end."""
+        """Whether the neighbour listens."""
         return bool(self._publisher.matching_status.matching)
 
     def waits(self, header: Header) -> bool:
-        """Whether a message of this name is still in the queue, of whichever minibatch."""
+        """Whether a message of this name is still in the queue, of any minibatch."""
         return self._waiting[_name(header)] > 0
 
     def put(self, header: Header, payload: bytes) -> None:
-        """Hands a message to the channel: straight through where the link takes it at once."""
+        """Hands a message to the channel. It is sent at once if the link is free."""
         now = time.monotonic()
         queue_it = (
             self.link.bytes_per_s
             or self.link.latency_s
             or now < self._slow_until
             or header.pieces > 1  # pieces stay in order
-            or header.source != self._ledger.device  # Zenoh's receiving thread must not wait
+            or header.source
+            != self._ledger.device  # relayed: Zenoh's receiving thread must not wait
             or not self._queue.empty()
         )
         if queue_it:
             self._waiting[_name(header)] += 1
             booked = None
             if self.link.shared is not None and self.link.bytes_per_s and header.due <= now:
-                # A medium carries messages in the order in which they are ready, whoever they are for.
+                # A medium carries messages in the order in which they are ready, for all receivers.
                 booked = self._book(now, len(payload))
             self._queue.put((now, header, payload, booked))
             return
         self._publish(header, payload, now)
-        if time.monotonic() - now > SLOW_S:  # it is backed up: let the thread do the waiting
+        if time.monotonic() - now > SLOW_S:  # the link is backed up: let the thread wait
             self._slow_until = now + RETRY_S
 
     def stop(self) -> None:
@@ -141,7 +143,7 @@ class Channel:
     def _run(self) -> None:
         while (item := self._queue.get()) is not None and not self._stopped.is_set():
             ready, header, payload, booked = item
-            # A relayed message is ready when its emulated latency is over, not when it came.
+            # A relayed message is ready when its emulated latency is over, not when it arrived.
             ready = max(ready, header.due)
             start = end = ready
             if self.link.bytes_per_s:
@@ -156,19 +158,19 @@ class Channel:
             if due or header.due:
                 header = msgspec.structs.replace(header, due=due)
             if not self.link.bytes_per_s:
-                start = (
-                    time.monotonic()
-                )  # the link's own time; only the hand-over is seen from here
+                # The kernel's link takes its own time; only the hand-over is seen here.
+                start = time.monotonic()
             self._publish(header, payload, start, end if self.link.bytes_per_s else None)
             self._waiting[_name(header)] -= 1
             if not self.link.bytes_per_s and self._queue.empty():
-                self._slow_until = 0.0  # all is out: the link keeps up again
+                self._slow_until = 0.0  # the queue is empty: the link keeps up again
         self._publisher.undeclare()
         if self._best_effort is not None:
             self._best_effort.undeclare()
 
     def _publisher_for(self, header: Header) -> Any:
-        """Best effort where a message may get lost, and its receiver does not wait for the word."""
+        """The best-effort publisher for a message that may get lost without a notice; else the reliable
+        one."""
         if not self._droppable(header):
             return self._publisher
         if self._best_effort is None:
@@ -185,7 +187,7 @@ class Channel:
         return self._clock.book(ready, size / self.link.bytes_per_s)
 
     def _wait(self, end: float) -> bool:
-        """Until a message has left; False where it never will, or the run is over first."""
+        """Waits until a message has left. False if it never will, or if the run ends first."""
         if end == math.inf:
             self._ledger.counts["unreachable"] += 1
             return False
@@ -199,7 +201,8 @@ class Channel:
     ) -> None:
         self._publisher_for(header).put(payload, attachment=pack_header(header))
         self._ledger.counts["sent"] += 1
-        if self._record and not header.lost:  # the word of a loss is no message of the network's
+        # The notice of a loss is no message of the emulated network.
+        if self._record and not header.lost:
             label = f"{header.kind}{header.at}>{header.dest}"
             end = time.monotonic() if end is None else end
             self._ledger.transfers.append(

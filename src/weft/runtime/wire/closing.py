@@ -1,4 +1,4 @@
-"""What is closed at the end of a `with` block, whatever happened in it."""
+"""A base class for objects that are closed at the end of a `with` block, also after an error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Opened = TypeVar("Opened", bound="Closing")
 
 
 class Closing(ABC):
-    """Something that a `with` statement closes."""
+    """An object that a `with` statement closes."""
 
     def __enter__(self: Opened) -> Opened:
         return self

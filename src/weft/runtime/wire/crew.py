@@ -1,4 +1,4 @@
-"""The coordinator's view of its nodes: who is there, asking them, and hearing what they report."""
+"""The run's connection to its nodes: which nodes are there, requests to them, and their reports."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from weft.runtime.wire.frames import BadMessage, Header, unpack_header
 from weft.runtime.wire.session import Endpoints, open_session
 
 Event = msg.Report | LostDevice | tuple[Header, bytes]
-# Replies, in the end None; or the word that nobody is there any more to reply.
+# Replies, then None at the end; or an error if the node is gone.
 Answers = queue.SimpleQueue[Any]
-GRACE_S = 5.0  # Zenoh itself ends a question whose time is over
+GRACE_S = 5.0  # Zenoh itself ends a request whose time is over
 
 
 class Crew(Closing):
@@ -34,8 +34,9 @@ class Crew(Closing):
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._present: dict[str, set[str]] = {}  # node -> its lives: two while it is started again
         self._changed = threading.Condition()
-        self._asked: dict[str, set[Answers]] = {}  # who is waited for, and where their answers go
-        self._run = ""  # whose reports are wanted
+        # Devices that must still answer, and the queues for their answers.
+        self._asked: dict[str, set[Answers]] = {}
+        self._run = ""  # the run whose reports are taken
         self._heard = threading.Lock()
         self._run_subscriptions: list[Any] = []
         self._subscription = self.session.liveliness().declare_subscriber(
@@ -59,7 +60,7 @@ class Crew(Closing):
                     del self._present[name]
                 lost = LostDevice(name, f"{name} is gone: its node ended or its link broke")
                 self.events.put(lost)
-                for answers in self._asked.get(name, ()):  # it will not answer any more
+                for answers in self._asked.get(name, ()):  # the device will not answer any more
                     answers.put(lost)
             self._changed.notify_all()
 
@@ -69,7 +70,7 @@ class Crew(Closing):
             return tuple(sorted(self._present))
 
     def wait_for(self, names: Iterable[str], seconds: float) -> None:
-        """Returns when all of them are there; LostDevice names those that are not."""
+        """Returns when all of them are there. Raises LostDevice with the names of those that are missing."""
         wanted = set(names)
         deadline = time.monotonic() + seconds
         with self._changed:
@@ -85,7 +86,7 @@ class Crew(Closing):
                 self._changed.wait(left)
 
     def listen(self, run: str) -> None:
-        """Reports and answers of this run, and of no other, go to `events` from now on."""
+        """Puts reports and answers of this run, and of no other run, into `events` from now on."""
         for old in self._run_subscriptions:
             old.undeclare()
         with self._heard:
@@ -99,13 +100,15 @@ class Crew(Closing):
         ]
 
     def _put(self, event: Event, run: str) -> None:
-        """Zenoh's threads may still hold what an earlier run said when its subscription has ended."""
+        """Adds an event of the current run. Zenoh's threads may still deliver reports of an earlier run; they
+        are dropped."""
         with self._heard:
             if run == self._run:
                 self.events.put(event)
 
     def _reported(self, run: str, sample: Any) -> None:
-        # what cannot be read is not one of ours; a node that failed is noticed by its silence
+        # a report that cannot be decoded is dropped: it is not from our nodes, and a failed node is noticed
+        # by its silence
         with contextlib.suppress(BadMessage):
             self._put(msg.unpack_report(sample.payload.to_bytes()), run)
 
@@ -127,7 +130,7 @@ class Crew(Closing):
     def ask_all(
         self, commands: Mapping[str, msg.Command], seconds: float
     ) -> dict[str, list[msg.Reply]]:
-        """Asks all at once and waits for every answer; an error names the device and the time."""
+        """Asks all devices at once and waits for every answer. An error names the device and the time."""
         under_way = {
             device: self._ask(device, command, seconds) for device, command in commands.items()
         }
@@ -150,7 +153,7 @@ class Crew(Closing):
             zenoh.handlers.Callback(answers.put, lambda: answers.put(None)),
             payload=msg.pack(command),
             timeout=seconds,
-            # a state comes in several pieces under one key: keep them all
+            # a state arrives in several pieces under one key: keep them all
             consolidation=zenoh.QueryConsolidation(zenoh.ConsolidationMode.NONE),
         )
         return answers
@@ -170,13 +173,16 @@ class Crew(Closing):
             try:
                 found.append(msg.unpack_reply(reply.ok.payload.to_bytes()))
             except BadMessage as error:
-                raise WeftError(f"{device} answered what cannot be read: {error}") from None
+                raise WeftError(
+                    f"{device} sent an answer that cannot be decoded: {error}"
+                ) from None
         if not found or _is_cut_short(command, found[-1]):
             raise silent
         return found
 
     def clock_offset(self, device: str, rounds: int = 5) -> float:
-        """What must be added to the device's clock to get ours: the quickest of a few exchanges."""
+        """The difference between this machine's clock and the device's, by the quickest of a few
+        exchanges."""
         best = (float("inf"), 0.0)
         for _ in range(rounds):
             before = time.monotonic()
@@ -188,7 +194,8 @@ class Crew(Closing):
 
 
 def _is_cut_short(command: msg.Command, last: msg.Reply) -> bool:
-    """A device that dies while it hands its state over has sent only the first pieces."""
+    """Whether the last piece of a state is missing: a device that dies while it sends its state sends only
+    the first pieces."""
     return isinstance(command, msg.GetState) and not getattr(last, "last", True)
 
 

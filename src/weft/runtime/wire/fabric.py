@@ -4,8 +4,8 @@
     fabric.send(header, payload)              # returns at once; the message leaves when its link is free
     fabric.mailbox.take(key, 30.0, lambda: "act3 from nuc")
 
-What leaves goes by channels (`channel.py`); this is where it comes in, is checked, and is put together
-or passed on.
+Messages leave through channels (`channel.py`). This module receives messages, checks them, and puts them
+together or passes them on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from weft.runtime.wire.shaping import clock_path
 
 log = logging.getLogger("weft.fabric")
 
-PIECES = 32  # of a message that crosses several links: each relay passes on what it has
+PIECES = 32  # of a message that crosses several links: each relay passes on the pieces that it has
 SMALLEST_PIECE = 16 * 1024
 MAX_PARTIAL = 256  # messages of which some pieces are still missing
 MAX_LATENCY = 10.0  # seconds that an emulated link may delay a message
@@ -43,20 +43,20 @@ class Fabric:
 
     def __init__(self, session: Any, group: str, name: str, scratch: Path | None = None) -> None:
         self.session = session
-        self._scratch = scratch  # for clocks of shared media, where the node is emulated
+        self._scratch = scratch  # folder for the clocks of shared media, if the node is emulated
         self.group = group
         self.name = name
         self.mailbox = Mailbox()
         self.ledger = Ledger(name)
         self.run = ""
-        self.begun = 0  # counts jobs: a probe that spans two of them says nothing
+        self.begun = 0  # counts jobs: a probe that spans two jobs is not valid
         self.probes: queue.SimpleQueue[Letter | None] = queue.SimpleQueue()
         self._probe_number = itertools.count()
-        self.radio: Transmitter | None = None  # where a run's messages are best effort
+        self.radio: Transmitter | None = None  # if a run's messages are best effort
         self._roads = Roads()
         self._channels: dict[str, Channel] = {}
         self._pieces: dict[tuple[Any, ...], _Pieces] = {}
-        # Called straight from Zenoh's receiving thread: it only checks and files the message.
+        # Zenoh's receiving thread calls this directly. It only checks the message and files it.
         self._subscriber = session.declare_subscriber(
             self.data_key(name), zenoh.handlers.Callback(self._arrived, indirect=False)
         )
@@ -73,13 +73,13 @@ class Fabric:
         return f"{self.group}/data/{name}"
 
     def check(self, roads: Roads) -> None:
-        """InputError for roads that this node will not open."""
+        """Raises InputError for links that this node refuses to open."""
         for link in roads.links:
             if link.shared is not None:
                 clock_path(self._scratch, link.shared)
 
     def begin(self, run: str, roads: Roads, record: bool, changes: Changes | None = None) -> None:
-        """Forgets what came before and takes the roads of a new run."""
+        """Forgets the run before and takes the links of a new run."""
         self.end()
         self.run, self._roads = run, roads
         self.begun += 1
@@ -90,7 +90,8 @@ class Fabric:
             self._open(link, record, changes)
 
     def wait_for_neighbours(self, seconds: float) -> None:
-        """Returns when every neighbour of this run listens; WeftError names those that do not."""
+        """Returns when every neighbour of this run listens. Raises WeftError with the names of those that do
+        not."""
         deadline = time.monotonic() + seconds
         missing = list(self._channels.values())
         while missing := [c for c in missing if not c.heard]:
@@ -115,8 +116,9 @@ class Fabric:
         self._subscriber.undeclare()
 
     def send(self, header: Header, payload: bytes, unless_waiting: bool = False) -> None:
-        """Queues a message; `header.dest` may be several links away. It is dropped, where asked, while
-        an older one of the same name has not left: a slow link then carries the newest it can."""
+        """Queues a message; `header.dest` may be several links away. With `unless_waiting` the message is
+        dropped while an older one of the same name has not left, so that a slow link is not filled with old
+        messages."""
         if header.dest == self.name:
             self.mailbox.put(Letter(header, payload))
             return
@@ -135,13 +137,13 @@ class Fabric:
             channel.put(part, payload[i * size : (i + 1) * size])
 
     def post(self, header: Header, payload: bytes, to: str) -> None:
-        """Sends a best-effort message over one link, whole: to its destination or to a relay."""
+        """Sends a whole best-effort message over one link, to its destination or to a relay."""
         self._channel(to).put(header, payload)
 
     def _channel(self, dest: str) -> Channel:
         neighbour = self._roads.next_hop.get(dest, dest)
         channel = self._channels.get(neighbour)
-        if channel is None:  # no emulated link: straight to the destination
+        if channel is None:  # no emulated link: directly to the destination
             channel = self._open(OutLink(neighbour, f"{self.name}>{neighbour}"))
         return channel
 
@@ -153,11 +155,11 @@ class Fabric:
         return channel
 
     def _droppable(self, header: Header) -> bool:
-        """Whether a message may get lost: its receiver then does not wait for the word of it."""
+        """Whether a message may get lost without a notice to its receiver."""
         return header.slot >= 0 and self.radio is not None and not self.radio.rules.told
 
     def _arrived(self, sample: Any) -> None:
-        """A message from the network: nothing of it is trusted before it has been checked."""
+        """Takes a message from the network. Nothing in it is trusted before it has been checked."""
         try:
             if sample.attachment is None:
                 raise BadMessage("it has no header")
@@ -174,7 +176,7 @@ class Fabric:
         if header.run != self.run:
             self.counts["foreign"] += 1
             return
-        if header.due:  # a stranger's clock must not hold us up
+        if header.due:  # a wrong clock must not block this node
             soonest = min(header.due, time.monotonic() + MAX_LATENCY)
             header = msgspec.structs.replace(header, due=soonest)
         if header.dest != self.name:
@@ -207,7 +209,7 @@ class Fabric:
     def _piece(self, header: Header, payload: bytes) -> None:
         key = (header.source, *header.key)
         if key not in self._pieces and len(self._pieces) >= MAX_PARTIAL:
-            self.counts["bad"] += 1  # somebody sends beginnings without ends
+            self.counts["bad"] += 1  # too many messages whose last pieces are missing
             return
         pieces = self._pieces.setdefault(key, _Pieces(header))
         if pieces.add(header, payload):
@@ -218,7 +220,7 @@ class Fabric:
 
 
 class _Pieces:
-    """The pieces of one message, until all are there. Pieces of a channel come in order."""
+    """The pieces of one message, until all have arrived. The pieces of a channel arrive in order."""
 
     def __init__(self, header: Header) -> None:
         self.parts: list[bytes] = []

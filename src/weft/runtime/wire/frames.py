@@ -1,8 +1,8 @@
 """Messages between devices: a small typed header and raw tensor bytes. Never pickle.
 
-The header travels as the message's attachment, the tensors' bytes one after the other as its payload.
-`unpack` checks every size against the payload before it makes a tensor; what does not fit is a
-`BadMessage`, which the receiver counts, logs and drops.
+The header is the message's attachment. The payload is the tensors' bytes, one after the other. `unpack`
+checks every size against the payload before it makes a tensor. A message that does not fit raises
+`BadMessage`; the receiver counts, logs and drops it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ MAX_PAYLOAD = 1 << 30
 
 
 class BadMessage(ValueError):
-    """Bytes from the network that are not a message of ours."""
+    """Bytes from the network that are not a valid message."""
 
 
 class Header(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Which tensor of which run this is. A stale, doubled or foreign one is recognised by it."""
+    """Says which tensor of which run a message holds, so that a stale, repeated or foreign message is
+    recognised."""
 
     run: str
     version: int  # of the plan
@@ -38,13 +39,13 @@ class Header(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     dest: str
     bytes: int  # of the payload, all pieces together
     tensors: tuple[TensorSpec, ...] = ()
-    piece: int = 0  # a message over several links is cut into pieces that follow each other
+    piece: int = 0  # a message over several links is cut into pieces, sent in order
     pieces: int = 1
-    due: float = 0.0  # emulated latency: not before this time of the machine's clock
+    due: float = 0.0  # emulated latency: not used before this time of the machine's clock
     part: int = 0  # which part of the tensor
-    slot: int = -1  # best effort: which of the minibatch's losses are meant
+    slot: int = -1  # best effort: the slot, which decides which losses are drawn
     attempt: int = 0  # how often it has been sent before
-    lost: bool = False  # emulated: the word that a message is lost
+    lost: bool = False  # emulated: the notice that a message is lost
 
     @property
     def key(self) -> Key:
@@ -60,7 +61,7 @@ _decoder = msgspec.msgpack.Decoder(Header)
 def pack_tensors(
     tensors: Mapping[str, Tensor], codec: CodecName = "none"
 ) -> tuple[tuple[TensorSpec, ...], bytes]:
-    """(specs, payload). One copy of each tensor's bytes, none more."""
+    """(specs, payload). Each tensor's bytes are copied only once."""
     specs, views = [], []
     for name, tensor in tensors.items():
         spec, data = encode(name, tensor, codec)
@@ -75,7 +76,7 @@ def pack_header(header: Header) -> bytes:
 
 
 def unpack_header(data: bytes | memoryview) -> Header:
-    """The header, or BadMessage: never any other error, whatever the bytes are."""
+    """The header. For any other bytes it raises BadMessage, and never another error."""
     if len(data) > MAX_HEADER:
         raise BadMessage(f"header of {len(data)} bytes; at most {MAX_HEADER} are allowed")
     try:

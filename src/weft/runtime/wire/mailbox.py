@@ -1,4 +1,4 @@
-"""Where tensors wait for the instruction that asks for them."""
+"""Keeps tensors until an instruction asks for them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Name = tuple[int, str, int, int, int]  # version, kind, cut, micro-batch, part
 
 
 class Cancelled(WeftError):
-    """The wait was ended from outside: another device failed, or the user stopped the run."""
+    """The wait was cancelled: another device failed, or the user stopped the run."""
 
 
 class Letter:
-    """A message that has arrived; it is decoded by the one who takes it."""
+    """A message that has arrived. It is decoded when it is taken."""
 
     __slots__ = ("header", "payload")
 
@@ -31,23 +31,24 @@ class Letter:
 
 
 class Mailbox:
-    """Letters by key, filed by any thread, taken by one. A second letter with a known key is a
-    double and is dropped.
+    """Letters by key. Any thread may put letters; one thread takes them. A second letter with the same key is
+    dropped.
     """
 
     def __init__(self, max_bytes: int = 4 << 30) -> None:
-        self._arrivals: queue.SimpleQueue[Letter | None] = queue.SimpleQueue()  # None: look up
+        # None: wake up and check.
+        self._arrivals: queue.SimpleQueue[Letter | None] = queue.SimpleQueue()
         self._letters: dict[Key, Letter] = {}  # arrived, not asked for yet
         self._guard = threading.Lock()
         self._known: set[Key] = set()  # keys of what is here
-        self._newest: dict[Name, Letter | None] = {}  # where only the newest counts
+        self._newest: dict[Name, Letter | None] = {}  # for names of which only the newest counts
         self._bytes = 0
         self._max_bytes = max_bytes
         self._cancelled: str | None = None
         self.dropped = 0
 
     def put(self, letter: Letter) -> bool:
-        """False where it was dropped: a double, or more than this device may hold."""
+        """Files a letter. False if it was dropped: it came twice, or the mailbox is full."""
         key, size = letter.header.key, len(letter.payload)
         name = (key[0], *key[2:])
         with self._guard:
@@ -63,12 +64,12 @@ class Mailbox:
         return True
 
     def keep_newest(self, name: Name) -> None:
-        """From now on only the newest letter of this name is kept, whatever its minibatch."""
+        """From now on only the newest letter of this name is kept, of any minibatch."""
         with self._guard:
             self._newest.setdefault(name)
 
     def newest(self, name: Name) -> Letter | None:
-        """The newest letter of a name, if one has come since the last was taken. Never waits."""
+        """The newest letter of a name, if one has arrived since the last was taken. Never waits."""
         with self._guard:
             letter = self._newest.get(name)
             if letter is None or letter.header.due > time.monotonic():
@@ -77,7 +78,8 @@ class Mailbox:
             return letter
 
     def take(self, key: Key, seconds: float, who: Callable[[], str]) -> Letter:
-        """The letter, once it is there and due; WeftError after `seconds` (`who` says from whom)."""
+        """Waits for the letter until it has arrived and is due. Raises WeftError after `seconds`; `who` names
+        the sender."""
         letter = self._letters.pop(key, None) or self._await(key, time.monotonic() + seconds)
         if letter is None:
             raise WeftError(
@@ -90,7 +92,8 @@ class Mailbox:
         return letter
 
     def take_by(self, key: Key, moment: float) -> Letter | None:
-        """The letter, if it is there and due by a moment of the clock; else None at that moment."""
+        """Waits for the letter until a moment of the clock; None if it has not arrived and become due by
+        then."""
         letter = self._letters.pop(key, None) or self._await(key, moment)
         if letter is None:
             return None
@@ -103,11 +106,11 @@ class Mailbox:
         return letter
 
     def forget(self, step: int) -> int:
-        """Lets go of what has come for minibatches up to this one; how many that were."""
+        """Drops the letters of minibatches up to this one, and returns their number."""
         while not self._arrivals.empty():
-            came = self._arrivals.get_nowait()  # nobody else takes
+            came = self._arrivals.get_nowait()  # only this thread takes letters
             if came is None:
-                self._arrivals.put(None)  # somebody is to be woken: not by us
+                self._arrivals.put(None)  # a wake-up for another wait: put it back
                 break
             self._letters[came.header.key] = came
         stale = [letter for letter in self._letters.values() if letter.header.step <= step]
@@ -122,7 +125,7 @@ class Mailbox:
             self._bytes -= len(letter.payload)
 
     def _await(self, key: Key, deadline: float) -> Letter | None:
-        """The letter when it arrives; None where it has not by the deadline."""
+        """The letter when it arrives; None if it has not arrived by the deadline."""
         while True:
             if self._cancelled is not None:
                 raise Cancelled(self._cancelled)
@@ -137,12 +140,12 @@ class Mailbox:
             self._letters[letter.header.key] = letter
 
     def cancel(self, why: str) -> None:
-        """Wakes whoever waits, with an error."""
+        """Wakes a waiting thread with an error."""
         self._cancelled = why
         self._arrivals.put(None)
 
     def clear(self) -> None:
-        """Forgets everything; nobody may be waiting."""
+        """Forgets everything. No thread may be waiting."""
         with self._guard:
             self._arrivals = queue.SimpleQueue()
             self._letters = {}
@@ -153,7 +156,7 @@ class Mailbox:
 
 
 def nothing_missing(tensors: dict[str, Tensor], expected: dict[str, tuple[int, ...]]) -> str | None:
-    """Why a message does not hold what the program expects, or None."""
+    """Why a message does not hold the tensors that the program expects; None if it does."""
     for name, shape in expected.items():
         if name not in tensors:
             return f"{name} is missing"

@@ -1,4 +1,4 @@
-"""What a coordinator and its nodes say to each other. Typed records as MessagePack; never code."""
+"""The messages between a run and its nodes: typed records as MessagePack, never code."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ class Slice(Struct, frozen=True, array_like=True):
 
 
 class ClassShare(Struct, frozen=True):
-    """Which samples of a set are a peer's: its share of its classes."""
+    """A peer's samples of a data set: its share of the samples of its classes."""
 
-    sets: tuple[tuple[int, ...], ...]  # of all peers
-    peer: int  # which of them
+    sets: tuple[tuple[int, ...], ...]  # the classes of each peer
+    peer: int  # the number of this peer
     deal: Deal = "replicate"
     seed: int = 0  # of the split
-    shares: tuple[float, ...] = ()  # of a split, by peer; empty: equal
+    shares: tuple[float, ...] = ()  # of each peer, if samples are split; empty: equal shares
     own_columns: bool = True  # labels are columns of the peer's own output; else of all classes
 
 
 class Data(Struct, frozen=True, omit_defaults=True):
-    """Where a loading device gets its samples: a set it has itself, or fed by the coordinator."""
+    """The samples of a device that loads: a data set that it has, or samples that the run sends."""
 
     name: str | None = None  # of weft.data; None: fed
     seed: int = 0
@@ -55,7 +55,7 @@ class Data(Struct, frozen=True, omit_defaults=True):
 
 
 class Job(Struct, frozen=True, kw_only=True):
-    """All that one device needs for a run: its part of the program and of the network, no code."""
+    """Everything that one device needs for a run: its part of the program and of the network. No code."""
 
     run: str
     version: int
@@ -72,21 +72,22 @@ class Job(Struct, frozen=True, kw_only=True):
     changes: Changes | None = None  # emulated: how its speed and its links change
     deadline_s: float = 30.0
     data: Data = Data()
-    groups: dict[int, tuple[Slice, ...]] = {}  # what it exchanges with other peers
-    tail: int = 1  # of peers: the last rounds whose mean it reports beside its weights
+    groups: dict[int, tuple[Slice, ...]] = {}  # the groups that it exchanges with other peers
+    tail: int = 1  # for peers: the number of last rounds whose mean it reports besides its weights
     record: bool = True
-    radio: RadioRules | None = None  # of a run whose messages are best effort
-    # After how many minibatches the device copies and reports all that it knows; several numbers, each
-    # counts. Empty: never.
+    radio: RadioRules | None = None  # for a run whose messages are best effort
+    # After every so many minibatches the device copies and reports its state. Several numbers may be given.
+    # Empty: never.
     keep_every: tuple[int, ...] = ()
 
 
 class Hello(Struct, frozen=True, tag="hello"):
-    """Who are you, and what does your clock say?"""
+    """Asks for a node's name, version, cores, memory and clock."""
 
 
 class Assign(Struct, frozen=True, tag="assign"):
-    """A new job. Of the same run: weights and optimizer memory that the new job needs stay."""
+    """A new job. If it is for the same run, the node keeps weights and optimizer memory that the new job
+    needs."""
 
     job: Job
 
@@ -100,19 +101,20 @@ class Weights(Struct, frozen=True, tag="weights"):
 
 
 class Prepare(Struct, frozen=True, tag="prepare"):
-    """Build what the job needs, open the data, see that the neighbours can be reached."""
+    """Build what the job needs, open the data, and check that the neighbours can be reached."""
 
     run: str
 
 
 class Run(Struct, frozen=True, tag="run"):
-    """Do minibatches first..last-1; answer at once, report when done. While at work on those before
-    `first`: go on to `last`, without a pause where that is still possible."""
+    """Do minibatches first..last-1. The node answers at once and reports the end. If it is still working on
+    the minibatches before `first`, it goes on to `last`, without a pause if possible."""
 
     run: str
     first: int
     last: int
-    start: float = 0.0  # where slots follow the clock: when minibatch `first` begins, by yours
+    # If slots follow the clock: when minibatch `first` begins, by the node's clock.
+    start: float = 0.0
 
 
 class GetState(Struct, frozen=True, tag="state"):
@@ -123,31 +125,31 @@ class GetState(Struct, frozen=True, tag="state"):
 
 
 class GetTimeline(Struct, frozen=True, tag="timeline"):
-    """Send what you did when."""
+    """Send your timeline."""
 
     run: str
-    since: int | None = None  # the minibatches from this one on, while the work goes on
+    since: int | None = None  # only minibatches from this one on; allowed while the work goes on
 
 
 class Where(Struct, frozen=True, tag="where"):
-    """How far have you come? Asked when the run has been cancelled or is between two series."""
+    """Asks for a device's progress, when the run has been cancelled or is between two series."""
 
     run: str
 
 
 class GoBack(Struct, frozen=True, tag="go_back"):
-    """Take up again what you knew after minibatch `step`; an error where you no longer know it."""
+    """Go back to your state after minibatch `step`. It is an error if there is no copy of it."""
 
     run: str
     step: int
 
 
 class ProbeCompute(Struct, frozen=True, tag="probe_compute"):
-    """How many GFLOPS does a convolutional network's step reach on you?"""
+    """Asks for the GFLOPS that a convolutional network's training step reaches on the device."""
 
 
 class ProbeLink(Struct, frozen=True, tag="probe_link"):
-    """How long does it take from you to `peer`, for nothing and for `bytes`?"""
+    """Asks for the time from the device to `peer`, for an empty message and for `bytes`."""
 
     peer: str
     bytes: int = 1_000_000
@@ -161,7 +163,7 @@ class TestNetwork(Struct, frozen=True, tag="test_network"):
     segment: Segment
     samples: int
     seed: int = 0
-    pace_s: float = 0.0  # emulated: seconds that a step of it shall take on an idle server
+    pace_s: float = 0.0  # emulated: seconds of one step on an idle server
 
 
 class Exchange(Struct, frozen=True):
@@ -183,13 +185,13 @@ class ProbeServers(Struct, frozen=True, tag="probe_servers"):
 
 
 class Echo(Struct, frozen=True, tag="echo"):
-    """Asks for no more than an answer."""
+    """Asks only for an answer."""
 
     data: bytes = b""
 
 
 class Cancel(Struct, frozen=True, tag="cancel"):
-    """Stop working on this run; keep what you have."""
+    """Stop working on this run. Keep the weights."""
 
     run: str
     why: str
@@ -222,14 +224,14 @@ Command = (
 
 
 class Welcome(Struct, frozen=True, tag="welcome"):
-    """The answer to a greeting: who the node is and what it has."""
+    """The answer to `Hello`."""
 
     name: str
     version: str
     cores: int
     memory_mb: float
     clock: float  # of the node's machine, seconds
-    busy: str = ""  # the run it is in
+    busy: str = ""  # the run that it takes part in
 
 
 class Done(Struct, frozen=True, tag="done"):
@@ -243,11 +245,11 @@ class StatePiece(Struct, frozen=True, tag="piece"):
 
     data: bytes  # safetensors
     optimizer: bool = False
-    last: bool = False  # the last piece of an answer: without it the answer is not whole
+    last: bool = False  # the last piece of an answer; without it the answer is incomplete
 
 
 class At(Struct, frozen=True, tag="at"):
-    """How far a device has come."""
+    """A device's progress."""
 
     step: int  # the newest minibatch that is all done
     begun: int  # the newest that has been begun
@@ -255,7 +257,7 @@ class At(Struct, frozen=True, tag="at"):
 
 
 class Spans(Struct, frozen=True, tag="spans"):
-    """What a device did when, and what it counted."""
+    """A device's timeline and counters."""
 
     spans: tuple[Span, ...]
     counts: dict[str, int]
@@ -264,7 +266,7 @@ class Spans(Struct, frozen=True, tag="spans"):
 
 
 class Probed(Struct, frozen=True, tag="probed"):
-    """What a probe measured."""
+    """The result of a probe."""
 
     gflops: float = 0.0
     latency_s: float = 0.0  # one way
@@ -275,7 +277,7 @@ Reply = Welcome | Done | StatePiece | At | Spans | Probed
 
 
 class Progress(Struct, frozen=True, tag="progress"):
-    """Minibatches done since the last word, and their losses where this device computes them."""
+    """Minibatches done since the last report, and their losses if this device computes them."""
 
     device: str
     step: int  # the newest minibatch that is done here
@@ -302,9 +304,9 @@ class Failed(Struct, frozen=True, tag="failed"):
 
 
 class ServerProbed(Struct, frozen=True, tag="server_probed"):
-    """What a device found out about a server that it probed."""
+    """The result of probing one server."""
 
-    device: str  # who asked
+    device: str  # the device that probed
     server: str
     reached: bool
     seconds: float = 0.0  # of a step of the test network
@@ -315,14 +317,14 @@ class ServerProbed(Struct, frozen=True, tag="server_probed"):
 
 
 class Notice(Struct, frozen=True, tag="notice"):
-    """A server tells whoever listens that it has become faster."""
+    """A server's notice that it has become faster."""
 
     device: str
-    slowdown: float  # against itself when idle
+    slowdown: float  # relative to the idle server
 
 
 class Kept(Struct, frozen=True, tag="kept"):
-    """A piece of what a device knows after a minibatch, for the case that it dies: as safetensors."""
+    """A piece of a device's state after a minibatch, as safetensors, in case the device dies."""
 
     device: str
     version: int  # of the plan
@@ -348,7 +350,7 @@ def pack(message: Command | Reply | Report) -> bytes:
 
 
 def unpack_command(data: bytes) -> Command:
-    """The command in these bytes, checked; an error where there is none."""
+    """The command in these bytes, checked. Raises an error if there is none."""
     command = _checked(_commands, data)
     if isinstance(command, Assign):
         for instruction in command.job.code:

@@ -1,14 +1,15 @@
-"""Best-effort messages: sent once each way that the plan says, never again; each link loses its share.
+"""Best-effort messages: sent as often as the plan says, never again after a loss. Each link loses some of
+them.
 
     transmitter = Transmitter(rules, fabric)
     transmitter.send(header, payload, Radio(slot=3, direct=1, relayed=1, via="n9"))
 
-Where the radio is emulated, the device that sends over a link draws whether the packet crosses it, from
-numbers that follow from the seed, the minibatch, the slot and the two devices alone: a simulation draws
-the same ones. On real radio nothing is drawn. Two ways to deal with time:
+If the radio is emulated, the device that sends over a link draws whether the packet is lost. The random
+number depends only on the seed, the minibatch, the slot and the two devices, so a simulation draws the same
+losses. On real radio nothing is drawn. There are two ways to deal with time:
 
     slots that follow the clock    a lost packet is not sent; its receiver waits until the slot ends
-    losses that are told           a lost message travels as an empty one, so that nobody need wait
+    losses that are told           a lost message is sent as an empty one, so that no device waits
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ MAX_STEP = 1 << 40
 
 
 class RadioRules(Struct, frozen=True, omit_defaults=True):
-    """What a device must know of the radio that it sends by."""
+    """What a device must know about its radio."""
 
     devices: tuple[str, ...]  # in the fleet's order
     slots: int  # of a minibatch
@@ -66,7 +67,8 @@ class Transmitter:
         self._absent = lru_cache(maxsize=8)(self._drilled)
 
     def send(self, header: Header, payload: bytes, radio: Radio) -> None:
-        """Sends a message the ways it shall go; what is lost on the first link never leaves."""
+        """Sends a message directly and by relays, as planned. A packet that is lost on the first link is not
+        sent."""
         self._counts["messages"] += 1
         if self.rules.told:
             self._send_told(header, payload, radio)
@@ -77,12 +79,12 @@ class Transmitter:
             self._packet(header, payload, radio.slot, attempt, radio.via)
 
     def relay(self, header: Header, payload: bytes) -> None:
-        """Passes a message on; the link to its receiver may lose it as well."""
+        """Passes a message on. The link to its receiver may lose it too."""
         rules = self.rules
         right = header.slot < rules.slots and 0 <= header.attempt < rules.attempts
         if not (right and 0 <= header.step < MAX_STEP and header.dest in self._number):
             self._counts["bad"] += 1
-        elif rules.told:  # the sender knows that it arrives, and has counted it
+        elif rules.told:  # the sender has drawn that it arrives, and has counted it
             self._fabric.post(header, payload, header.dest)
         else:
             self._packet(header, payload, header.slot, header.attempt, header.dest)
@@ -98,7 +100,8 @@ class Transmitter:
             self._counts["packets_lost"] += 1
 
     def _send_told(self, header: Header, payload: bytes, radio: Radio) -> None:
-        """The sender finds out the fate of every packet; one message travels, whole or empty."""
+        """The sender draws the losses of all packets, and sends one message: whole, or empty if all are
+        lost."""
         me, dest, step, slot = self._fabric.name, header.dest, header.step, radio.slot
         direct = 0 if self._left_out(step, me, dest) else radio.direct
         relayed = 0 if self._left_out(step, me, radio.via) else radio.relayed

@@ -1,4 +1,5 @@
-"""Opens Zenoh sessions: who listens where, who connects to whom, and when shared memory may be used."""
+"""Opens Zenoh sessions: where a process listens, what it connects to, and whether shared memory may be
+used."""
 
 from __future__ import annotations
 
@@ -21,15 +22,15 @@ class Endpoints(Struct, frozen=True, omit_defaults=True):
     listen: tuple[str, ...] = ()  # e.g. "tcp/0.0.0.0:7447"; empty: any free port
     join: tuple[str, ...] = ()  # e.g. "tcp/192.0.2.7:7447"
     multicast: bool = False  # look for others on the local network
-    gossip: bool = True  # learn of further nodes from those one is connected to
-    asks_only: bool = False  # opens no port: for who talks to nodes but is none
+    gossip: bool = True  # learn about further nodes from connected nodes
+    asks_only: bool = False  # opens no port: for a process that talks to nodes but is no node
     shared_memory: bool = False  # several times faster between processes of one machine;
-    # must stay off where links are emulated: it would go around them
+    # must be off if links are emulated, because it bypasses them
     config: str | None = None  # a Zenoh configuration file (TLS, access control)
 
 
-# One thread for all of Zenoh's work instead of five pools that hand every message on to each other:
-# a quarter less CPU time per message. Read by Zenoh when the first session opens.
+# One thread for all of Zenoh's work instead of five pools, which would pass every message between them. This
+# takes a quarter less CPU time per message. Zenoh reads it when the first session opens.
 ONE_THREAD = (
     "("
     + ", ".join(f"{pool}: (handover: app)" for pool in ("rx", "acc", "tx", "net"))
@@ -75,7 +76,7 @@ def _config(endpoints: Endpoints) -> Any:
     if endpoints.listen:
         settings["listen/endpoints"] = list(endpoints.listen)
     elif endpoints.asks_only or (endpoints.config and _says_nothing(config)):
-        # A configuration that brings its own security must not get an open port beside it.
+        # If a configuration has its own security, no open port may be added to it.
         settings["listen/endpoints"] = []
     elif not endpoints.config:
         settings["listen/endpoints"] = ["tcp/[::]:0"]
@@ -95,13 +96,13 @@ def _config(endpoints: Endpoints) -> Any:
 
 
 def _says_nothing(config: Any) -> bool:
-    """Whether a configuration file leaves open where to listen."""
+    """Whether a configuration file does not say where to listen."""
     said = str(config.get_json("listen/endpoints"))
     return said == str(zenoh.Config().get_json("listen/endpoints"))
 
 
 def check_free(endpoint: str) -> None:
-    """A clear word where the port is taken; Zenoh itself would only log it and go on trying."""
+    """Raises a clear error if the port is taken. Zenoh itself would only log it and try again."""
     protocol, _, rest = endpoint.partition("/")
     host, _, port = rest.rpartition(":")
     if protocol not in ("tcp", "udp", "tls", "quic", "ws") or not port.split("#")[0].isdigit():
@@ -123,12 +124,12 @@ def check_free(endpoint: str) -> None:
 
 
 def free_endpoint(host: str = "127.0.0.1") -> str:
-    """A TCP endpoint nobody listens on at this moment."""
+    """A TCP endpoint that is free at this moment."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind((host, 0))
         return f"tcp/{host}:{probe.getsockname()[1]}"
 
 
 def _first(error: Exception) -> str:
-    """Zenoh's own words, without where in its sources they stand."""
+    """Zenoh's error message without the position in its source code."""
     return str(error).splitlines()[0].split(" at /")[0][:300]

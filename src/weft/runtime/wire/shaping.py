@@ -1,10 +1,10 @@
-"""Emulated links: when a message that is ready now has left, and when it arrives.
+"""Emulated links: when a message begins to leave, and when it has left.
 
-A channel is a clock that says until when it is taken. A message takes it for bytes / rate from the moment it
-is free (first come, first served), so a late wake-up never lowers the rate. A link's direction belongs to
-one sender and its clock is a number in that process; a shared medium has many senders, and its clock
-lies in a small file that they lock. A job only names the clock. The folder is the node's own: whoever
-started the node for an emulation chose it, and a node without one emulates no shared medium.
+A channel is a clock that says until when the channel is busy. A message books it for bytes / rate seconds,
+from the moment when it is free (first come, first served). So a late wake-up never lowers the rate. A link's
+direction has one sender, and its clock is a number in that process. A shared medium has many senders, and its
+clock is a small file that they lock. A job only names the clock. The process that started the node for an
+emulation chose the folder; a node without a folder emulates no shared medium.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def clock_name(medium: str) -> str:
 
 
 def clock_path(folder: Path | None, name: str) -> Path:
-    """Where a clock lies. The name comes from the network: it must not lead out of the folder."""
+    """The file of a clock. The name comes from the network, so it must not lead out of the folder."""
     if not CLOCK.fullmatch(name):
         raise InputError(
             f"{name[:80]!r} is no name of a shared medium's clock; 1 to 64 of 0-9 and a-f are allowed"
@@ -56,7 +56,7 @@ class Clock(Protocol):
 
 
 class OwnClock:
-    """A link's direction: only this process sends on it."""
+    """The clock of a link's direction: only this process sends on it."""
 
     def __init__(self) -> None:
         self._free = 0.0
@@ -68,7 +68,7 @@ class OwnClock:
 
 
 class SharedClock:
-    """A medium: every member's process maps the same eight bytes and books under a lock."""
+    """The clock of a medium: every member's process maps the same eight bytes and books under a lock."""
 
     def __init__(self, path: Path) -> None:
         if fcntl is None:
@@ -78,7 +78,7 @@ class SharedClock:
         except OSError as error:
             why = error.strerror
             raise InputError(f"the clock {path.name} cannot be opened: {why}") from None
-        # A run's channels end in several threads: the file is closed when the last of them is gone.
+        # A run's channels end in several threads. The file is closed when the last of them has ended.
         self._close = weakref.finalize(self, os.close, self._file)
         found = os.fstat(self._file)
         if not stat.S_ISREG(found.st_mode) or found.st_size not in (0, 8):
@@ -102,6 +102,6 @@ class SharedClock:
 
 
 def sleep_until(moment: float) -> None:
-    """Sleeps to a moment of the monotonic clock; the last stretch in short naps, to be on time."""
+    """Sleeps until a moment of the monotonic clock. The last part is slept in short pieces, to be on time."""
     while (left := moment - time.monotonic()) > 0:
         time.sleep(left if left < 0.002 else left - 0.001)

@@ -1,4 +1,4 @@
-"""Weights and the optimizer's memory on their way between processes, in pieces that fit into messages."""
+"""Cuts weights and the optimizer's memory into pieces that fit into messages."""
 
 from __future__ import annotations
 

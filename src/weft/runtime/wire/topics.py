@@ -1,8 +1,8 @@
-"""The names under which a fleet's processes find each other in Zenoh."""
+"""The Zenoh keys that a fleet's processes use."""
 
 
 def control(group: str, node: str) -> str:
-    """Where a node takes commands."""
+    """The key on which a node takes commands."""
     return f"{group}/control/{node}"
 
 
@@ -12,15 +12,15 @@ def alive(group: str, node: str, life: str) -> str:
 
 
 def notice(group: str, node: str) -> str:
-    """Where a node says that it has become faster."""
+    """The key on which a node publishes that it has become faster."""
     return f"{group}/notice/{node}"
 
 
 def report(group: str, run: str) -> str:
-    """Where the nodes of a run report."""
+    """The key on which the nodes of a run report."""
     return f"{group}/report/{run}"
 
 
 def answer(group: str, run: str) -> str:
-    """Where the answers of a run go."""
+    """The key on which the answers of a run are sent."""
     return f"{group}/answer/{run}"

@@ -1,1 +1,1 @@
-"""A network decoupled by classes: its sub-networks, how they are made, calibrated and averaged."""
+"""Networks decoupled by classes: how their sub-networks are made, calibrated and averaged."""

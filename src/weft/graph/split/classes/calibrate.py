@@ -1,6 +1,6 @@
-"""After decoupling and after averaging: statistics of batch norms anew, logits on one scale.
+"""New batch-norm statistics and logits on one scale, after decoupling and after averaging.
 
-reestimate_norms(net, x)          # without it a decoupled network guesses
+reestimate_norms(net, x)          # without it a decoupled network is no better than guessing
 calibrate(net, public_x, public_y)
 """
 
@@ -62,7 +62,7 @@ def calibrate(
 ) -> None:
     """A scale and a bias per class, fitted on public samples and folded into the logits' weights.
 
-    Peers compare only their own classes; nothing else puts logits of different peers on one scale.
+    Peers compare only their own classes. Only this step puts the logits of different peers on one scale.
     """
     training = net.training
     net.eval()

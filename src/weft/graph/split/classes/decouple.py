@@ -50,7 +50,7 @@ def score_filters(
 ) -> list[Tensor]:  # fmt: skip
     """How much each filter of each decoupled layer matters to each class: [layer][class, filter].
 
-    `activation`: a class's mean activation times the share of it in the sum over all classes.
+    `activation`: a class's mean activation times its share in the sum over all classes.
     `taylor`: mean of abs(activation * gradient of the loss) over the class's samples. `random`: a control.
     Layers whose outputs are added to each other have their filters in common: they are one entry.
     """
@@ -147,7 +147,7 @@ def by_layer(scores: Sequence[Tensor], shares: Sequence[float]) -> list[list[int
 
 
 def by_importance(scores: Sequence[Tensor], shares: Sequence[float]) -> list[list[int]]:
-    """Numbers of filters for `decouple`: more for classes that need more filters, the mean as given.
+    """Numbers of filters for `decouple`: more for classes that need more filters. The mean stays as given.
 
     A class whose activity is spread over many filters needs more of them. A third of the classes keeps
     a quarter less than the share, a third a quarter more: three sizes, so that they run as three banks.
@@ -155,9 +155,8 @@ def by_importance(scores: Sequence[Tensor], shares: Sequence[float]) -> list[lis
     need = torch.zeros(len(scores[0]))
     for score in scores:
         mass = score / score.sum(1, keepdim=True).clamp_min(1e-12)
-        need += 1 / mass.square().sum(1).clamp_min(
-            1e-12
-        )  # how many equal filters would do the same
+        # The number of equally active filters with the same spread.
+        need += 1 / mass.square().sum(1).clamp_min(1e-12)
     rank = need.argsort().argsort()
     third = len(need) // 3
     rows = []

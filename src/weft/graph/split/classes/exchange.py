@@ -5,8 +5,8 @@
     shared, sent = ring_all_reduce(shared)          # the exact mean, in 2(n-1) short messages a peer
     shared = gossip(shared, neighbours)             # or one step of mixing with neighbours
 
-A node does the same with messages: what it must send and what it does with what comes is said per peer
-(`neighbour_mean`, `RingPeer`), and the functions over all peers only call these.
+A node does the same with messages. `neighbour_mean` and `RingPeer` say for one peer what it sends and what it
+does with the messages it gets. The functions over all peers only call these two.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ Peer = TypeVar("Peer", int, str)
 
 
 def mean(states: Sequence[Mapping[str, Tensor]], weights: Sequence[float] | None = None) -> State:
-    """The mean of tensors of equal names, weighted where weights are given (samples seen, say)."""
+    """The mean of tensors of equal names. It is weighted if weights are given (for example numbers of
+    samples)."""
     shares = [1.0] * len(states) if weights is None else list(weights)
     total = sum(shares)
     if len(shares) != len(states) or not states or total <= 0 or min(shares) < 0:
@@ -47,9 +48,10 @@ def neighbour_mean(
     own_weights: Mapping[int, float] | None = None,
     near_weights: Iterable[Mapping[int, float]] = (),
 ) -> dict[int, State]:
-    """One peer's structures after a round: of each class the mean of its own and its neighbours'.
+    """One peer's structures after a round: for each class the mean of its own and its neighbours' structures.
 
-    Weights are by class; a class that a neighbour has seen no sample of counts nothing.
+    Weights are by class. If a neighbour has seen no sample of a class, its structure of that class does not
+    count.
     """
     others = list(near)
     if own_weights is None:
@@ -69,19 +71,19 @@ def sync_structures(
     weights: Mapping[Peer, Mapping[int, float]] | None = None,
     arrived: Mapping[Peer, Mapping[int, State]] | None = None,
 ) -> dict[Peer, dict[int, State]]:
-    """Everybody's structures after a round, all from what was held before it.
+    """All peers' structures after a round, computed from the structures before it.
 
-    `arrived`: what neighbours get of them, where links change it (in 8 bits, say).
+    `arrived`: what neighbours receive, if links change the values (for example by coding them in 8 bits).
     """
-    told = held if arrived is None else arrived
+    received = held if arrived is None else arrived
     return {
         peer: neighbour_mean(
-            own,
-            [told[q] for q in neighbours[peer]],
+            structures,
+            [received[q] for q in neighbours[peer]],
             None if weights is None else weights[peer],
             () if weights is None else [weights[q] for q in neighbours[peer]],
         )
-        for peer, own in held.items()
+        for peer, structures in held.items()
     }
 
 
@@ -91,8 +93,8 @@ def harvest(
 ) -> dict[int, State]:
     """Each class's structure for the whole network: the mean over all its owners."""
     whole = {}
-    for label in sorted({label for own in held.values() for label in own}):
-        holders = [peer for peer, own in held.items() if label in own]
+    for label in sorted({label for structures in held.values() for label in structures}):
+        holders = [peer for peer, structures in held.items() if label in structures]
         shares = None if weights is None else [weights[peer][label] for peer in holders]
         if shares is not None and sum(shares) <= 0:
             shares = None
@@ -105,17 +107,18 @@ def gossip(
     neighbours: Mapping[Peer, Collection[Peer]],
     arrived: Mapping[Peer, State] | None = None,
 ) -> dict[Peer, State]:
-    """One step of mixing; it keeps the mean over all peers and, repeated, makes everybody equal.
+    """One step of mixing. It keeps the mean over all peers and, when repeated, makes all peers equal.
 
     A neighbour counts 1 / (1 + the larger number of neighbours of the two): on a ring or mesh that is
-    the plain mean of a peer and its neighbours. `arrived`: what neighbours get, where links change it.
+    the plain mean of a peer and its neighbours. `arrived`: what neighbours receive, if links change the
+    values.
     """
-    told: Mapping[Peer, State] = states if arrived is None else arrived
+    received: Mapping[Peer, State] = states if arrived is None else arrived
     mixed: dict[Peer, State] = {}
-    for peer, own in states.items():
+    for peer, state in states.items():
         near: list[Peer] = list(neighbours[peer])
         weights: list[float] = [1.0 / (1 + max(len(near), len(neighbours[q]))) for q in near]
-        mixed[peer] = mean([own, *(told[q] for q in near)], [1 - sum(weights), *weights])
+        mixed[peer] = mean([state, *(received[q] for q in near)], [1 - sum(weights), *weights])
     return mixed
 
 
@@ -137,8 +140,8 @@ class RingPeer:
         for step in range(peer.steps):
             send(peer.outgoing(step)); peer.incoming(step, received())
 
-    n-1 steps add the pieces up, so that peer r ends with the whole sum of piece r+1; n-1 more pass the
-    sums round. With n peers each sends 2(n-1) of n pieces: 2(n-1)/n of the tensors' bytes.
+    n-1 steps add the pieces up: peer r ends with the whole sum of piece r+1. n-1 more steps pass the sums
+    round. With n peers each sends 2(n-1) of n pieces: 2(n-1)/n of the tensors' bytes.
     """
 
     def __init__(self, rank: int, peers: int, state: Mapping[str, Tensor]) -> None:
@@ -155,7 +158,8 @@ class RingPeer:
         return self.pieces[self._piece(step)]
 
     def incoming(self, step: int, piece: Tensor) -> None:
-        """What came from the peer before: added up in the first half, taken over in the second."""
+        """Uses a piece from the peer before: it is added in the first half of the steps, and replaces ours in
+        the second."""
         at = self._piece(step, before=1)
         if piece.shape != self.pieces[at].shape:
             raise InputError(
@@ -169,12 +173,12 @@ class RingPeer:
         return (self.rank - before + ahead - step % max(self.peers - 1, 1)) % self.peers
 
     def result(self) -> State:
-        """The mean over all peers, once all steps are done: the same bits at each."""
+        """The mean over all peers, after all steps. It is bitwise equal at all peers."""
         return unflat(torch.cat(self.pieces) / self.peers, self.like)
 
 
 def ring_all_reduce(states: Sequence[Mapping[str, Tensor]]) -> tuple[list[State], list[int]]:
-    """(every peer's mean over all, bytes that each has sent)."""
+    """(the mean over all peers at every peer, bytes that each peer has sent)."""
     peers = [RingPeer(rank, len(states), state) for rank, state in enumerate(states)]
     sent = [0] * len(peers)
     for step in range(peers[0].steps):

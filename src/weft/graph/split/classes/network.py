@@ -34,7 +34,7 @@ State = dict[str, Tensor]  # a structure, or the shared layers: tensors by name
 
 @dataclass(frozen=True)
 class Blueprint:
-    """All that is needed, beside weights, to build the network for any set of classes."""
+    """All that is needed, besides weights, to build the network for any set of classes."""
 
     reading: Reading
     chosen: Mapping[int, tuple[Tensor, ...]]  # by class: its channels of each space
@@ -229,7 +229,7 @@ class DecoupledNet(nn.Module):
         return bank, index
 
     def sub_model(self, classes: Iterable[int]) -> DecoupledNet:
-        """A network of its own, with copies of the shared layers and of these classes' structures."""
+        """A new network with copies of the shared layers and of these classes' structures."""
         wanted = list(classes)
         if len(set(wanted)) != len(wanted):
             raise InputError(f"classes {wanted}: each may be named once")

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
+from weft.data.user_data import Data
 from weft.fleet.fleet import Fleet
 from weft.graph.optimizer import Optimizer
 from weft.plans.plan import Plan
 from weft.plans.profile import Profile
-from weft.runtime.run.feeds import Data
 from weft.runtime.run.launch import Place
 from weft.runtime.run.results import Step
 

@@ -1,7 +1,7 @@
-"""The user's own data: `file.py:function` in place of a set's name.
+"""The user's data: what `weft.train` takes as data, and `file.py:function` in place of a set's name.
 
-    data = named_data("mnist5k")               # the name itself, if there is such a set
-    data = named_data("mine.py:digits")        # what the function gives
+    data = named_data("mnist5k")               # the name itself, if a set has that name
+    data = named_data("mine.py:digits")        # what the function returns
 
 The function takes nothing and returns a Dataset or a pair of tensors (samples and targets); or it takes the
 number of a minibatch and returns the pair of that minibatch.
@@ -19,27 +19,27 @@ from weft.data import Dataset, load
 from weft.errors import InputError
 from weft.user_files import as_input_error, attribute, file_and_name
 
-Pair = tuple[Tensor, Tensor]
+Pair = tuple[Tensor, Tensor]  # samples and their targets
 Data = str | Dataset | Pair | Callable[[int], Pair]
 WHAT = "data file"
 
 
 def named_data(text: str) -> Data:
-    """The data that a user names; InputError where there is none of that name or form."""
+    """The data that a user names. Raises InputError if there is none of that name or form."""
     place = file_and_name(text)
     if place is None:
-        load(text)  # an unknown name is an error of its own
+        load(text)  # refuses an unknown name
         return text
     path, name = place
-    given = attribute(path, name, WHAT)
-    if not callable(given):
-        return _checked(given, text)
-    if _takes_a_number(given):
-        function: Callable[[int], Pair] = given
-        return function
+    function_or_data = attribute(path, name, WHAT)
+    if not callable(function_or_data):
+        return _checked(function_or_data, text)
+    if _takes_a_number(function_or_data):
+        minibatch: Callable[[int], Pair] = function_or_data
+        return minibatch
     with as_input_error(f"{WHAT} {path}"):
-        made = given()
-    return _checked(made, text)
+        data = function_or_data()
+    return _checked(data, text)
 
 
 def sample_shape(data: Data) -> tuple[int, ...]:
@@ -53,7 +53,7 @@ def sample_shape(data: Data) -> tuple[int, ...]:
 
 
 def class_count(data: Data) -> int | None:
-    """How many classes a set has; None where only the user knows."""
+    """The number of classes of a data set; None for the user's own tensors or function."""
     if isinstance(data, str):
         return load(data).classes
     return data.classes if isinstance(data, Dataset) else None
@@ -65,12 +65,12 @@ def _takes_a_number(function: Callable[..., Any]) -> bool:
                for p in parameters)  # fmt: skip
 
 
-def _checked(made: object, text: str) -> Dataset | Pair:
-    if isinstance(made, Dataset):
-        return made
-    if isinstance(made, tuple) and len(made) == 2 and all(isinstance(t, Tensor) for t in made):
-        return made
+def _checked(data: object, text: str) -> Dataset | Pair:
+    if isinstance(data, Dataset):
+        return data
+    if isinstance(data, tuple) and len(data) == 2 and all(isinstance(t, Tensor) for t in data):
+        return data
     raise InputError(
-        f"--data {text} gave a {type(made).__name__}; it must give a weft.data.Dataset, a pair of "
+        f"--data {text} gave a {type(data).__name__}; it must give a weft.data.Dataset, a pair of "
         "tensors (samples and targets), or be a function of the minibatch's number that returns such a pair"
     )
