@@ -1,6 +1,6 @@
 """coopai+ against coopai, sls and one machine, in the simulator: wins, ties and losses on random tasks.
 
-    python benchmarks/coopai_duels.py [tasks]
+    python benchmarks/coopai_duels.py [tasks] [off]      # off: the gateway only relays, as in the paper
 
 Networks and fleets are those of the loom: small convolutions, residual ones, branches and zoo networks behind
 gateways with a few devices. Every third task is a stream of frames. A win or a loss is a difference of more
@@ -54,6 +54,7 @@ def seconds(task: Task, strategy: str, options: dict[str, str]) -> float | None:
 
 def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 240
+    relays = {"gateway": "off"} if "off" in sys.argv[2:] else {}
     score: dict[str, Counter[str]] = defaultdict(Counter)
     worst: dict[str, float] = defaultdict(float)
     kind = fitting(registry.get(PLUS))
@@ -67,13 +68,14 @@ def main() -> None:
             mode="infer", batch=FRAMES if stream else 1,
         )  # fmt: skip
         task = task_of(drawn)
-        ours = seconds(task, PLUS, {"objective": "throughput"} if stream else {})
+        ours = seconds(task, PLUS, {**relays, **({"objective": "throughput"} if stream else {})})
         if ours is None:
             continue  # a network without rows, a fleet without a gateway
         done += 1
         others = {title: seconds(task, *ask) for title, ask in rivals(stream).items()}
         gateway = task.profile.devices[task.source].forward(0, len(task.profile.layers) - 1, 1)
-        others["the gateway alone"] = gateway * task.batch
+        if not relays:
+            others["the gateway alone"] = gateway * task.batch
         for title, theirs in others.items():
             if theirs is None:
                 continue

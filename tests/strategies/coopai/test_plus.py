@@ -216,6 +216,16 @@ def test_with_the_gateway_no_plan_is_slower_than_the_gateway_alone(
     assert price(plan).seconds <= alone * (1 + 1e-9)
 
 
+def test_no_plan_is_slower_than_one_device_where_messages_take_long() -> None:
+    """The paper's model knows no latency, so coopai's own choice may be many devices."""
+    fleet = behind_gateway(*[0.278] * 5, mbps=991.0, latency_ms=20.0)
+    plus, one = (
+        price(make_plan(name, task("vgg-small", fleet, **more))).seconds
+        for name, more in (("coopai+", {"gateway": "off"}), ("coopai", {"devices": 1}))
+    )
+    assert plus <= one * (1 + 1e-9)
+
+
 def test_rows_are_in_proportion_to_speed() -> None:
     fleet = behind_gateway(1.0, 0.25, mbps=1e5)  # sending costs nothing
     plan = make_plan("coopai+", task("vgg-small", fleet, devices=2, gateway="off"))

@@ -132,10 +132,13 @@ class Planner:
             yield from whole_frames(self.task, "coopai+", workers, sorted(numbers))
 
     def known(self) -> Iterator[Candidate]:
-        """coopai's and sls's own choice, with and without overlap; the gateway alone."""
+        """The gateway alone, the fastest device alone; coopai's and sls's own choice, with and without
+        overlap."""
+        whole = Block((0, len(self.geometry.layers) - 1), "whole", (1,))
         if self.helps and not self.fixed:
-            whole = Block((0, len(self.geometry.layers) - 1), "whole", (1,))
             yield Candidate(0, (whole,), (False,), self.in_flight, gateway=True)
+        if self.fixed < 2:
+            yield Candidate(1, (whole,), (False,), self.in_flight)
         printed = as_printed(self.paper)
         for single in (False, True):
             splits = best_splits(printed, self.cell.speeds, len(self.cell.devices), single=single)
