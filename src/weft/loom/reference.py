@@ -36,6 +36,10 @@ def mathematics(plan: Plan, module: nn.Module) -> Mathematics:
         return "ends"
     if training and splits_samples(plan) and not plan.norms and _has(module, nn.BatchNorm2d):
         return "ends"
+    if training and plan.norms:
+        # A weight before a norm may have no gradient but rounding, of which adam makes a whole step; and a
+        # norm of a few samples makes much of rounding. Tests of their own hold these plans to 1e-5.
+        return "ends" if plan.optimizer.startswith("adam") else "near"
     coded = {plan.codec, plan.input_codec, plan.gradient_codec} != {"none"}
     if coded and training and _has(module, nn.BatchNorm2d):
         return "ends"  # the norm of a few samples amplifies rounding errors

@@ -140,3 +140,19 @@ def test_a_profile_alone_cannot_be_synchronised(resnet: Subject) -> None:
     for strategy in ("hiertrain", "hiertrain+"):
         with pytest.raises(InputError, match="needs the network itself"):
             make_plan(strategy, task)
+
+
+def test_every_candidate_of_the_plus_has_the_same_layers(resnet: Subject) -> None:
+    """A run that began with whole layers may go on with a split when a device is lost, and back."""
+    from weft.planning.task import make_task
+    from weft.plans.registry import make_plan
+
+    slow = msgspec.structs.replace(EQUAL, link=(Link(("pi", "nuc"), 0.1, 0.1), EQUAL.link[1]))
+    for fleet in (EQUAL, slow):
+        task = make_task(
+            derive_profile(resnet.graph, fleet), fleet, batch=BATCH, graph=resnet.graph,
+            options={"sync_bn": "yes", "codecs": "none"},
+        )  # fmt: skip
+        plan = make_plan("hiertrain+", task)
+        assert plan.layering == "norms"
+        assert len(plan.profile.layers) == len(resnet.graph.layers)

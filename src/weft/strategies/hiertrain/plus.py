@@ -92,7 +92,6 @@ class _Search:
     def __init__(self, task: Task, workers: tuple[str, ...], codecs: Codecs) -> None:
         own = ("codecs", "codec", "sync_bn")
         plain = {k: v for k, v in task.options.items() if k not in own}
-        self.whole = dataclasses.replace(task, options=plain)  # in the layers that others plan with
         finer, self.norms = with_synced_norms(task, "hiertrain+")
         self.task = dataclasses.replace(finer, options=plain)
         self.workers = workers
@@ -221,7 +220,7 @@ class _Search:
                 elif pieces != "1":
                     continue
                 try:
-                    found = get(name).decide(dataclasses.replace(self.whole, options=chosen))
+                    found = get(name).decide(dataclasses.replace(self.task, options=chosen))
                 except WeftError:
                     continue  # this fleet has no such tier, or the way visits a device twice
                 if name == "jalad" and self.codec != IN_8_BITS:
@@ -230,4 +229,6 @@ class _Search:
                     found.deciding(**{"as": name}),
                     strategy="hiertrain+",
                     gradient_codec=self.gradient_codec,
+                    # One layering for all candidates: a live run may go from one to another.
+                    layering="norms" if self.norms else found.layering,
                 )
