@@ -52,11 +52,11 @@ def in_proportion(total: int, weights: Sequence[int]) -> list[int]:
     [3, 2, 5]
     """
     whole = sum(weights)
-    found = [total * weight // whole for weight in weights]
+    counts = [total * weight // whole for weight in weights]
     by_rest = sorted(range(len(weights)), key=lambda n: -(total * weights[n] % whole))
-    for n in by_rest[: total - sum(found)]:
-        found[n] += 1
-    return found
+    for n in by_rest[: total - sum(counts)]:
+        counts[n] += 1
+    return counts
 
 
 def first_samples(shares: Sequence[int]) -> list[int]:

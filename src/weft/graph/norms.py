@@ -52,12 +52,12 @@ def by_norms(graph: Graph) -> Graph:
 
 def synced_norms(graph: Graph) -> tuple[tuple[int, int], ...]:
     """(layer, bytes of its sums) of every layer that begins with batch norms."""
-    found = []
+    norms_of_layers = []
     for place, layer in enumerate(graph.layers):
         numbers = [2 * graph.values[_read(node, 0)].shape[1] + 1 for node in _norms(layer)]
         if numbers:
-            found.append((place, NUMBER * sum(numbers)))
-    return tuple(found)
+            norms_of_layers.append((place, NUMBER * sum(numbers)))
+    return tuple(norms_of_layers)
 
 
 def synced_segment(graph: Graph, first: int, last: int, with_loss: bool = False) -> Segment:

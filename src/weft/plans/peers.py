@@ -85,11 +85,11 @@ class Peers(Struct, frozen=True, dict=True):
     @cached_property
     def _owners(self) -> dict[int, tuple[str, ...]]:
         """By class, who has it: a network may have a thousand classes."""
-        found: dict[int, list[str]] = {}
+        owners: dict[int, list[str]] = {}
         for peer in self.peers:
             for label in dict.fromkeys(peer.classes):
-                found.setdefault(label, []).append(peer.device)
-        return {label: tuple(names) for label, names in found.items()}
+                owners.setdefault(label, []).append(peer.device)
+        return {label: tuple(names) for label, names in owners.items()}
 
     def near(self, device: str) -> tuple[str, ...]:
         """A peer's neighbours, in the order of the plan."""

@@ -31,15 +31,15 @@ def _shares(old: Graph, new: Graph) -> Shares:
     from weft.graph.costs import forward_flops
 
     place = {node.name: m for m, layer in enumerate(new.layers) for node in layer.nodes}
-    found: Shares = [{} for _ in new.layers]
+    shares: Shares = [{} for _ in new.layers]
     for m, layer in enumerate(old.layers):
         nodes = [node for node in layer.nodes if node.name in place]
         flops = [forward_flops(node, old.values, old.state) for node in nodes]
         weights = flops if sum(flops) else [1.0] * len(nodes)
         for node, weight in zip(nodes, weights, strict=True):
-            part = found[place[node.name]]
+            part = shares[place[node.name]]
             part[m] = part.get(m, 0.0) + weight / sum(weights)
-    return found
+    return shares
 
 
 def _shared_out(times: DeviceTimes, shares: Shares) -> DeviceTimes:

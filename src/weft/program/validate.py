@@ -173,13 +173,13 @@ class _Run:
 
     def sequence(self, device: str) -> list[tuple[Instruction, int]]:
         """All that a device executes, as (instruction, minibatch)."""
-        found = [
+        ordered = [
             (step + i.lag, place, i, step)
             for place, i in enumerate(self.code[device])
             for step in range(every(i) - 1, self.steps, every(i))
         ]
-        found.sort(key=lambda item: item[:2])
-        return [(i, step) for _, _, i, step in found]
+        ordered.sort(key=lambda item: item[:2])
+        return [(i, step) for _, _, i, step in ordered]
 
     def execute(self, device: str, i: Instruction, step: int) -> None:
         """Executes one instruction: its inputs must be present, and its results are present from now on."""

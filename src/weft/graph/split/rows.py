@@ -81,9 +81,9 @@ def _rule(graph: Graph, node: Node, axes: dict[str, int]) -> Rule | None:
     maps = [name for name in read if is_map(graph.values.get(name))]
     as_maps = is_map(value) and all(axes.get(name, 2) == 2 for name in maps)
     if rows.rule is not None and as_maps and (not rows.maps_only or len(maps) == len(read)):
-        found = rows.rule(graph, node, read)
-        if found is not None:
-            return found
+        rule = rows.rule(graph, node, read)
+        if rule is not None:
+            return rule
     if rows.sequence is None:
         return None
     for name in maps:

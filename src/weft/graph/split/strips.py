@@ -193,8 +193,8 @@ class _Writer:
 def _without_row_padding(node: Node, how: Rows) -> Node:
     position = how.padding
     assert position is not None
-    given = argument(node, position, "padding", 0)
-    rows, columns = both(given)
+    padding = argument(node, position, "padding", 0)
+    rows, columns = both(padding)
     if not rows:
         return node
     args, kwargs = list(node.args), dict(node.kwargs)

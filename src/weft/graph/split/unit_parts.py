@@ -54,13 +54,13 @@ def skips(graph: Graph, layer: int) -> list[Node]:
     nodes = [node for node in graph.layers[layer].nodes if not is_constant(graph, node.name)]
     heavy = [node for node in nodes if weighted(graph, node)]
     after = {node.name for node in heavy}
-    found = []
+    skipped = []
     for node in nodes:
         if node not in heavy and after & set(refs(node)):
             after.add(node.name)
             if graph.cuts[layer][0] in refs(node):
-                found.append(node)
-    return found
+                skipped.append(node)
+    return skipped
 
 
 def _odd_skip(graph: Graph, layer: int) -> str:

@@ -88,10 +88,10 @@ class _Values:
 
     def of(self, x: Tensor, y: Tensor) -> list[Tensor]:
         with torch.set_grad_enabled(self.how == "taylor"):
-            found = self.runner.forward({self.graph.inputs[0]: x})
-            values = [found[name] for name in self.read]
+            result = self.runner.forward({self.graph.inputs[0]: x})
+            values = [result[name] for name in self.read]
             if self.how == "taylor":
-                loss = functional.cross_entropy(found[self.graph.output], y, reduction="sum")
+                loss = functional.cross_entropy(result[self.graph.output], y, reduction="sum")
                 slopes = torch.autograd.grad(loss, values)
                 numbers = [
                     self._by_channel(name, value * slope).abs().detach()
@@ -112,13 +112,15 @@ class _Values:
 
     def _by_space(self, numbers: Sequence[Tensor]) -> list[Tensor]:
         """The mean over all values that have the space's channels."""
-        found: dict[int, list[Tensor]] = {}
+        by_space: dict[int, list[Tensor]] = {}
         for name, number in zip(self.read, numbers, strict=True):
             spaces = self.reading.seen[name].spaces
             sizes = [self.reading.widths[space] for space in spaces]
             for space, part in zip(spaces, torch.split(number, sizes, 1), strict=True):
-                found.setdefault(space, []).append(part)
-        return [torch.stack(found[space]).mean(0) for space in range(len(self.reading.widths) - 1)]
+                by_space.setdefault(space, []).append(part)
+        return [
+            torch.stack(by_space[space]).mean(0) for space in range(len(self.reading.widths) - 1)
+        ]
 
 
 def numbers(scores: Sequence[Tensor], keep: Keep) -> list[list[int]]:

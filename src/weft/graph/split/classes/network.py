@@ -146,17 +146,17 @@ class DecoupledNet(nn.Module):
 
     def _fixed(self) -> State:
         """Numbers that nobody trains: which channels of shared values each class reads, and the order."""
-        reading, found = self.blueprint.reading, dict(self.blueprint.fixed)
+        reading, fixed = self.blueprint.reading, dict(self.blueprint.fixed)
         for number, labels in enumerate(self.bank_classes):
             for value in reading.picked:
                 spaces = reading.seen[value].spaces
                 rows = [rows_of(reading, self.blueprint.chosen[label], spaces) for label in labels]
-                found[subnet.pick_name(number, value).removeprefix("fixed.")] = torch.cat(rows)
+                fixed[subnet.pick_name(number, value).removeprefix("fixed.")] = torch.cat(rows)
         if len(self.bank_classes) > 1:
             columns = [label for labels in self.bank_classes for label in labels]
             order = torch.tensor([columns.index(label) for label in self.classes])
-            found[subnet.ORDER.removeprefix("fixed.")] = order
-        return found
+            fixed[subnet.ORDER.removeprefix("fixed.")] = order
+        return fixed
 
     def forward(self, x: Tensor) -> Tensor:
         if not (self.training and self._draws):
@@ -167,10 +167,10 @@ class DecoupledNet(nn.Module):
 
     def _run(self, x: Tensor) -> Tensor:
         graph = self.graph
-        found = self._runner().forward(
+        values = self._runner().forward(
             {graph.inputs[0]: x}, training=self.training, seed=self._minibatch
         )
-        return found[graph.output]
+        return values[graph.output]
 
     def _runner(self) -> Runner:
         """The compiled graph; made anew when `double()` and the like have put other tensors in place."""

@@ -111,13 +111,13 @@ class Reading:
         `percents`: by counted layer. Dense layers after them keep what the last one keeps. Channels that
         several layers make together keep what the first of them keeps.
         """
-        found: dict[int, float] = {}
+        shared: dict[int, float] = {}
         counted = iter(percents)
         now = percents[0]
         for mixer in self.mixers:
             now = next(counted, now) if mixer.counted else now
-            found.setdefault(mixer.space, now / 100)
-        return [found.get(space, percents[0] / 100) for space in range(len(self.widths) - 1)]
+            shared.setdefault(mixer.space, now / 100)
+        return [shared.get(space, percents[0] / 100) for space in range(len(self.widths) - 1)]
 
     def counts(self, percents: Sequence[float]) -> tuple[int, ...]:
         """How many channels a class keeps of each space."""
