@@ -219,9 +219,10 @@ def test_with_the_gateway_no_plan_is_slower_than_the_gateway_alone(
 def test_no_plan_is_slower_than_one_device_where_messages_take_long() -> None:
     """The paper's model knows no latency, so coopai's own choice may be many devices."""
     fleet = behind_gateway(*[0.278] * 5, mbps=991.0, latency_ms=20.0)
+    asked = ask("vgg-small", fleet, mode="infer", input_shape=(1, 16, 16), classes=10)
     plus, one = (
-        price(make_plan(name, task("vgg-small", fleet, **more))).seconds
-        for name, more in (("coopai+", {"gateway": "off"}), ("coopai", {"devices": 1}))
+        price(make_plan(name, dataclasses.replace(asked, options=given))).seconds
+        for name, given in (("coopai+", {"gateway": "off"}), ("coopai", {"devices": "1"}))
     )
     assert plus <= one * (1 + 1e-9)
 
