@@ -14,6 +14,7 @@ from weft.program.lower.lower import DELIVERIES, lower
 GOLDEN = Path(__file__).parents[1] / "golden"
 RECORDED = {
     "swarm": "stitchnet-perceptron", "peers": "decoupled-cnn5-ring", "rounds": "coopai-lenet5",
+    "norms": "lanes-norms",
 }  # fmt: skip
 
 
