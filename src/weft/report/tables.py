@@ -111,7 +111,7 @@ def plan_caption(plan: Plan) -> str:
         numbers = plan.decisions["parameters"]
         lines.append(
             f"another network than {plan.model}: a structure for each class in {', '.join(apart)}; "
-            f"{numbers['decoupled']:,} parameters, where {plan.model} has {numbers['dense']:,}"
+            f"{numbers['becomes']:,} parameters, where {plan.model} has {numbers['given']:,}"
         )
     return "\n".join(lines)
 
