@@ -106,6 +106,13 @@ def plan_caption(plan: Plan) -> str:
             f"{channel} {size(moved[channel])}" for channel in moved if moved[channel]
         )
         lines.append(f"bytes per {unit}: {channels}")
+    apart = plan.decisions.get("taken_apart")
+    if apart:
+        numbers = plan.decisions["parameters"]
+        lines.append(
+            f"another network than {plan.model}: a structure for each class in {', '.join(apart)}; "
+            f"{numbers['becomes']:,} parameters, where {plan.model} has {numbers['given']:,}"
+        )
     return "\n".join(lines)
 
 

@@ -119,6 +119,7 @@ def test_a_residual_network_is_trained_over_two_processes_with_a_loss_of_one_s_o
         options={**OPTIONS, "last": 3, "filters": 30},
     )  # fmt: skip
     assert planned.peers is not None
+    assert "another network than residual: a structure for each class in" in str(planned)
     for before, after in zip(planned.peers.peers, result.plan.peers.peers, strict=True):
         sizes = {held.group: held.numbers for held in after.held}
         assert {held.group: held.numbers for held in before.held} == sizes

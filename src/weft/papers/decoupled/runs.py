@@ -51,6 +51,7 @@ class Setting:
     last: int = 3  # convolutions that are decoupled
     share: float = 0.1  # of the filters, for each class: the paper's
     side: int | None = None  # pictures are made this large
+    lr: float = 0.03
 
 
 CIFAR = Setting("cifar10", "CIFAR-10 subset", 10, 5000, 1000, 2000)
@@ -59,9 +60,17 @@ ALEXNET = Setting(
     "cifar10", "AlexNet, CIFAR-10 subset", 10, 1000, 300, 500, rounds=4, network="alexnet", side=64
 )
 VGG = Setting(
-    "cifar10", "VGG-16, CIFAR-10 subset", 10, 600, 200, 300, rounds=3, pretraining=4, network="vgg16",
+    "cifar10",
+    "VGG-16, CIFAR-10 subset",
+    10,
+    600,
+    200,
+    300,
+    rounds=5,
+    network="vgg16",
     last=6,
-)  # fmt: skip
+    lr=0.01,
+)
 CIFAR100 = Setting(
     "cifar100", "CIFAR-100 subset", 100, 10_000, 2000, 5000, share=0.03
 )  # the paper keeps 1% of 512
@@ -111,7 +120,9 @@ def pretrain(setting: Setting, seed: int) -> Weights:
     torch.manual_seed(seed)
     net = network(setting.network, data.x.shape[1:], setting.classes, setting.width)
     public = Samples(data.public_x, data.public_y, data.test_x[:1], data.test_y[:1])
-    recipe = Recipe(rounds=setting.pretraining, batch=setting.batch, watch=False, seed=seed)
+    recipe = Recipe(
+        rounds=setting.pretraining, batch=setting.batch, lr=setting.lr, watch=False, seed=seed
+    )
     trained = train_whole(net, public, recipe).net
     return {name: tensor.numpy() for name, tensor in trained.state_dict().items()}
 
@@ -170,7 +181,7 @@ def run_job(job: Job, weights: Weights) -> Outcome:
     net = network(setting.network, data.x.shape[1:], setting.classes, setting.width)
     net.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
     torch.manual_seed(job.seed)
-    recipe = Recipe(rounds=setting.rounds, batch=setting.batch, seed=job.seed)
+    recipe = Recipe(rounds=setting.rounds, batch=setting.batch, lr=setting.lr, seed=job.seed)
     found = run_method(METHODS[job.method], net, data, recipe, setting.last, setting.share)
     run = found.run
     return Outcome(run.accuracy, run.local, found.work, run.sent, found.round_s)

@@ -69,7 +69,7 @@ class Parts:
             return {"network": "only a profile was given: whether it can be decoupled is not known"}
         return {
             "taken_apart": list(self.layers),
-            "parameters": {"dense": self.dense_parameters, "decoupled": self.own_parameters},
+            "parameters": {"given": self.dense_parameters, "becomes": self.own_parameters},
         }
 
 
