@@ -20,13 +20,13 @@ def rows(page: Path) -> list[list[str]]:
 def test_every_row_has_a_file_a_test_and_a_state(page: Path) -> None:
     assert rows(page)
     for row in rows(page):
-        assert len(row) == 4, row
+        assert len(row) in (4, 5), row  # some pages say in words what a number stands for
         assert all(row), row
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_file_that_is_named_exists(page: Path) -> None:
-    for _, files, tests, _ in rows(page):
+    for *_, files, tests, _ in rows(page):
         for cell, folder in ((files, "src/weft"), (tests, "tests")):
             named = re.findall(r"`([\w/+-]+/[\w+-]+\.(?:py|md))`", cell)
             missing = [

@@ -14,7 +14,8 @@ from math import prod
 from weft.errors import InputError
 from weft.graph.network import Graph, Node, Ref, refs
 from weft.graph.operators.calls import COUNTER, flattened
-from weft.graph.operators.rows import PER_CHANNEL, argument, is_map
+from weft.graph.operators.rows import argument, is_map
+from weft.graph.operators.sequences import PER_CHANNEL
 from weft.graph.operators.table import operator_named
 from weft.graph.split.divide import divide, is_constant, is_flatten, reads, weighted
 
