@@ -8,6 +8,7 @@ from weft.graph.network import Arg, Atom, Node, Ref
 
 GETITEM = "getitem"
 SYNCED_NORM = "synced_norm"  # a batch norm that reads the sums of a whole minibatch: graph/norms.py
+CONVOLUTION, DENSE = "aten.conv2d.default", "aten.linear.default"
 COUNTER = "buffer.add_"  # counts batches in a buffer; the one in-place operator that stays
 
 
@@ -64,3 +65,24 @@ def dense(name: str, source: str, weight: str, bias: str) -> Node:
 def relu(name: str, source: str) -> Node:
     """Negative numbers replaced by zero."""
     return Node(name, "aten.relu.default", [Ref(source)])
+
+
+def reshaped(name: str, source: str, sizes: list[Atom]) -> Node:
+    """The same numbers in another shape."""
+    return Node(name, "aten.reshape.default", [Ref(source), sizes])
+
+
+def joined(name: str, sources: list[str], dim: int) -> Node:
+    """Several values one after the other along a dimension."""
+    parts: list[Atom] = [Ref(source) for source in sources]
+    return Node(name, "aten.cat.default", [parts, dim])
+
+
+def picked(name: str, source: str, index: str) -> Node:
+    """Some places of dimension 1, in the order that a tensor of numbers says."""
+    return Node(name, "aten.index_select.default", [Ref(source), 1, Ref(index)])
+
+
+def map_mean(name: str, source: Arg) -> Node:
+    """The mean of each channel's map, as a map of one row and one column."""
+    return Node(name, "aten.mean.dim", [source, [2, 3], True])

@@ -14,12 +14,12 @@ from math import prod
 
 from weft.errors import InputError
 from weft.graph.network import Graph, Node, Ref, Value, refs
+from weft.graph.operators.calls import CONVOLUTION, DENSE
 from weft.graph.operators.rows import argument
 from weft.graph.operators.table import operator_named
 from weft.graph.split.classes.reading import Kind, Mixer, Reading, Rule, Seen
 from weft.graph.split.classes.spaces import Spaces
 
-CONVOLUTION, DENSE = "aten.conv2d.default", "aten.linear.default"
 _FLATTENS = ("aten.flatten.", "aten.view.", "aten.reshape.", "aten.squeeze.")
 _SPATIAL = ("aten.pad.", "aten.upsample_nearest2d.")  # change rows and columns only
 _LINEAR = ("aten.adaptive_avg_pool2d.", "aten.avg_pool2d.", "aten.alias.", "aten.contiguous.")
@@ -115,7 +115,7 @@ class _Reader:
             self._mix(node)
         elif node.op == CONVOLUTION:
             self._depthwise(node)
-        elif node.op.startswith("aten.mean.dim"):
+        elif node.op.startswith("aten.mean."):
             self._mean(node)
         elif node.op.startswith("aten.cat."):
             self._join(node)

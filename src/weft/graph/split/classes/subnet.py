@@ -17,10 +17,17 @@ from dataclasses import dataclass
 
 from weft.graph.costs import forward_flops, kept_values, saved_bytes
 from weft.graph.network import Arg, Atom, Batch, Graph, Layer, Node, Ref, State, Value, refs
-from weft.graph.operators.calls import alias, flattened
+from weft.graph.operators.calls import (
+    CONVOLUTION,
+    alias,
+    flattened,
+    joined,
+    map_mean,
+    picked,
+    reshaped,
+)
 from weft.graph.operators.rows import argument
 from weft.graph.operators.table import operator_named
-from weft.graph.split.classes.reader import CONVOLUTION
 from weft.graph.split.classes.reading import Mixer, Reading, Rule, Seen
 
 ORDER = "fixed.order"  # which column of the banks' outputs, one after the other, is whose
@@ -124,11 +131,9 @@ class _Writer:
         if len(names) == 1:
             return names[0]
         total = sum(bank.classes for bank in self.banks)
-        joined: list[Atom] = [Ref(name) for name in names]
-        self.add(Node("logits@all", "aten.cat.default", [joined, 1]), (1, total), value.dtype)
+        self.add(joined("logits@all", names, 1), (1, total), value.dtype)
         self.state[ORDER] = State((total,), "int64", trainable=False)
-        chosen = Node("logits", "aten.index_select.default", [Ref("logits@all"), 1, Ref(ORDER)])
-        self.add(chosen, (1, total), value.dtype)
+        self.add(picked("logits", "logits@all", ORDER), (1, total), value.dtype)
         return "logits"
 
     def _layer(self, name: str, nodes: list[Node], kept: frozenset[str]) -> Layer:
@@ -158,8 +163,7 @@ class _BankWriter:
             case "keep":
                 self._keep(node, name, shape, dtype)
             case "mean":
-                mean = Node(name, "aten.mean.dim", [self._read(node.args[0]), [2, 3], True])
-                self.writer.add(mean, shape, dtype)
+                self.writer.add(map_mean(name, self._read(node.args[0])), shape, dtype)
             case "flat":
                 self.writer.add(alias(name, self._read(node.args[0])), shape, dtype)
             case "join":
@@ -192,7 +196,7 @@ class _BankWriter:
 
     def _as_map(self, name: str, source: str, shape: tuple[int, ...], dtype: str) -> None:
         sizes: list[Atom] = [Batch(1), *shape[1:]]
-        self.writer.add(Node(name, "aten.reshape.default", [Ref(source), sizes]), shape, dtype)
+        self.writer.add(reshaped(name, source, sizes), shape, dtype)
 
     def _keep(self, node: Node, name: str, shape: tuple[int, ...], dtype: str) -> None:
         def atom(a: Atom) -> Atom:
@@ -214,7 +218,7 @@ class _BankWriter:
         """Class by class: what one class has of all parts lies together."""
         parts = node.args[0]
         assert isinstance(parts, list)
-        split: list[Atom] = []
+        split: list[str] = []
         for place, part in enumerate(parts):
             read = self._read(part)
             assert isinstance(part, Ref)
@@ -223,12 +227,12 @@ class _BankWriter:
             sizes: list[Atom] = [Batch(1), self.bank.classes, per_class, *seen.side]
             made = f"{name}_{place}"
             shape = (1, self.bank.classes, per_class, *seen.side)
-            self.writer.add(Node(made, "aten.reshape.default", [read, sizes]), shape, dtype)
-            split.append(Ref(made))
-        joined = f"{name}_joined"
+            self.writer.add(reshaped(made, read.name, sizes), shape, dtype)
+            split.append(made)
+        row = f"{name}_joined"
         whole = (1, self.bank.classes, self.bank.per_class(seen.spaces), *seen.side)
-        self.writer.add(Node(joined, "aten.cat.default", [split, 2]), whole, dtype)
-        self._as_map(name, joined, self._shape(seen), dtype)
+        self.writer.add(joined(row, split, 2), whole, dtype)
+        self._as_map(name, row, self._shape(seen), dtype)
 
     def _read(self, arg: Arg) -> Atom:
         """A value that a decoupled node reads: the bank's own, or its channels of a shared one."""
@@ -249,9 +253,8 @@ class _BankWriter:
         self.writer.state[index] = State((count,), "int64", trainable=False)
         vector = len(self.reading.graph.values[value].shape) == 2
         first = f"{name}_flat" if vector else name
-        node = Node(first, "aten.index_select.default", [Ref(value), 1, Ref(index)])
         shape = self._shape(seen)
-        self.writer.add(node, shape[:2] if vector else shape, dtype)
+        self.writer.add(picked(first, value, index), shape[:2] if vector else shape, dtype)
         if vector:
             self._as_map(name, first, shape, dtype)
 
