@@ -72,12 +72,6 @@ def reshaped(name: str, source: str, sizes: list[Atom]) -> Node:
     return Node(name, "aten.reshape.default", [Ref(source), sizes])
 
 
-def joined(name: str, sources: list[str], dim: int) -> Node:
-    """Several values one after the other along a dimension."""
-    parts: list[Atom] = [Ref(source) for source in sources]
-    return Node(name, "aten.cat.default", [parts, dim])
-
-
 def picked(name: str, source: str, index: str) -> Node:
     """Some places of dimension 1, in the order that a tensor of numbers says."""
     return Node(name, "aten.index_select.default", [Ref(source), 1, Ref(index)])

@@ -131,7 +131,7 @@ class _Writer:
         if len(names) == 1:
             return names[0]
         total = sum(bank.classes for bank in self.banks)
-        self.add(joined("logits@all", names, 1), (1, total), value.dtype)
+        self.add(joined("logits@all", [Ref(name) for name in names], 1), (1, total), value.dtype)
         self.state[ORDER] = State((total,), "int64", trainable=False)
         self.add(picked("logits", "logits@all", ORDER), (1, total), value.dtype)
         return "logits"
@@ -231,7 +231,7 @@ class _BankWriter:
             split.append(made)
         row = f"{name}_joined"
         whole = (1, self.bank.classes, self.bank.per_class(seen.spaces), *seen.side)
-        self.writer.add(joined(row, split, 2), whole, dtype)
+        self.writer.add(joined(row, [Ref(name) for name in split], 2), whole, dtype)
         self._as_map(name, row, self._shape(seen), dtype)
 
     def _read(self, arg: Arg) -> Atom:
