@@ -40,6 +40,17 @@ FOUND = {
 }
 
 
+def test_two_options_that_say_the_same_are_refused_in_words() -> None:
+    """Seen: with `classes` given, `overlap` was passed over, whatever it said."""
+    outcome = examine(from_text(
+        '{"net":{"kind":"profile","seed":812727,"classes":3},"fleet":{"device":[{"name":"p0",'
+        '"gflops":7.0}]},"strategy":"fedavg","options":{"classes":"0,1,2","overlap":"nobody"},'
+        '"wrong":"overlap"}'
+    ))  # fmt: skip
+    assert "give one of them" in outcome.refused
+    assert not outcome.violations
+
+
 @pytest.mark.parametrize("what", FOUND)
 def test_what_failed_once_holds_now(what: str) -> None:
     outcome = examine(from_text(FOUND[what]))

@@ -111,6 +111,11 @@ def classes_of(task: Task) -> int:
 def class_sets(task: Task, peers: int) -> ClassSets:
     """Which classes each peer has."""
     classes = classes_of(task)
+    if "classes" in task.options and "overlap" in task.options:
+        raise InputError(
+            f"--set classes={task.options['classes']} and --set overlap={task.options['overlap']} both say "
+            "which classes a peer has; give one of them"
+        )
     if "classes" in task.options:
         sets = literal(task.options["classes"], classes)
     elif "overlap" in task.options:
