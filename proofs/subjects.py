@@ -25,7 +25,13 @@ from weft.plans.strategy import Strategy
 BATCH, SEED, CLASSES = 8, 3, 4
 RULE = Optimizer("momentum", 0.02)
 # Where a strategy has these options, its run computes what one process computes.
-EXACT = {"codecs": "none", "codec": "none", "input_codec": "none", "in_flight": "1"}
+EXACT = {
+    "codecs": "none",
+    "codec": "none",
+    "input_codec": "none",
+    "in_flight": "1",
+    "drill": "0",
+}
 _RANDOM = torch.Generator().manual_seed(0)
 X = torch.randn(96, 1, 8, 8, generator=_RANDOM)
 Y = torch.arange(96) % CLASSES
