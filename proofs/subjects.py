@@ -30,7 +30,7 @@ EXACT = {
     "codec": "none",
     "input_codec": "none",
     "in_flight": "1",
-    "drill": "0",
+    "drill": "none",
 }
 _RANDOM = torch.Generator().manual_seed(0)
 X = torch.randn(96, 1, 8, 8, generator=_RANDOM)

@@ -117,7 +117,7 @@ RULES: dict[str, Rule] = {
     "probes": _number(1, 60),
     "packets": _number(1, 300),
     "copies": _number(1, 100),
-    "drill": _number(0, 60),
+    "drill": lambda rng, *_: rng.choice(("none", str(rng.randint(1, 60)))),
     "slot_ms": _number(1, 200),
     "every": _number(1, 30),
     "standby": lambda rng, net, fleet, batch: rng.choice(("auto", "none", *fleet.names)),

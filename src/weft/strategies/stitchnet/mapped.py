@@ -48,7 +48,7 @@ PLUS_OPTIONS = {
     "packets": "a batch may take; where not given as many as stitchnet would take",
     "cost": "unicast | broadcast: whether each receiver of a message takes a packet, or one serves them all",
     "drill": "percent of the training minibatches that one worker is left out of, so that none is missed "
-    "much; where not given 2 for each worker, 10 to 25",
+    "much, or none; where not given 2 for each worker, 10 to 25",
     "update": OPTIONS["update"],
     "probes": OPTIONS["probes"],
     "seed": OPTIONS["seed"],
@@ -98,8 +98,15 @@ def stitchnet_plus(task: Task) -> Plan:
     return as_plan(
         task, "stitchnet+", prr, found.spread, found.routes, decided,
         budget=budget, rescale=rescale, copied=options.integer(task, "copies", 0, high=100), cost=cost,
-        drill=options.integer(task, "drill", 0 if gives_up else usual_drill(found.spread), high=100),
+        drill=drill_of(task, 0 if gives_up else usual_drill(found.spread)),
     )  # fmt: skip
+
+
+def drill_of(task: Task, usual: int) -> int:
+    """The percentage that the user gives; "none" is 0."""
+    if task.options.get("drill") == "none":
+        return 0
+    return options.integer(task, "drill", usual, high=100)
 
 
 def capacities(fleet: Fleet) -> list[float] | None:
