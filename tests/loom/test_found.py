@@ -40,6 +40,18 @@ FOUND = {
 }
 
 
+def test_a_codec_and_the_choice_of_codecs_are_refused_together() -> None:
+    """Seen: edgemove+ chose no codec where int8 was given."""
+    outcome = examine(from_text(
+        '{"net":{"kind":"profile","layers":2,"seed":707839,"classes":1,"times":"calls"},"fleet":'
+        '{"device":[{"name":"d0","gflops":0.4,"data":true},{"name":"d1","tier":"edge","gflops":1.0}],'
+        '"link":[{"between":["d1","d0"],"up_mbps":100.0,"down_mbps":10.0}]},"strategy":"edgemove+",'
+        '"options":{"codec":"int8","codecs":"all"}}'
+    ))  # fmt: skip
+    assert "give one of them" in outcome.refused
+    assert not outcome.violations
+
+
 def test_two_options_that_say_the_same_are_refused_in_words() -> None:
     """Seen: with `classes` given, `overlap` was passed over, whatever it said."""
     outcome = examine(from_text(

@@ -74,6 +74,9 @@ def decoupled_plus(task: Task) -> Plan:
     **_ABILITIES,
 )
 def fedavg(task: Task) -> Plan:
+    options.integer(
+        task, "last", 1
+    )  # it decouples nothing, but a wrong value is a mistake here too
     return peers_plan(task, "fedavg", decide.fedavg(task))
 
 

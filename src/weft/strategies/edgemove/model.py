@@ -215,6 +215,8 @@ def approximate_cut(layers: int, client_s: float, worker_s: float, rtt_s: float)
     6
     """
     per_client, per_worker = client_s / layers, worker_s / layers
+    if per_client + per_worker == 0:  # nothing is computed: all cuts are alike
+        return 1
     cut = (layers * per_worker + rtt_s) / (per_client + per_worker)
     return min(max(round(cut), 1), layers - 1)
 

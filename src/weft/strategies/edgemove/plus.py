@@ -12,6 +12,7 @@ import dataclasses
 from typing import NamedTuple
 
 from weft.codecs.registry import CODECS, CodecName
+from weft.errors import InputError
 from weft.plans import options
 from weft.plans.plan import Plan
 from weft.plans.strategy import strategy
@@ -59,6 +60,11 @@ class Found(NamedTuple):
 def edgemove_plus(task: Task) -> Plan:
     """The plan whose server, cut, count in flight and codec have the shortest period."""
     choose = options.choice(task, "codecs", ("none", "all"), "none") == "all"
+    if choose and "codec" in task.options:
+        raise InputError(
+            f"--set codec={task.options['codec']} says which codec, --set codecs=all leaves the choice to "
+            "edgemove+; give one of them"
+        )
     codecs: tuple[CodecName, ...] = tuple(CODECS) if choose else (options.codec(task),)
     cuttable(task, "edgemove+", may_stay_alone=True)
     best: Found | None = None
