@@ -52,6 +52,17 @@ def test_a_codec_and_the_choice_of_codecs_are_refused_together() -> None:
     assert not outcome.violations
 
 
+def test_fedavg_checks_an_option_that_it_does_not_use() -> None:
+    """Seen: `last` without a value was accepted where the network itself was given."""
+    outcome = examine(from_text(
+        '{"net":{"kind":"zoo","shape":[1,16,16],"classes":1,"name":"vgg-small"},"fleet":{"device":'
+        '[{"name":"p0","gflops":10.0,"data":true}]},"strategy":"fedavg","options":{"last":""},'
+        '"wrong":"last"}'
+    ))  # fmt: skip
+    assert "--set last= is not allowed" in outcome.refused
+    assert not outcome.violations
+
+
 def test_two_options_that_say_the_same_are_refused_in_words() -> None:
     """Seen: with `classes` given, `overlap` was passed over, whatever it said."""
     outcome = examine(from_text(
