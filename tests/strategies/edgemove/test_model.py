@@ -40,7 +40,7 @@ def test_costs_of_every_cut_add_up() -> None:
     assert costs.client_s == pytest.approx([0, 30.75, 91.5, 182.25])
     assert costs.forward_s == pytest.approx([0, 10.25, 30.5, 60.75])
     assert costs.worker_s == pytest.approx([18, 15, 9, 0])
-    assert costs.up_bytes.tolist() == [800, 400, 200, 40]
+    assert costs.up_bytes.tolist() == [880, 480, 280, 120]  # with ten labels of 8 bytes
     assert costs.down_bytes.tolist() == [0, 400, 200, 40]
     assert costs.worker_bytes.tolist() == [700, 600, 400, 0]
     assert costs.alone_s == pytest.approx(182.25)
@@ -48,7 +48,7 @@ def test_costs_of_every_cut_add_up() -> None:
 
 def test_a_codec_shrinks_activations_and_gradients_but_not_the_samples() -> None:
     coded = split_costs(PROFILE, "phone", "edge", batch=10).coded("fp16")
-    assert coded.up_bytes.tolist() == [800, 200, 100, 20]
+    assert coded.up_bytes.tolist() == [880, 280, 180, 100]  # labels are no activations
     assert coded.down_bytes.tolist() == [0, 200, 100, 20]
 
 
@@ -57,10 +57,10 @@ def test_stages_are_ways_by_cuts() -> None:
     ways = Ways(*map(np.array, ([1.0, 2.0], [100.0, 200.0], [200.0, 400.0], [0.1, 0.3])))
     stages = stage_seconds(costs, ways)
     assert stages.worker_s.tolist() == [[15, 9], [30, 18]]
-    assert stages.up_s.tolist() == [[4, 2], [2, 1]]
+    assert stages.up_s.tolist() == [[4.8, 2.8], [2.4, 1.4]]
     assert stages.down_s.tolist() == [[2, 1], [1, 0.5]]
     # The slow client is the bottleneck from two in flight on.
-    assert period(stages, 1)[0, 0] == pytest.approx(30.75 + 15 + 4 + 2 + 0.1)
+    assert period(stages, 1)[0, 0] == pytest.approx(30.75 + 15 + 4.8 + 2 + 0.1)
     assert period(stages, 2)[0, 0] == pytest.approx(30.75)
 
 

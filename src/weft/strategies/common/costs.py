@@ -7,7 +7,7 @@
 
 `cross` belongs to the serial model of JointDNN: one thing at a time, latency included. `load`
 belongs to a full pipeline: everything at once, so that only the time a channel is taken counts.
-Labels are a few bytes beside the samples and cross with them: neither model charges them.
+Labels are a few bytes beside the samples: neither model charges them, unless they are given as `riding`.
 """
 
 from __future__ import annotations
@@ -94,9 +94,10 @@ class Costs:
         """The samples' way from the source."""
         return self.send(self.task.source, device, self._there[0])
 
-    def cross(self, m: int, before: str, after: str) -> float:
-        """Cut m's way from one device to the next and, in training, its gradients' way back."""
-        forward = self.send(before, after, self._there[m])
+    def cross(self, m: int, before: str, after: str, riding: int = 0) -> float:
+        """Cut m's way from one device to the next and, in training, its gradients' way back; `riding`
+        bytes go there with it."""
+        forward = self.send(before, after, self._there[m] + riding)
         return forward + (self.send(after, before, self._back[m]) if self.train else 0.0)
 
     def leave(self, device: str) -> float:
@@ -116,15 +117,15 @@ class Costs:
             self._slopes[pair] = {channel: (a, b) for channel, (a, b) in found.items()}
         return self._slopes[pair]
 
-    def busy(self, m: int, before: str, after: str) -> dict[str, float]:
+    def busy(self, m: int, before: str, after: str, riding: int = 0) -> dict[str, float]:
         """Seconds that each channel is taken by cut m and, in training, by its gradients."""
-        there, back = self._there[m], self._back[m] if self.train else 0
+        there, back = self._there[m] + riding, self._back[m] if self.train else 0
         slopes = self.slopes(before, after)
         return {channel: there * a + back * b for channel, (a, b) in slopes.items()}
 
-    def load(self, m: int, before: str, after: str) -> float:
+    def load(self, m: int, before: str, after: str, riding: int = 0) -> float:
         """Seconds that the busiest channel is taken by cut m."""
-        return max(self.busy(m, before, after).values(), default=0.0)
+        return max(self.busy(m, before, after, riding).values(), default=0.0)
 
     def enter_load(self, device: str) -> float:
         return self.load(0, self.task.source, device)

@@ -39,9 +39,10 @@ class SplitCosts:
     forward_s: Floats  # of the client's layers
     client_s: Floats  # the same with backward and update
     worker_s: Floats  # of all others, on the worker when idle
-    up_bytes: Floats  # activations
+    up_bytes: Floats  # activations, and the labels that ride with them
     down_bytes: Floats  # their gradients
     param_bytes: Floats  # of the client's layers
+    label_bytes: int = 0  # of those that ride along: no codec touches them
     home: LastAtHome | None = (
         None  # where the labels stay at home: the last layer is the client's too
     )
@@ -76,8 +77,9 @@ class SplitCosts:
         """The same network with activations and gradients in a codec (from float32)."""
         there, back = (
             np.array([coded_bytes(int(count), codec) for count in side], dtype=float)
-            for side in (self.up_bytes, self.down_bytes)
+            for side in (self.up_bytes - self.label_bytes, self.down_bytes)
         )
+        there += self.label_bytes
         there[0] = self.up_bytes[0]  # samples are no activations
         home = None if self.home is None else self.home.coded(codec)
         return dataclasses.replace(self, up_bytes=there, down_bytes=back, home=home)
@@ -119,16 +121,19 @@ def split_costs(
     mine, theirs = profile.devices[client], profile.devices[worker]
     layers = len(profile.layers)
     whole = _layer_seconds(theirs, layers, batch)
+    riding = batch * profile.target_bytes if labels == "worker" else 0
+    there = [batch * profile.cut_bytes(m) + riding for m in range(layers + 1)]
     forward = [mine.forward(index, index, batch) for index in range(layers)]
     return SplitCosts(
         forward_s=_prefix(forward),
         client_s=_prefix(_layer_seconds(mine, layers, batch)),
         worker_s=_prefix(whole[::-1])[::-1],
-        up_bytes=np.array([batch * profile.cut_bytes(m) for m in range(layers + 1)], dtype=float),
+        up_bytes=np.array(there, dtype=float),
         down_bytes=np.array(
             [batch * profile.gradient_bytes(m) for m in range(layers + 1)], dtype=float
         ),
         param_bytes=_prefix([layer.param_bytes for layer in profile.layers]),
+        label_bytes=riding,
         home=LastAtHome.of(profile, client, worker, batch) if labels == "home" else None,
     )
 

@@ -185,14 +185,15 @@ def last_at_home(task: Task, costs: Costs) -> float:
 
 def fleet_stages(task: Task, costs: Costs, worker: str) -> AnyStages:
     """Every cut between the source and one worker. Uplink and downlink may share a channel, so the
-    busiest channel stands for both, and all other time on the way counts as propagation."""
-    cuts = cuts_of(task, costs)
+    busiest channel stands for both, and all other time on the way counts as propagation. The labels
+    ride with the activations."""
     if at_home(task):
         return home_stages(task, costs, worker)
+    cuts, riding = cuts_of(task, costs), task.batch * task.profile.target_bytes
     client = np.array([costs.compute(task.source, 0, m - 1) for m in cuts])
     theirs = np.array([costs.compute(worker, m, costs.layers - 1) for m in cuts])
-    load = np.array([costs.load(m, task.source, worker) for m in cuts])
-    way = np.array([costs.cross(m, task.source, worker) for m in cuts])
+    load = np.array([costs.load(m, task.source, worker, riding) for m in cuts])
+    way = np.array([costs.cross(m, task.source, worker, riding) for m in cuts])
     return Stages(client, theirs, load, np.zeros_like(load), np.maximum(way - load, 0.0))
 
 
