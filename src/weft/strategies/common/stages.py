@@ -100,7 +100,6 @@ def fastest(task: Task, costs: Costs, tier: Tier, strategy: str) -> str:
         )
     near = [name for name in names if task.fleet.connected(task.source, name)]
     if not near:
-        task.fleet.route(
-            task.source, names[0]
-        )  # raises an InputError that says what is not connected
+        # Raises an InputError that says what is not connected.
+        task.fleet.route(task.source, names[0])
     return min(near, key=costs.total)

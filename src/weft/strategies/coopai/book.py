@@ -84,9 +84,8 @@ class Book:
             geometry, Columns((k,) * number, _shares(states)), np.tile(cost, number)
         )
         before, after = np.divmod(np.arange(number * number), number)
-        self._before = (before[:, None] * k + np.arange(k)).reshape(
-            -1
-        )  # columns of pairs of states
+        # Columns of pairs of states.
+        self._before = (before[:, None] * k + np.arange(k)).reshape(-1)
         self._after = (after[:, None] * k + np.arange(k)).reshape(-1)
         self._pairs = Columns((k,) * (number * number), self._walk.columns.shares)
         self._pair_cost = np.tile(cost, 3 * number * number)
@@ -180,10 +179,8 @@ class Book:
             wanted = own[0][self._after], own[1][self._after]
             possible = both(rows, wanted)
             some = possible[1] > possible[0]
-            for n in (
-                0,
-                1,
-            ):  # without inner rows: an empty range at the top, so that all rows are below it
+            # Without inner rows: an empty range at the top, so that all rows are below it.
+            for n in (0, 1):
                 inner[n][j - i] = np.where(some, possible[n], wanted[0])
                 whole[n][j - i] = wanted[n]
         first, end = (

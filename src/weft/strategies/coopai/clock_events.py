@@ -14,9 +14,8 @@ from heapq import heappop, heappush
 COMPUTE, SEND, RECV = range(3)
 Line = tuple[int, float, int]  # what, seconds (for a message: on the medium), message
 Code = list[tuple[Line, ...]]  # by device
-Part = tuple[
-    int, tuple[Line, ...]
-]  # a number that is added to the messages' numbers, and the lines
+# A number that is added to the messages' numbers, and the lines.
+Part = tuple[int, tuple[Line, ...]]
 
 
 def finish(code: Sequence[Sequence[Part]], latency_s: float) -> float:

@@ -28,9 +28,8 @@ class Channel(NamedTuple):
 
     byte_s: float  # seconds per byte
     latency_s: float = 0.0
-    image: float = (
-        1.0  # the cost of a byte of the image compared with others, because codecs differ
-    )
+    # The cost of a byte of the image compared with others, because codecs differ.
+    image: float = 1.0
 
 
 class Times(NamedTuple):

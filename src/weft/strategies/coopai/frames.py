@@ -65,9 +65,8 @@ def frames_of(task: Task, workers: Sequence[str]) -> tuple[int, ...]:
     profile, last = task.profile, len(task.profile.layers) - 1
     spent = [profile.devices[name].forward(0, last, 1) for name in workers]
     image = coded_bytes(profile.input_bytes, options.input_codec(task))
-    hops = [
-        task.fleet.route(task.source, name)[:1] for name in workers
-    ]  # the gateway itself has none
+    # The gateway itself has none.
+    hops = [task.fleet.route(task.source, name)[:1] for name in workers]
     free, sent = [0.0] * len(workers), dict.fromkeys((h.channel for hop in hops for h in hop), 0.0)
     workers_by_frame = []
     for _ in range(task.batch):

@@ -77,9 +77,8 @@ class Planner:
         self.in_flight = options.integer(task, "in_flight", 8) if self.streams else 1
         self.fixed = options.integer(task, "devices", 0, high=len(self.cell.devices))
         self.helps = options.choice(task, "gateway", ("on", "off"), "on") == "on"
-        self.samples = samples = (
-            1 if self.streams else task.batch
-        )  # samples that are computed at once
+        # Samples that are computed at once.
+        self.samples = samples = 1 if self.streams else task.batch
         profile = self.task.profile
         layers = range(len(profile.layers))
         everyone = (*self.cell.devices, self.cell.gateway)
@@ -180,9 +179,8 @@ class Planner:
                 and 1 / (1 / self.spent(crew).sum(axis=0)).sum() < seconds
             ]
             deep = len(self.geometry.layers) > DEEP and len(hopeful) > 6
-            step = (
-                4 if deep else 2
-            )  # every second or fourth number first, then those beside the best
+            # Every second or fourth number first, then those beside the best.
+            step = 4 if deep else 2
             first = {crew: self.even_seconds(crew) for crew in hopeful[::step]}
             best = min(first, key=lambda crew: first[crew], default=Crew(0, gateway))
             beside = (Crew(best.devices - 1, gateway), Crew(best.devices + 1, gateway))

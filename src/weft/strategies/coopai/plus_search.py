@@ -89,12 +89,10 @@ class _Search:
         self.labels: list[list[Label]] = []  # by layers done; the earliest comes first
         self.spread: list[_Labels] = []  # those of them whose rows are on the devices
         self.central: list[_Labels] = []  # those of them where the gateway has everything
-        self.gathered: list[
-            list[Label]
-        ] = []  # the best ones after everything was sent to the gateway
-        self.alone: list[
-            Label | None
-        ] = []  # the best one after everything was sent to the first device
+        # The best ones after everything was sent to the gateway.
+        self.gathered: list[list[Label]] = []
+        # The best one after everything was sent to the first device.
+        self.alone: list[Label | None] = []
 
     def run(self) -> Iterator[Way]:
         """Search, and give the best way of each state at the end."""

@@ -16,13 +16,11 @@ from weft.graph.split.rows import cut_dim, needed_rows, places, rows_made
 from weft.graph.split.slices import value_of
 from weft.plans.rounds import Strip, Turn
 
-_Part = tuple[
-    tuple[Strip, ...], tuple[Strip, ...], tuple[float, ...], int
-]  # a turn without its device
+# A turn without its device.
+_Part = tuple[tuple[Strip, ...], tuple[Strip, ...], tuple[float, ...], int]
 _Wanted = tuple[tuple[str, Range], ...]
-Owned = dict[
-    str, dict[str, Range]
-]  # by device and value: the places that it made in earlier rounds
+# By device and value: the places that it made in earlier rounds.
+Owned = dict[str, dict[str, Range]]
 
 
 def strip_of(graph: Graph, name: str, part: Range | None = None) -> Strip:

@@ -77,9 +77,8 @@ class RowWork:
 
     columns: Columns
     flops: Floats  # nan if layers i..j are no block of rows
-    fetched: (
-        Floats  # numbers that a device gets before it begins, and those that it sends for others
-    )
+    # Numbers that a device gets before it begins, and those that it sends for others.
+    fetched: Floats
     sent: Floats  # numbers that it sends at the end of the block
 
 

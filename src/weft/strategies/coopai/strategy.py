@@ -128,9 +128,8 @@ def cell_of(task: Task, strategy: str, *, links: bool = False) -> Cell:
             "at least one device behind the gateway"
         )
     speed = {name: _flops_per_s(task, name) for name in members}
-    devices = tuple(
-        sorted(members, key=lambda name: -speed[name])
-    )  # equal ones stay in the file's order
+    # Equal ones stay in the file's order.
+    devices = tuple(sorted(members, key=lambda name: -speed[name]))
     bits = medium.mbps * 1e6 * (1 - medium.loss)
     return Cell(medium.gateway, medium, devices, Speeds(min(speed.values()), bits))
 

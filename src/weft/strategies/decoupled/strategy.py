@@ -76,9 +76,8 @@ def decoupled_plus(task: Task) -> Plan:
     **_ABILITIES,
 )
 def fedavg(task: Task) -> Plan:
-    options.integer(
-        task, "last", 1
-    )  # it decouples nothing, but a wrong value is a mistake here too
+    # It decouples nothing, but a wrong value is a mistake here too.
+    options.integer(task, "last", 1)
     return peers_plan(task, "fedavg", decide.fedavg(task))
 
 

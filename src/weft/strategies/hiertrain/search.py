@@ -104,13 +104,14 @@ def _real_optimum(cells: Cells) -> tuple[Array, Array]:
     """The least T over real shares in each cell, and these shares [worker, cell]."""
     x, y, z = _lines(cells)
     one, two = PAIRS
+    # [worker, pair, cell]: the direction of the point where both lines meet.
     points = np.stack(
         [
             y[one] * z[two] - z[one] * y[two],
             z[one] * x[two] - x[one] * z[two],
             x[one] * y[two] - y[one] * x[two],
         ]
-    )  # [worker, pair, cell]: the direction of the point where both lines meet
+    )
     points *= cells.batch / np.sum(points, axis=0)
     # Parallel lines do not meet (nan, inf). A share below 0 is outside; -1e-9 is left for rounding.
     valid = np.all(points > -1e-9 * cells.batch, axis=0) & np.all(np.isfinite(points), axis=0)

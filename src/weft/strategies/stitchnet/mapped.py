@@ -93,9 +93,8 @@ def stitchnet_plus(task: Task) -> Plan:
     budget = options.integer(task, "packets", usual)
     best = best_spread(prr, widths, budget, capacity=capacities(task.fleet), cost=cost)
     rescale = options.choice(task, "rescale", ("no", "yes"), "no") == "yes"
-    gives_up = (
-        task.options.get("update") == "none"
-    )  # a minibatch stops if one of its workers is missing
+    # A minibatch stops if one of its workers is missing.
+    gives_up = task.options.get("update") == "none"
     decided = {"delivered_weight": best.value, "delivered_without_one": best.least}
     return as_plan(
         task, "stitchnet+", prr, best.spread, best.routes, decided,

@@ -29,9 +29,8 @@ Owners = tuple[NDArray[np.int64], ...]
 Order = Literal["quality", "random", "reverse"]
 
 NOBODY = -1  # the owner of a neuron that was lost with its device
-FEW = (
-    7  # for at most so many vertical devices all orders are tried; for more, the nearest goes next
-)
+# For at most so many vertical devices all orders are tried; for more, the nearest goes next.
+FEW = 7
 
 
 @dataclass(frozen=True)

@@ -62,9 +62,8 @@ def _respread(
     share = np.ones(n) if capacity is None else np.array(capacity, dtype=float)
     alive = ~np.isin(np.arange(n), list(lost))
     workers = [d for d in range(n) if d != c]
-    each = (
-        overload * share / share[workers].sum() * sum(spread.widths)
-    )  # the most neurons by device
+    # The most neurons by device.
+    each = overload * share / share[workers].sum() * sum(spread.widths)
     both = prr[:, c] * prr[c]
     able = sorted(np.flatnonzero(alive).tolist(), key=lambda d: (d != c, -both[d]))
     room = np.cumsum([each[d] for d in able]) / sum(spread.widths)

@@ -21,9 +21,8 @@ def clairvoyant_s(
 ) -> float:
     """The least seconds in which `steps` minibatches can be done."""
     alone = 1 / costs.alone_s
-    best = np.full(
-        len(day.city.places) - 1, -np.inf
-    )  # minibatches done so far, by the server that is used now
+    # Minibatches done so far, by the server that is used now.
+    best = np.full(len(day.city.places) - 1, -np.inf)
     by_itself, second = 0.0, 0
     while True:
         whole = day.until(second + BLOCK_S)

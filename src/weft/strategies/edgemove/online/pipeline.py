@@ -21,11 +21,8 @@ import numpy as np
 
 from weft.strategies.edgemove.model import Spread
 
-WORKER_CV, CLIENT_CV, LINK_CV = (
-    0.3,
-    0.05,
-    0.1,
-)  # variation of one minibatch's seconds (deviation / mean)
+# Variation of one minibatch's seconds (deviation / mean).
+WORKER_CV, CLIENT_CV, LINK_CV = (0.3, 0.05, 0.1)
 SPREAD = Spread(CLIENT_CV, WORKER_CV, LINK_CV, LINK_CV)
 MARGIN_S = 60  # the road must be known so far ahead: longer than any minibatch is in flight
 
@@ -75,9 +72,8 @@ class Pipeline:
         self.forward_s, self.backward_s, self.in_flight = forward_s, backward_s, in_flight
         self.noise, self.lay = noise, lay
         self.road = lay(begin_s + MARGIN_S)
-        self.client = self.up = self.worker = self.down = (
-            begin_s  # the second when each becomes free
-        )
+        # The second when each becomes free.
+        self.client = self.up = self.worker = self.down = begin_s
         self.ahead: deque[float] = deque()  # ends of the forward passes that are in flight
 
     @property
