@@ -1,9 +1,9 @@
-"""The adviser that watches a run: looks at its timeline, probes servers, and asks a steering for changes.
+"""The adviser that watches a run: it reads the timeline, probes servers, and asks a steering for changes.
 
     run = Run(..., adviser=Adaptive(lambda plan: Replanning("chain", plan)))
 
-Looks come every `steering.every` minibatches, and cost the pipeline nothing: a series of minibatches is
-extended before it ends.
+A look happens every `steering.every` minibatches. It does not slow the pipeline down, because a series of
+minibatches is extended before it ends.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from weft.runtime.run.advice import Adviser, Change
 from weft.runtime.run.checks import check_loss
 from weft.runtime.run.run import Run
 
-AHEAD_S = 0.25  # a look comes this long before the end of its series: training need not wait for it
+AHEAD_S = 0.25  # a look begins so long before the end of its series, so that training need not wait
 FIRST_PATIENCE_S, LEAST_PATIENCE_S = 5.0, 1.0
-PATIENCE = 8  # periods without any news: somebody is out of reach
-LEAST_LOOKED = 3  # minibatches: of fewer there is nothing to learn
+PATIENCE = 8  # after so many periods without news a device may be out of reach
+LEAST_LOOKED = 3  # minibatches: fewer say nothing
 
 
 class Adaptive(Adviser):
-    """`steering_for` makes, from the first plan, who decides."""
+    """Watches a run and asks who decides. `steering_for` makes the steering from the first plan."""
 
     watch: Watch
     probes: Probes
@@ -40,11 +40,12 @@ class Adaptive(Adviser):
         self._steering_for = steering_for
         self._steering: Steering | None = None
         self._looked = 0  # the minibatch of the last look
-        self._looked_at = False  # the plan that runs
+        self._looked_at = False  # whether the present plan was already looked at
         self._present: frozenset[str] = frozenset()
 
     @property
     def steering(self) -> Steering:
+        """Who decides; it exists from the first plan on."""
         assert self._steering is not None
         return self._steering
 
@@ -101,7 +102,7 @@ class Adaptive(Adviser):
         view = self._view(run, done)
         change = self.steering.look(view)
         self._tell(run, done)
-        if came and change is None:  # the others do not know the way to it yet
+        if came and change is None:  # the other devices do not know the way to it yet
             same = msgspec.structs.replace(run.plan, fleet=run.fleet.within(view.present))
             change = Change(same, f"{', '.join(came)} can be used")
         if self.steering.probes and not self.probes.under_way:
@@ -118,7 +119,7 @@ class Adaptive(Adviser):
                     partial(check_loss, run.graph))  # fmt: skip
 
     def _greet(self, run: Run, step: int) -> list[str]:
-        """Notices who has come and who has gone among those that have no part in the plan."""
+        """Note devices without a part in the plan that came or are gone; return those that came."""
         now = frozenset(d for d in run.crew.present if d in run.fleet.names)
         came = sorted(now - self._present)
         for device in came:
@@ -137,16 +138,16 @@ class Adaptive(Adviser):
     # --- a lost device --------------------------------------------------------------------------
 
     def _set_patience(self, run: Run) -> None:
-        """Only a worker that the client probes can be told to be out of reach."""
+        """Set how long the run waits for news. Only a worker that the client probes can be out of reach."""
         alone = len({s.device for s in run.plan.shards}) != 2
         patience = max(LEAST_PATIENCE_S, PATIENCE * self.watch.period_s)
-        if not self._looked_at:  # the first minibatches may take their time
+        if not self._looked_at:  # the first minibatches may take longer
             predicted = run.plan.predicted.seconds if run.plan.predicted else 0.0
             patience = max(FIRST_PATIENCE_S, PATIENCE * predicted)
         run.patience = None if alone or not self.steering.probes else patience
 
     def _worker_is_away(self, run: Run) -> bool:
-        """Nothing has been heard for a while: a probe tells a slow worker from one out of reach."""
+        """No news for a while: a probe shows whether the worker is slow or out of reach."""
         worker = next(s.device for s in run.plan.shards if s.device != run.plan.source)
         if worker not in run.crew.present:
             return True
@@ -159,7 +160,7 @@ class Adaptive(Adviser):
             return super().blame(run, fault)
         others = {s.device for s in run.plan.shards if s.device != run.plan.source}
         if len(others) != 1:
-            raise fault  # nobody can tell which of several it is
+            raise fault  # it cannot be told which of several devices it is
         return others.pop()
 
     def lost(self, run: Run, step: int, device: str) -> Change:
@@ -177,7 +178,7 @@ class Adaptive(Adviser):
 
     def pause(self, run: Run, change: Change) -> None:
         if change.pause_s and run.settings.paced:
-            time.sleep(change.pause_s)  # what the emulated fleet's profiling would take
+            time.sleep(change.pause_s)  # the time that profiling would take on the emulated fleet
 
     def follow(self, run: Run) -> None:
         self.watch.follow(run.plan)

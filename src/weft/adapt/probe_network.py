@@ -1,14 +1,14 @@
-"""A test network for probing: it costs what the real one costs and tells nothing else of it.
+"""A test network for probes. It costs as much as the real network and shows nothing else of it.
 
     segment = probe_network(flops=4.2e6, seed=7)
     work = probe_work(profile, batch=32, slowest_s=6.3, seed=7)     # work.share of a step's cost
 
-A step of a large network would take seconds, so a probe trains less: fewer samples, or less of the network.
-What it takes is scaled back by the share.
+A step of a large network would take seconds. So a probe trains less: fewer samples, or a smaller network.
+Its time is then divided by the share.
 
-Only the total number of operations goes in. Layers, widths and weights are drawn at random: how many
-layers the real network has, what they are, and what they have learned cannot be read from it. (What it
-costs can: that is what the probe is for.) Weights are not even sent; who is probed draws its own.
+Only the total number of operations is used. Layers, widths and weights are drawn at random. So nobody can
+read from it how many layers the real network has, which ones, or what they have learned. (Its cost can be
+read: that is the purpose of a probe.) Weights are not sent; the probed device draws its own.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from weft.graph.network import Node, Segment, State, Value
 from weft.graph.operators.calls import dense, relu
 from weft.plans.profile import Profile
 
-FEWEST, MOST = 3, 9  # layers
+FEWEST, MOST = 3, 9  # layers of a test network
 WIDEST = 4096
-TRAIN_S = 0.3  # a step of the test network takes no longer on the slowest device that trains it
+TRAIN_S = 0.3  # the longest time of a test network's step, on the slowest device that trains it
 MOST_FLOPS = 8e6  # per sample: 4 million weights, 16 MB
 MOST_SAMPLES = 1024
 
@@ -34,7 +34,7 @@ class ProbeWork(NamedTuple):
 
     segment: Segment
     samples: int
-    share: float  # of the operations of a step of the real network
+    share: float  # the test network's operations divided by those of a real step
 
 
 def probe_work(profile: Profile, batch: int, slowest_s: float, seed: int) -> ProbeWork:
@@ -47,13 +47,13 @@ def probe_work(profile: Profile, batch: int, slowest_s: float, seed: int) -> Pro
 
 
 def probe_network(flops: float, seed: int) -> Segment:
-    """Dense layers whose forward passes take about `flops` operations per sample in all."""
+    """Dense layers whose forward pass takes about `flops` operations per sample in all."""
     draw = random.Random(seed)
     count = draw.randint(FEWEST, MOST)
     shares = [draw.uniform(0.5, 1.5) for _ in range(count)]
-    pairs = max(flops, 64.0 * count) / 2  # a weight costs one multiplication and one addition
+    pairs = max(flops, 64.0 * count) / 2  # each weight costs one multiplication and one addition
     widths = [max(2, round(math.sqrt(pairs / count) * draw.uniform(0.7, 1.4)))]
-    for share in shares[:-1]:  # each layer takes its share: the width before it is given
+    for share in shares[:-1]:  # the next width follows from the layer's share and the width before
         wanted = pairs * share / sum(shares)
         widths.append(min(WIDEST, max(2, round(wanted / widths[-1]))))
     done = sum(a * b for a, b in itertools.pairwise(widths))
@@ -88,6 +88,6 @@ def segment_flops(segment: Segment) -> float:
 
 
 def profile_flops(profile: Profile) -> float:
-    """What a network's forward pass costs per sample; from its weights, where nobody has counted."""
+    """Operations of a network's forward pass per sample; estimated from its weights if not counted."""
     flops = sum(layer.forward_flops for layer in profile.layers)
     return flops or sum(layer.param_bytes / 2 for layer in profile.layers)

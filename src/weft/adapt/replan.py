@@ -1,11 +1,11 @@
-"""Re-planning for every strategy: when the step time leaves its band, plan again with what was measured.
+"""Re-planning for every strategy: if the step time changes too much, plan again with measured numbers.
 
     steering = Replanning("chain", plan, options={"devices": "pi,nuc"})
 
-The reference is the step time of the first look after a change of plan. When a later one is more than
-`band` away from it, or a device has come, the strategy is asked again with the measured speeds and
-links; its new plan is taken where it promises to be at least `gain` faster than the old one under the
-same conditions. A lost device is simply not in the fleet that the strategy is asked with.
+The reference is the step time of the first look after a change of plan. If a later step time differs by
+more than `band`, or if a device came, the strategy plans again with the measured speeds and links. Its
+new plan is used if it promises to be at least `gain` faster than the old plan under the same conditions.
+After a device is lost, the strategy plans with the fleet without it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from weft.simulate.price import price
 
 
 class Replanning:
-    """Asks the strategy again when the step time leaves its band, or when a device has come or gone."""
+    """Asks the strategy again when the step time leaves its band, or when a device comes or is lost."""
 
     probes = False
 
@@ -39,12 +39,12 @@ class Replanning:
         options: Mapping[str, object] | None = None,
         graph: Graph | None = None,
         every: int = 50,
-        band: float = 0.10,  # of the step time: how much it may wander before it means something
-        gain: float = 0.05,  # what a new plan must promise, to be worth the change
+        band: float = 0.10,  # the share by which the step time may change without a new plan
+        gain: float = 0.05,  # the share by which a new plan must be faster
     ) -> None:
         self.strategy, self.options, self.graph = strategy, dict(options or {}), graph
         self.every, self.band, self.gain = every, band, gain
-        self._fleet, self._profile = plan.fleet, plan.profile  # as they were meant to be
+        self._fleet, self._profile = plan.fleet, plan.profile  # those that the run began with
         self._reference: float | None = None
         self._reach: frozenset[str] | None = None
         self._failures: list[str] = []
@@ -75,25 +75,25 @@ class Replanning:
             return None
         self._reference = period
         try:
-            found = self._decide(view, view.reach)
+            plan = self._decide(view, view.reach)
         except WeftError as error:
             self._failures.append(str(error))
             return None
         before = self._price(view)
-        assert found.predicted is not None
-        if _same(found, view.plan) or found.predicted.seconds > before * (1 - self.gain):
+        assert plan.predicted is not None
+        if _same(plan, view.plan) or plan.predicted.seconds > before * (1 - self.gain):
             return None
         self._reference = None
         why = f"{', '.join(sorted(new))} came" if new else f"a step takes {moved:+.0%}"
-        why += f"; predicted {found.predicted.seconds:.4g} s in place of {before:.4g} s"
-        return Change(self._as_meant(found, view.reach), why, shards_of(view.plan, found))
+        why += f"; predicted {plan.predicted.seconds:.4g} s in place of {before:.4g} s"
+        return Change(self._as_meant(plan, view.reach), why, shards_of(view.plan, plan))
 
     def lost(self, view: View, device: str) -> Change:
         reach = view.reach - {device}
-        found, why = plan_that_fits(self.strategy, self._task(view, reach), view.check)
+        planned, why = plan_that_fits(self.strategy, self._task(view, reach), view.check)
         self._reference, self._reach = None, reach
-        plan = self._as_meant(found, reach)
-        return Change(plan, f"{device} is gone{why}", shards_of(view.plan, found))
+        plan = self._as_meant(planned, reach)
+        return Change(plan, f"{device} is gone{why}", shards_of(view.plan, planned))
 
     def _decide(self, view: View, reach: frozenset[str]) -> Plan:
         plan = decide(self.strategy, self._task(view, reach))
@@ -108,7 +108,7 @@ class Replanning:
         )  # fmt: skip
 
     def _price(self, view: View) -> float:
-        """What the plan that runs costs under the measured conditions."""
+        """Seconds of the running plan under the measured conditions."""
         measured = msgspec.structs.replace(
             view.plan, fleet=view.watch.fleet(), profile=view.watch.profile()
         )
@@ -118,7 +118,7 @@ class Replanning:
             return view.watch.period_s
 
     def _as_meant(self, plan: Plan, reach: frozenset[str]) -> Plan:
-        """With the fleet and the profile that the run began with: emulated devices are paced by them."""
+        """The plan with the fleet and profile that the run began with: emulated devices are paced by them."""
         return msgspec.structs.replace(
             plan, fleet=self._fleet.within(reach), profile=within(self._profile, reach)
         )

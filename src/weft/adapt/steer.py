@@ -1,10 +1,10 @@
-"""Who decides on a live run: asked at every look, and when a device is lost.
+"""Who decides in a live run. A steering is asked at every look, and when a device is lost.
 
-    change = steering.look(view)           # None: go on as it is
-    change = steering.lost(view, "edge1")  # must find a plan without it
+    change = steering.look(view)           # None: nothing changes
+    change = steering.lost(view, "edge1")  # must return a plan without it
 
-Two kinds: `PolicySteering` lets a Policy (EdgeMove's and its baselines) choose worker, cut and minibatches
-in flight; `Replanning` (replan.py) asks any strategy again with what was measured.
+There are two kinds. `PolicySteering` lets a Policy (EdgeMove's and its baselines') choose worker, cut and
+minibatches in flight. `Replanning` (replan.py) asks any strategy again with the measured numbers.
 """
 
 from __future__ import annotations
@@ -24,44 +24,43 @@ from weft.program.memory import fits
 from weft.runtime.run.advice import Change
 from weft.simulate.price import price, priced
 
-PROBE = 20  # minibatches that a probe counts for: made to be exact, one step of a whole network
-HELD_BACK = 0.5  # a standby may take up at most this share of the wire's time per period
+PROBE = 20  # a probe counts as so many minibatches: it trains one step of a whole network
+HELD_BACK = 0.5  # a standby may occupy at most this share of the link's time per period
 
 
 @dataclass(frozen=True)
 class View:
-    """One look at a run."""
+    """What a steering sees of a run at one moment."""
 
     step: int  # minibatches done
     now_s: float
     plan: Plan
     watch: Watch
-    reach: frozenset[str]  # devices that are there and can be reached, the source among them
-    present: frozenset[str]  # devices that are there, whether the source reaches them or not
-    faster: tuple[str, ...] = ()  # servers that have told since the last look that they got faster
-    away: Mapping[str, str] = field(
-        default_factory=dict
-    )  # servers out of reach, and how that showed
-    # WeftError where the run cannot go on under a plan, whatever it costs (its loss forbids it)
+    reach: frozenset[str]  # devices that are present and reachable, with the source
+    present: frozenset[str]  # devices that are present, whether the source reaches them or not
+    # Servers that reported since the last look that they became faster.
+    faster: tuple[str, ...] = ()
+    away: Mapping[str, str] = field(default_factory=dict)  # servers out of reach, and the reason
+    # WeftError if the run cannot go on with a plan at any cost, because its loss forbids it.
     check: Callable[[Plan], None] = lambda plan: None
 
 
 class Steering(Protocol):
-    """Who decides for an adaptive run: a strategy's own policy, or the strategy asked again."""
+    """Who decides for an adaptive run: a strategy's own policy, or the strategy that is asked again."""
 
     every: int  # minibatches between two looks
-    probes: bool  # whether it wants servers probed that have no part in the plan
+    probes: bool  # whether servers without a part in the plan are probed
 
     def first(self, plan: Plan) -> Plan:
-        """The plan to prepare with, before anything is known of the fleet."""
+        """The plan to prepare with, before anything is measured."""
         ...
 
     def begin(self, view: View) -> Change | None:
-        """Before the first minibatch, when all servers have been probed."""
+        """Before the first minibatch, after all servers were probed."""
         ...
 
     def also(self, plan: Plan) -> tuple[str, ...]:
-        """Devices beside the plan's that may get a part in it."""
+        """Devices that are not in the plan but may get a part in it."""
         ...
 
     def look(self, view: View) -> Change | None: ...
@@ -69,8 +68,10 @@ class Steering(Protocol):
     def lost(self, view: View, device: str) -> Change: ...
 
     def notes(self) -> list[tuple[str, str]]:
-        """What the run's events shall tell since it was last asked: kind, why. Errors of planning are among
-        them: they do not end a run."""
+        """What happened since the last call, for the run's events: (kind, why).
+
+        Errors of planning are among them; they do not end a run.
+        """
         ...
 
 
@@ -88,13 +89,13 @@ class PolicySteering:
         self._standby, self._labels = online.standby, online.labels
         self._asked = False  # the policy waits for probes
         self._notes: list[tuple[str, str]] = []
-        self._fleet: Fleet | None = None  # the whole, whoever is there
+        self._fleet: Fleet | None = None  # the whole fleet, with devices that are not present
 
     def also(self, plan: Plan) -> tuple[str, ...]:
         return tuple(d for d in plan.fleet.names if d != plan.source)
 
     def first(self, plan: Plan) -> Plan:
-        """Without a standby: who is there will be known when the run begins."""
+        """The plan without a standby: which devices are present is known when the run begins."""
         self._fleet = plan.fleet
         return priced(plan_for(setting_of(plan), plan, labels=self._labels))
 
@@ -103,11 +104,11 @@ class PolicySteering:
         seen = self._seen(view, probed=True, setting=alone)
         placed = msgspec.structs.replace(seen, placed=setting_of(view.plan))
         decision = self.policy.decide(placed)
-        found = self._change(decision or Decision(alone, "its policy names no server"), view)
-        if not _same(found.plan, view.plan):
-            return found
-        if setting_of(found.plan).worker is None:
-            self._notes.append(("trains_alone", found.why))
+        change = self._change(decision or Decision(alone, "its policy names no server"), view)
+        if not _same(change.plan, view.plan):
+            return change
+        if setting_of(change.plan).worker is None:
+            self._notes.append(("trains_alone", change.why))
         return None
 
     def look(self, view: View) -> Change | None:
@@ -117,12 +118,12 @@ class PolicySteering:
         if decision is None or decision.setting == now:
             return None
         if decision.setting.worker is None and now.worker is None:
-            return None  # it is alone already
+            return None  # the client already trains alone
         return self._change(decision, view)
 
     def lost(self, view: View, device: str) -> Change:
         now = setting_of(view.plan)
-        if device != now.worker:  # only who stood by is gone
+        if device != now.worker:  # only the standby is gone
             return self._change(Decision(now, f"{device}, which stood by, is gone"), view)
         decision = self.policy.decide(self._seen(view, lost=True, probed=True))
         if decision is not None and decision.setting.worker in (None, *view.reach):
@@ -166,7 +167,7 @@ class PolicySteering:
         )
         chosen = self._choose_standby(plan_for(setting, like, labels=self._labels), view)
         plan = plan_for(setting, like, labels=self._labels, standby=chosen)
-        # What it will take is told by what was measured; emulated devices stay as the plan has them.
+        # The prediction uses measured numbers. Emulated devices keep the plan's own.
         measured = msgspec.structs.replace(
             plan, fleet=view.watch.fleet().within(view.present), profile=view.watch.profile()
         )
@@ -180,7 +181,7 @@ class PolicySteering:
         if worker is None or self._standby == "none":
             return None
         if self._standby != "auto":
-            plan.fleet.device(self._standby)  # an unknown name is an error of its own
+            plan.fleet.device(self._standby)  # raises an InputError for an unknown name
             named = self._standby
             return named if named != worker and named in view.reach else None
         first, last = next(s.layers for s in plan.shards if s.device == worker)
@@ -189,12 +190,12 @@ class PolicySteering:
         for name in sorted(view.reach - {worker, plan.source}):
             hops = plan.fleet.route(worker, name) if plan.fleet.connected(worker, name) else ()
             if not hops or any(plan.source in (hop.source, hop.dest) for hop in hops):
-                continue  # gradients would cross the client's own radio
+                continue  # gradients would be sent over the client's own radio
             seconds = size / plan.fleet.path_rate(worker, name)
             if not fits(plan_for(setting_of(plan), plan, labels=self._labels, standby=name)):
-                continue  # it has no room for the copy
+                continue  # it has no memory for the copy
             if view.watch.period_s and seconds > HELD_BACK * view.watch.period_s:
-                continue  # the wire would hold training up
+                continue  # the link would delay training
             best = min(best or (seconds, name), (seconds, name))
         return best[1] if best else None
 
@@ -227,7 +228,7 @@ class PolicySteering:
 
 
 def _whole(plan: Plan, device: str) -> float:
-    """Seconds of the whole network on a device, by its profile."""
+    """Seconds of the whole network on a device, from its profile."""
     times, last = plan.profile.devices[device], len(plan.profile.layers) - 1
     return (
         times.forward(0, last, plan.batch)
@@ -237,13 +238,13 @@ def _whole(plan: Plan, device: str) -> float:
 
 
 def _share_a_channel(fleet: Fleet, client: str, server: str) -> bool:
-    """Whether what goes there and what comes back take turns on a channel."""
+    """Whether messages there and back share a channel."""
     there = {hop.channel for hop in fleet.route(client, server)}
     return any(hop.channel in there for hop in fleet.route(server, client))
 
 
 def _alone_why(decision: Decision, view: View) -> str:
-    """Why the client trains alone, with what is known of those who did not answer."""
+    """Why the client trains alone, with the reasons of servers that did not answer."""
     away = "; ".join(view.away[name] for name in sorted(view.away))
     return f"the client trains alone: {decision.why}{f' ({away})' if away else ''}"
 

@@ -1,14 +1,14 @@
-"""What a running Timeline says of devices and links: the period, slowdowns, rates, round trips.
+"""What a running Timeline says about devices and links: period, slowdowns, rates, round trips.
 
     watch = Watch(plan)
     watch.take(timeline)                   # of the minibatches since the last look
     watch.period_s
-    watch.slowdown("edge1")                # measured seconds over the profile's
-    watch.rate("phone", "edge1")           # bytes per second that its messages really had
-    watch.fleet(), watch.profile()         # what a planner is asked with
+    watch.slowdown("edge1")                # measured seconds divided by the profile's
+    watch.rate("phone", "edge1")           # measured bytes per second of its messages
+    watch.fleet(), watch.profile()         # for a planner
 
-A device that had nothing to do, a link that nothing crossed: the last value that is known stands, and
-before the first one what the plan was made with.
+If a device did nothing, or nothing crossed a link, the last known value stays. Before the first
+measurement the plan's own values are used.
 """
 
 from __future__ import annotations
@@ -26,25 +26,26 @@ from weft.program.instructions import Backward, Forward, Update
 from weft.program.lower.lower import lower
 from weft.program.timeline import Span, Timeline
 
-SHORTEST_S = 2e-5  # a crossing shorter than this says nothing of a rate
-WAITED_S = 2e-4  # who waited at least this long for a message took it when it came
+SHORTEST_S = 2e-5  # a shorter transfer says nothing about the rate
+WAITED_S = 2e-4  # a device that waited at least so long took its message when it arrived
 
 
 class Watch:
-    """Keeps what was last measured."""
+    """Keeps the last measurements of devices and links."""
 
     def __init__(self, plan: Plan, shaped: bool = True) -> None:
         self.period_s = 0.0
-        self._shaped = shaped  # on a real network a transfer's span is only the hand-over
+        # On a real network a transfer's span is only the time to hand it over.
+        self._shaped = shaped
         self._slowdowns: dict[str, float] = {}
         self._rates: dict[tuple[str, str], float] = {}
         self._rtts: dict[frozenset[str], float] = {}
-        # The whole fleet: a later plan may be made for less of it.
+        # The whole fleet, because a later plan may be for fewer devices.
         self._fleet, self._profile = plan.fleet, plan.profile
         self.follow(plan)
 
     def follow(self, plan: Plan) -> None:
-        """From now on this plan runs; what is known of devices and links stays known."""
+        """From now on this plan runs. What is known of devices and links stays known."""
         self.plan = plan
         self._expected = {
             (device, type(i).__name__.lower(), f"{i.layers[0]}-{i.layers[1]}"): compute_seconds(
@@ -57,6 +58,7 @@ class Watch:
         self._channels = {hop.channel: (hop.source, hop.dest) for hop in self._fleet.hops()}
 
     def take(self, timeline: Timeline) -> None:
+        """Learn from the minibatches of a timeline."""
         if len(timeline.step_ends) > 2:
             self.period_s = timeline.step_s
         measured: dict[str, float] = defaultdict(float)
@@ -67,7 +69,7 @@ class Watch:
             if span.what == "transfer":
                 crossed[span.where].append(span)
                 continue
-            if span.what == "loss":  # part of the backward pass that follows
+            if span.what == "loss":  # counts as a part of the backward pass that follows it
                 losses[span.where, span.step, span.micro] = span.end - span.start
                 continue
             seconds = self._expected.get((span.where, span.what, span.label))
@@ -88,8 +90,10 @@ class Watch:
             self._rates[ends] = sum(s.bytes for s in long) / sum(s.end - s.start for s in long)
 
     def _learn_round_trips(self, timeline: Timeline) -> None:
-        """A message has arrived when who waited for it went on. There and back together: then it does
-        not matter whether two machines' clocks agree."""
+        """Learn round trips: a message has arrived when the device that waited for it goes on.
+
+        There and back are added, so it does not matter whether the clocks of two machines agree.
+        """
         left: dict[tuple[str, int, str], Span] = {}
         for span in timeline.spans:
             if span.what == "transfer":
@@ -111,27 +115,31 @@ class Watch:
                 self._rtts[frozenset((a, b))] = trip
 
     def slowdown(self, device: str) -> float:
+        """The device's measured seconds divided by the profile's; 1 before any measurement."""
         return self._slowdowns.get(device, 1.0)
 
     def rate(self, source: str, dest: str) -> float:
-        """Bytes per second over a direct link: as measured, else as the plan has it."""
-        found = self._rates.get((source, dest))
-        return self._fleet.path_rate(source, dest, self.plan.route) if found is None else found
+        """Bytes per second over a direct link: as measured, else as in the plan's fleet."""
+        measured = self._rates.get((source, dest))
+        return (
+            self._fleet.path_rate(source, dest, self.plan.route) if measured is None else measured
+        )
 
     def rtt(self, a: str, b: str) -> float:
-        found = self._rtts.get(frozenset((a, b)))
-        return self._fleet.path_latency(a, b) * 2 if found is None else found
+        """Seconds there and back between two devices: as measured, else as in the plan's fleet."""
+        measured = self._rtts.get(frozenset((a, b)))
+        return self._fleet.path_latency(a, b) * 2 if measured is None else measured
 
     def probed(
         self, device: str, source: str, slowdown: float, up: float, down: float, rtt: float
     ) -> None:
-        """Takes what a probe from `source` found."""
+        """Take the results of a probe from `source`."""
         self._slowdowns[device] = slowdown
         self._rates[source, device], self._rates[device, source] = up, down
         self._rtts[frozenset((source, device))] = rtt
 
     def fleet(self) -> Fleet:
-        """The plan's fleet with the links as they were measured."""
+        """The plan's fleet with the measured links."""
         return Fleet(
             self._fleet.devices,
             tuple(self._measured(link) for link in self._fleet.link),
@@ -150,7 +158,7 @@ class Watch:
         )
 
     def profile(self) -> Profile:
-        """The plan's profile with every device as slow as it was measured."""
+        """The plan's profile with the measured speed of every device."""
         devices = {
             name: times.scaled(self.slowdown(name)) for name, times in self._profile.devices.items()
         }

@@ -1,9 +1,9 @@
-"""Inference under loss where several devices may hold the same neuron.
+"""Inference with lost messages where several devices may hold the same neuron.
 
     accuracy_with_copies(net, data, channel, with_copies(spread, norms, 0.25), lost=[3])
 
-With copies a neuron has as many values as holders, since each hears its own inputs. So this goes device by
-device, a batch's samples at once; without copies it equals the masked form.
+With copies a neuron has one value per holder, because each holder hears its own inputs. So this computes
+device by device, all samples of a batch at once. Without copies it equals the masked form.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def accuracy_with_copies(
     test: int = 0,
     batch: int = BATCH,
 ) -> float:
-    """Test accuracy in the moments after devices are lost, before anyone has noticed."""
+    """Test accuracy right after devices are lost, before anybody has noticed."""
     batches = max(len(data.test_x) // batch, 1)
     count = batches * min(batch, len(data.test_x))
     heard = channel.heard(TESTING, test * batches, batches)
@@ -46,7 +46,8 @@ def output_with_copies(
 ) -> Tensor:
     """Answers to batches x samples x features, each batch with the messages that were heard."""
     spread, c = channel.spread, channel.spread.coordinator
-    values: dict[int, Tensor] = {}  # by device: its values of the layer, zeros where it holds none
+    # By device: its values of the layer, 0 for neurons it does not hold.
+    values: dict[int, Tensor] = {}
     for device in np.flatnonzero(holders[0].any(axis=1)):
         got = torch.from_numpy(heard[:, 0, c, device]).to(x.dtype)[:, None, None]
         z = (x @ net.weights[0].t()) * got + net.biases[0]
@@ -67,8 +68,8 @@ def _held(mine: NDArray[np.bool_], like: Tensor) -> Tensor:
 
 
 def _joined(values: dict[int, Tensor], took: NDArray[np.int64], x: Tensor) -> Tensor:
-    """A receiver's inputs: each neuron from the device it was taken from, zero where from nobody."""
-    found = torch.zeros(*x.shape[:2], took.shape[1], dtype=x.dtype)
+    """A receiver's inputs: each neuron from the device it was taken from, 0 if from nobody."""
+    inputs = torch.zeros(*x.shape[:2], took.shape[1], dtype=x.dtype)
     for device, mine in values.items():
-        found += mine * torch.from_numpy(took == device).to(x.dtype)[:, None]
-    return found
+        inputs += mine * torch.from_numpy(took == device).to(x.dtype)[:, None]
+    return inputs

@@ -1,11 +1,11 @@
-"""Training and testing a spread network under loss, in one process.
+"""Training and testing of a spread network with lost messages, in one process.
 
     channel = Channel(spread, routes, place.delivery(3.9), seed=1)
     net = Perceptron((784, 64, 64, 64, 64, 10))
     history = train(net, data, channel, epochs=20)
 
-A channel draws which messages arrive, for any step, and turns that into masks on the weights. Training and
-testing have streams of their own: how often one tests does not change how one trains.
+For any step, a channel draws which messages arrive, and makes masks on the weights from that. Training and
+testing draw from separate streams: the number of tests does not change the training.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ BATCH = 100
 
 @dataclass(frozen=True)
 class Channel:
-    """What the network hears of itself. `delivery` holds the true probabilities.
+    """Which messages arrive. `delivery` holds the true probabilities.
 
-    With `expected` a receiver multiplies what arrived with (weight expected) / (weight arrived), so that
-    its sum keeps its size whatever gets lost; it holds each message's believed chance (slots x n x n).
+    With `expected` a receiver multiplies what arrived by (weight expected) / (weight arrived), so that its
+    sum keeps its size whatever is lost. `expected` holds the assumed chance of each message (slots x n x n).
     """
 
     spread: Spread
@@ -49,16 +49,17 @@ class Channel:
     delivery: Matrix
     seed: int = 0
     update: LostValues = "zero"
-    expected: Matrix | None = None  # slots x n x n; None: a message that arrived counts once
-    drill: float = 0.0  # percent of the training minibatches that one worker is left out of
+    expected: Matrix | None = None  # slots x n x n; None: what arrived is not multiplied
+    drill: float = 0.0  # percent of the training minibatches in which one worker is left out
     dtype: torch.dtype = torch.float32
 
     def draws(self, stream: int) -> Draws:
+        """The random numbers of a stream: training or testing."""
         n = self.spread.devices
         return Draws(self.seed, stream, slots(self.spread), n, self.routes.attempts)
 
     def heard(self, stream: int, first: int, steps: int) -> NDArray[np.bool_]:
-        """Which messages arrive: steps x slots x n x n, row sends."""
+        """Which messages arrive: steps x slots x n x n; the row is the sender."""
         crossed = uniforms(self.draws(stream), first, steps) < self.delivery
         if stream == TRAINING and self.drill:
             workers = tuple(d for d in self.spread.workers if d != self.spread.coordinator)
@@ -68,21 +69,22 @@ class Channel:
         return arrived(self.routes, crossed)
 
     def masks(self, stream: int, first: int, steps: int) -> Masks:
+        """The masks of `steps` steps from `first` on."""
         return self.as_masks(self.heard(stream, first, steps))
 
     def as_masks(self, heard: NDArray[np.bool_]) -> Masks:
-        """Messages that arrived as masks on the weights."""
+        """The masks on the weights for messages that arrived."""
         asked = self._wanted
         whole = torch.from_numpy((heard | ~asked).all(axis=(1, 2, 3)))
         values = heard if self.expected is None else heard * self._levels(heard)
-        # steps x slots x receiver x sender, as a weight matrix has it
+        # steps x slots x receiver x sender, like a weight matrix
         d = torch.from_numpy(values).to(self.dtype).transpose(2, 3)
         one_hot, depth, c = self._one_hot, len(self.spread.owners), self.spread.coordinator
 
         def spread_out(slot: int, into: Tensor, out: Tensor) -> Tensor:
             return torch.matmul(out.t(), torch.matmul(d[:, slot], into))
 
-        back = d.transpose(2, 3)  # a gradient's sender is the row of the weight matrix
+        back = d.transpose(2, 3)  # the sender of a gradient is the row of the weight matrix
         return Masks(
             d[:, 0, :, c] @ one_hot[0],
             tuple(spread_out(b, one_hot[b - 1], one_hot[b]) for b in range(1, depth)),
@@ -97,16 +99,16 @@ class Channel:
         )
 
     def _levels(self, heard: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Expected over arrived weight of each receiver; forward only, gradients stay as they are."""
+        """Expected weight divided by arrived weight of each receiver; 1 for gradients."""
         assert self.expected is not None
         carried = worth(self.spread)
         arrived_weight = (carried * heard).sum(axis=2, keepdims=True)
         expected = (carried * self.expected).sum(axis=1, keepdims=True)
-        found: NDArray[np.float64] = np.divide(
+        levels: NDArray[np.float64] = np.divide(
             expected, arrived_weight, out=np.ones_like(arrived_weight), where=arrived_weight > 0
         )
-        found[:, len(self.spread.owners) + 1 :] = 1.0
-        return found
+        levels[:, len(self.spread.owners) + 1 :] = 1.0
+        return levels
 
     @cached_property
     def _wanted(self) -> NDArray[np.bool_]:
@@ -114,7 +116,7 @@ class Channel:
 
     @cached_property
     def _one_hot(self) -> list[Tensor]:
-        """By hidden layer, devices x neurons: who owns what; a lost neuron is nobody's."""
+        """By hidden layer, devices x neurons: 1 for the owner; a lost neuron has no owner."""
         devices = np.arange(self.spread.devices)[:, None]
         return [torch.from_numpy(o[None] == devices).to(self.dtype) for o in self.spread.owners]
 
@@ -137,7 +139,7 @@ class Channel:
 
 
 class Learner(Protocol):
-    """A network that learns under masks: `graph.masked.Perceptron`, `graph.masked_conv.ConvNet`."""
+    """A network that learns with masks: `graph.masked.Perceptron`, `graph.masked_conv.ConvNet`."""
 
     def prepared(self, x: Tensor) -> Tensor: ...
 
@@ -148,14 +150,14 @@ class Learner(Protocol):
 
 @dataclass
 class History:
-    """Per evaluation: the step, the mean training loss since the last one, the test accuracy."""
+    """For each test: the step, the mean training loss since the last test, the test accuracy."""
 
     steps: list[int] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     accuracies: list[float] = field(default_factory=list)
 
 
-Changed = Callable[[int, float], Channel | None]  # (step, accuracy): another channel from here on
+Changed = Callable[[int, float], Channel | None]  # (step, accuracy): another channel from now on
 
 
 def train(
@@ -170,10 +172,11 @@ def train(
     testing: Channel | None = None,
     changed: Changed | None = None,
 ) -> History:
-    """Train under loss, and test under loss once per epoch (or `every` so many steps).
+    """Train with lost messages, and test with lost messages once per epoch (or every `every` steps).
 
-    `testing` is the channel to test on where it is not the one to train on. `changed` may give
-    another channel after each test: the radio got worse, a device is gone.
+    `testing` is the channel for tests, if it is not the one for training. After each test `changed` may
+    return another channel: the radio became worse, or a device is gone. InputError if the data set is
+    smaller than a batch.
     """
     x, y = net.prepared(data.train_x), data.train_y
     if len(x) < batch:
@@ -209,7 +212,7 @@ def train(
 def evaluate(
     net: Learner, data: Dataset, channel: Channel, test: int = 0, batch: int = BATCH
 ) -> float:
-    """Accuracy under loss; every batch of the test set has its own losses, others in every test."""
+    """Accuracy with lost messages. Each batch of the test set, in each test, has its own losses."""
     batches = max(len(data.test_x) // batch, 1)
     count = batches * min(batch, len(data.test_x))
     masks = channel.masks(TESTING, test * batches, batches)

@@ -1,10 +1,10 @@
 """Decoupled training in one process: peers with different classes, rounds, exchange, recomposition.
 
     run = train_peers(net, data, sets, topology("ring", len(sets)), Recipe(rounds=8))
-    run.accuracy[-1], run.net            # of the network put together after each round
+    run.accuracy[-1], run.net            # of the network that was composed after the last round
 
-Nothing is lost or late here: this is the mathematics that node processes must reproduce. What differs
-between methods (what a peer holds, its loss, who averages what) is in `Recipe`.
+Here no message is lost or late. Node processes must reproduce these numbers. `Recipe` holds the
+differences between methods: what a peer holds, its loss, and who averages what.
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ from weft.graph.split.classes.exchange import (
 from weft.graph.split.classes.network import DecoupledNet, State, compose
 from weft.plans.peers import SHARED
 
-Code = Callable[[Tensor], tuple[Tensor, int]]  # a tensor as it arrives, and its bytes on the way
+Code = Callable[[Tensor], tuple[Tensor, int]]  # a tensor as it arrives, and its bytes on the link
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Training samples, and those on which the network is judged."""
+    """Training samples and test samples."""
 
     x: Tensor
     y: Tensor
     test_x: Tensor
     test_y: Tensor
-    public: int = (
-        0  # the first rows of x belong to everybody: pre-training and calibration use them
-    )
+    public: int = 0  # the first rows of x are public: pre-training and calibration use them
 
     @property
     def public_x(self) -> Tensor:
+        """The public samples."""
         return self.x[: self.public]
 
     @property
     def public_y(self) -> Tensor:
+        """The labels of the public samples."""
         return self.y[: self.public]
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How long and with what rule peers train, and what they do between rounds."""
+    """How long and with which rule peers train, and what they do between rounds."""
 
     rounds: int = 8
-    epochs: float = 1.0  # over a peer's own samples in each round
-    steps: int | None = None  # the same number of minibatches for every peer, in place of epochs
+    epochs: float = 1.0  # over a peer's own samples, in each round
+    steps: int | None = None  # the same number of minibatches for every peer, instead of epochs
     batch: int = 16
     lr: float = 0.03
     momentum: float = 0.9
@@ -68,33 +68,35 @@ class Recipe:
     deal: Deal = "replicate"
     shared: Literal["ring", "gossip"] = "ring"
     sync: Literal["rounds", "end"] = "rounds"
-    calibrated: bool = True  # with the public samples, where there are any
-    watch: bool = True  # judge the network after every round, not only after the last one
+    calibrated: bool = True  # with the public samples, if there are any
+    watch: bool = True  # test the network after every round, not only after the last one
     seed: int = 0
     # What decoupled+ adds:
-    distil: float = 0.0  # how much staying near the pre-trained network's logits counts
-    weighted: bool = False  # averages by samples seen
-    tail: int = 1  # the last rounds whose networks the result is the mean of
-    code: Code | None = None  # how tensors cross links
+    distil: float = 0.0  # the weight of staying near the pre-trained network's logits in the loss
+    weighted: bool = False  # averages are weighted by samples
+    tail: int = 1  # the result is the mean of the networks of so many last rounds
+    code: Code | None = None  # how tensors are coded on links
 
     def judges(self, round_: int) -> bool:
+        """Whether the network is tested after this round."""
         return self.watch or round_ == self.rounds - 1
 
 
 @dataclass
 class Run:
-    """What came out: accuracies by round, samples that each peer computed, bytes that it sent."""
+    """The results: accuracies by round, samples that each peer computed, bytes that it sent."""
 
     net: nn.Module
     accuracy: list[float] = field(default_factory=list)
-    local: list[list[float]] = field(default_factory=list)  # by round and peer, on its own classes
+    # By round and peer, on the peer's classes.
+    local: list[list[float]] = field(default_factory=list)
     samples: list[int] = field(default_factory=list)
     sent: list[int] = field(default_factory=list)
 
 
 @torch.no_grad()
 def accuracy(net: nn.Module, x: Tensor, y: Tensor, batch: int = 500) -> float:
-    """Share of samples whose largest logit is that of column y."""
+    """The share of samples whose largest logit is in column y."""
     training = net.training
     net.eval()
     hits = sum(
@@ -110,16 +112,16 @@ def logits_of(net: nn.Module, x: Tensor, batch: int = 500) -> Tensor:
     """A network's outputs for many samples, without gradients."""
     training = net.training
     net.eval()
-    found = torch.cat([net(x[i : i + batch]) for i in range(0, len(x), batch)])
+    logits = torch.cat([net(x[i : i + batch]) for i in range(0, len(x), batch)])
     net.train(training)
-    return found
+    return logits
 
 
-Loss = Callable[[nn.Module, Tensor], Tensor]  # of a network and the rows of a minibatch
+Loss = Callable[[nn.Module, Tensor], Tensor]  # from a network and the row numbers of a minibatch
 
 
 class Trainer:
-    """A network, its optimizer, and its samples in an order that only its seed decides."""
+    """A network, its optimizer, and its samples in an order that depends only on the seed."""
 
     def __init__(self, net: nn.Module, rows: int, loss: Loss, recipe: Recipe, seed: int) -> None:
         self.net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -133,9 +135,11 @@ class Trainer:
 
     @property
     def epoch_steps(self) -> int:
+        """The number of minibatches of an epoch."""
         return max(1, round(self.rows / self.recipe.batch))
 
     def train(self, steps: int, lr: float) -> None:
+        """Train so many minibatches."""
         for group in self.rule.param_groups:
             group["lr"] = lr
         self.net.train()
@@ -151,12 +155,12 @@ class Trainer:
 
 
 def learning_rate(recipe: Recipe, round_: int) -> float:
-    """Falls in a line to a tenth, the same for every method."""
+    """The learning rate falls linearly to a tenth, the same for every method."""
     return recipe.lr * (1 - 0.9 * round_ / max(recipe.rounds - 1, 1))
 
 
 class Peer:
-    """One peer: its sub-model, its samples, and how it learns from them."""
+    """One peer: its network, its samples, and how it trains."""
 
     def __init__(
         self,
@@ -173,15 +177,17 @@ class Peer:
         loss = _own_loss(self.net, data, rows, recipe, teacher)
         self.trainer = Trainer(self.net, len(rows), loss, recipe, seed)
         self.seen = {c: float((data.y[rows] == c).sum()) for c in self.classes}
-        self.dropped: dict[int, State] = {}  # by group: what rounding has kept from neighbours
+        # By group: what rounding did not send to neighbours yet.
+        self.dropped: dict[int, State] = {}
 
     def steps(self, recipe: Recipe) -> int:
+        """Minibatches of a round."""
         return recipe.steps or max(1, round(recipe.epochs * self.trainer.epoch_steps))
 
     def tell(self, group: int, state: State, code: Code | None) -> tuple[State, int]:
-        """What neighbours get of a group's tensors, and the bytes on the way.
+        """A group's tensors as neighbours receive them, and their bytes on the link.
 
-        What rounding drops is part of the next message: small changes would never arrive without it.
+        The rounding error is added to the next message. Without that, small changes would never arrive.
         """
         if code is None:
             return state, _bytes(state)
@@ -193,6 +199,7 @@ class Peer:
         return arrived, sum(size for _, size in parts.values())
 
     def put(self, shared: Mapping[str, Tensor], structures: Mapping[int, State]) -> None:
+        """Replace the peer's shared layers and these structures."""
         self.net.put_shared(shared)
         for label, state in structures.items():
             self.net.put_structure(label, state)
@@ -201,7 +208,7 @@ class Peer:
 def _own_loss(
     net: DecoupledNet, data: Samples, rows: Tensor, recipe: Recipe, teacher: Tensor | None
 ) -> Loss:
-    """Softmax over the peer's own classes, and how far its logits are from the teacher's."""
+    """Softmax over the peer's own classes, plus the distance of its logits from the teacher's."""
     x, columns = data.x[rows], net.local_labels(data.y[rows])
     if teacher is None or not recipe.distil:
         return lambda model, at: functional.cross_entropy(model(x[at]), columns[at])
@@ -224,7 +231,7 @@ def train_peers(
     teacher: nn.Module | None = None,
     shares: Sequence[float] | None = None,
 ) -> Run:
-    """Rounds of local training and exchange; the whole network is judged after each."""
+    """Rounds of local training and exchange. The whole network is tested after each round."""
     rows = class_rows(data.y, sets, recipe.deal, seed=recipe.seed, shares=shares)
     known = None if teacher is None else logits_of(teacher, data.x)
     peers = [
@@ -256,7 +263,7 @@ def _local_accuracy(peer: Peer, data: Samples) -> float:
 def exchange(
     peers: Sequence[Peer], neighbours: Mapping[int, frozenset[int]], recipe: Recipe, run: Run
 ) -> None:
-    """Structures between neighbours, shared layers over all; peers go on with the means."""
+    """Average structures between neighbours and shared layers over all; peers go on with the means."""
     held = {p: peer.net.structures() for p, peer in enumerate(peers)}
     shared = {p: peer.net.shared_state() for p, peer in enumerate(peers)}
     code = recipe.code
@@ -264,15 +271,14 @@ def exchange(
     weights = {p: peer.seen for p, peer in enumerate(peers)} if recipe.weighted else None
     arrived = {p: {c: state for c, (state, _) in own.items()} for p, own in coded.items()}
     after = sync_structures(held, neighbours, weights, arrived)
-    if (
-        recipe.shared == "ring"
-    ):  # never coded: a sum that is rounded at each hop is no longer a mean
+    # Never coded: a sum that is rounded at each hop is no mean any more.
+    if recipe.shared == "ring":
         means, sent = ring_all_reduce(list(shared.values()))
     else:
-        told = {p: peers[p].tell(SHARED, state, code) for p, state in shared.items()}
-        mixed = gossip(shared, neighbours, {p: state for p, (state, _) in told.items()})
+        coded_shared = {p: peers[p].tell(SHARED, state, code) for p, state in shared.items()}
+        mixed = gossip(shared, neighbours, {p: state for p, (state, _) in coded_shared.items()})
         means = [mixed[p] for p in range(len(peers))]
-        sent = [told[p][1] * len(neighbours[p]) for p in range(len(peers))]
+        sent = [coded_shared[p][1] * len(neighbours[p]) for p in range(len(peers))]
     for p, peer in enumerate(peers):
         near = [set(peers[q].classes) & set(peer.classes) for q in neighbours[p]]
         run.sent[p] += sent[p] + sum(coded[p][c][1] for common in near for c in common)
@@ -283,11 +289,11 @@ def _bytes(state: Mapping[str, Tensor]) -> int:
     return sum(t.numel() * t.element_size() for t in state.values())
 
 
-Gathered = tuple[State, dict[int, State]]  # shared layers and every class's structure
+Gathered = tuple[State, dict[int, State]]  # the shared layers, and the structure of every class
 
 
 def gather(peers: Sequence[Peer], recipe: Recipe) -> Gathered:
-    """Means over all peers for what is shared, over all owners for each class."""
+    """The mean over all peers for the shared layers, and over all owners for each class."""
     held = {p: peer.net.structures() for p, peer in enumerate(peers)}
     weights = {p: peer.seen for p, peer in enumerate(peers)} if recipe.weighted else None
     return mean([peer.net.shared_state() for peer in peers]), harvest(held, weights)
@@ -296,7 +302,7 @@ def gather(peers: Sequence[Peer], recipe: Recipe) -> Gathered:
 def recomposed(
     net: DecoupledNet, gathered: Sequence[Gathered], data: Samples, recipe: Recipe
 ) -> DecoupledNet:
-    """The whole network, from the peers' tensors after the last round, or the mean of several."""
+    """The whole network from the peers' tensors after the last round, or from the mean of several rounds."""
     shared = mean([one[0] for one in gathered])
     structures = {c: mean([one[1][c] for one in gathered]) for c in gathered[0][1]}
     whole = compose(net.blueprint, shared, structures)

@@ -1,11 +1,11 @@
 """Decoupled training without barriers: nobody waits for a slow or absent peer.
 
     run, clock = train_async(net, data, sets, neighbours, recipe, step_s=[0.1, 0.1, 0.1, 1.0])
-    clock.round_s            # seconds between a fast peer's rounds
+    clock.round_s(0)         # median seconds of the first peer's rounds
 
-Time is simulated: a minibatch takes what `step_s` says. A peer that has done its round publishes its
-tensors, mixes its own with the newest that its neighbours have published, and goes on at once. What is old
-counts less: samples of its round, halved for each of the reader's rounds that have passed since.
+Time is simulated: a minibatch takes the seconds in `step_s`. A peer that has finished its round publishes
+its tensors, averages them with the newest that its neighbours published, and goes on at once. Old tensors
+count less: their weight is the samples of their round, halved for each of the reader's rounds since then.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Published:
-    """What a peer last gave to its neighbours."""
+    """What a peer last published for its neighbours."""
 
     structures: dict[int, State]
     shared: State
@@ -61,21 +61,21 @@ class Published:
     at: float
 
     def told(self, peer: Peer, code: Code | None) -> Published:
-        """As neighbours get it."""
+        """The same as neighbours receive it: coded."""
         structures = {c: peer.tell(c, state, code)[0] for c, state in self.structures.items()}
         shared, _ = peer.tell(SHARED, self.shared, code)
         return replace(self, structures=structures, shared=shared)
 
 
 def barrier_seconds(step_s: Sequence[float], steps: Sequence[int]) -> float:
-    """A round in which everybody waits for the slowest."""
+    """Seconds of a round in which everybody waits for the slowest peer."""
     return max(s * n for s, n in zip(step_s, steps, strict=True))
 
 
 def paced_steps(step_s: Sequence[float], steps: Sequence[int], limit: float = 2.0) -> list[int]:
-    """Minibatches of each peer's round, so that no round takes over `limit` times the usual one.
+    """Minibatches of each peer's round, so that no round takes more than `limit` times the usual one.
 
-    The usual one is the median peer's. A slow peer does fewer, at least one.
+    The usual round is that of the median peer. A slow peer does fewer minibatches, at least one.
     """
     usual = statistics.median(s * n for s, n in zip(step_s, steps, strict=True))
     return [max(1, min(n, int(limit * usual / s))) for s, n in zip(step_s, steps, strict=True)]
@@ -92,7 +92,7 @@ def train_async(
     *,
     paced: bool = True,
 ) -> tuple[Run, Clock]:
-    """Ends when the median peer has done all its rounds; slow peers have done what they could."""
+    """Train until the median peer has done all its rounds; slow peers have then done fewer."""
     rows = class_rows(data.y, sets, recipe.deal, seed=recipe.seed)
     known = None if teacher is None else logits_of(teacher, data.x)
     peers = [
@@ -102,7 +102,7 @@ def train_async(
     steps = [peer.steps(recipe) for peer in peers]
     if paced:
         steps = paced_steps(step_s, steps)
-    lasts = [s * n for s, n in zip(step_s, steps, strict=True)]  # a round of each peer
+    lasts = [s * n for s, n in zip(step_s, steps, strict=True)]  # seconds of each peer's round
     end = statistics.median(lasts) * recipe.rounds
     clock = Clock([[] for _ in peers])
     board: dict[int, Published] = {}
@@ -113,7 +113,7 @@ def train_async(
         now, p = heapq.heappop(queue)
         peer = peers[p]
         done = len(clock.ends[p])
-        # The rate falls with time, not with a peer's own count: a slow peer must not learn faster.
+        # The rate falls with time, not with a peer's rounds: a slow peer must not keep a high rate.
         peer.trainer.train(steps[p], learning_rate(recipe, round(now / end * (recipe.rounds - 1))))
         share = steps[p] * recipe.batch / max(peer.trainer.rows, 1)
         seen = {label: count * share for label, count in peer.seen.items()}
@@ -135,7 +135,7 @@ def train_async(
 
 
 def _settle(peer: Peer, ends: Sequence[Gathered]) -> None:
-    """The peer's part of the network at the end: the mean over its last rounds, if it did any."""
+    """Set the peer's tensors to the mean over its last rounds, if it did any."""
     if ends:
         labels = peer.classes
         peer.put(
@@ -145,7 +145,7 @@ def _settle(peer: Peer, ends: Sequence[Gathered]) -> None:
 
 
 def _mix(peer: Peer, own: Published, near: Sequence[Published], now: float, round_s: float) -> None:
-    """The peer's tensors with the newest of its neighbours."""
+    """Average the peer's tensors with the newest of its neighbours."""
     fade = [0.5 ** ((now - other.at) / round_s) for other in near]
     structures = neighbour_mean(
         own.structures,

@@ -1,6 +1,6 @@
-"""What decoupled training is compared with: one network in one place, and FedAvg.
+"""The baselines of decoupled training: one network in one place, and FedAvg.
 
-train_whole(dense, data, recipe)          # or a DecoupledNet: centralized training of it
+train_whole(dense, data, recipe)          # centralized training; a DecoupledNet is possible too
 train_fedavg(dense, data, sets, recipe)   # the whole network at every peer, on the same class sets
 """
 
@@ -39,11 +39,11 @@ def train_whole(net: nn.Module, data: Samples, recipe: Recipe) -> Run:
 def train_fedavg(
     net: nn.Module, data: Samples, sets: Sequence[Sequence[int]], recipe: Recipe
 ) -> Run:
-    """FedAvg on the same class sets: everybody trains the whole network, all average all of it."""
-    found = class_rows(data.y, sets, recipe.deal, seed=recipe.seed)
+    """FedAvg on the same class sets: every peer trains the whole network, and all weights are averaged."""
+    rows_by_peer = class_rows(data.y, sets, recipe.deal, seed=recipe.seed)
     trainers = [
         Trainer(copy.deepcopy(net), len(rows), _plain_loss(data, rows), recipe, recipe.seed + p)
-        for p, rows in enumerate(found)
+        for p, rows in enumerate(rows_by_peer)
     ]
     run = Run(copy.deepcopy(net))
     for round_ in range(recipe.rounds):

@@ -3,8 +3,8 @@
     training = StaleTraining(module, {"0.weight": 1, "0.bias": 1}, Optimizer("sgd", 0.05))
     training.step(x, y)
 
-A parameter with lag n meets each minibatch as it was n updates ago, and its gradient is applied to what it is
-now. A client with k minibatches in flight has lag k - 1 in its layers; a worker has none.
+A parameter with lag n is used as it was n updates ago, and its gradient is applied to its present value. A
+client with k minibatches in flight has lag k - 1 in its layers; a worker has lag 0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from weft.graph.optimizer import Optimizer
 
 
 class StaleTraining:
-    """`lags` says by name how many updates old a parameter is; who is not named is never stale."""
+    """`lags` says by name how many updates old a parameter is; a parameter without a name there has lag 0."""
 
     def __init__(self, module: nn.Module, lags: Mapping[str, int], rule: Optimizer) -> None:
         self.module = module.train()
@@ -36,7 +36,7 @@ class StaleTraining:
         }
 
     def step(self, x: Tensor, y: Tensor) -> float:
-        """One minibatch with cross-entropy; its loss."""
+        """Train one minibatch with cross-entropy; returns its loss."""
         met = {name: tensor.detach().requires_grad_() for name, tensor in self._live.items()}
         for name, versions in self._older.items():
             met[name] = versions[0].clone().requires_grad_()

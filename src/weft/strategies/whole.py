@@ -1,10 +1,12 @@
-"""Everything on one device: what there is to beat.
+"""The whole network on one device. Every split is compared with these plans.
 
-    all-device            nothing moves
-    all-edge, all-cloud   the samples move, in training the labels too
+    weft plan lenet5 --fleet home.toml --strategy all-edge
 
-Serial by default, as the papers compare; with `--set micro_batches=N` the samples of the next piece
-cross the links while the device computes on the one before.
+    all-device            nothing is sent
+    all-edge, all-cloud   the samples are sent; in training the labels too
+
+By default one step happens after the other, as in the papers. With `--set micro_batches=N` the samples
+of the next piece are sent while the device computes the piece before it.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from weft.strategies.common.stages import fastest, layer_plan
     "all-device", "the whole network on the device with the data", options=options.MICRO_BATCHES
 )
 def all_device(task: Task) -> Plan:
+    """All layers on the source if it is of tier "device"; else on the fastest device of that tier."""
     if task.fleet.device(task.source).tier == "device":
         return _whole(task, "all-device", task.source)
     return _whole_tier(task, "all-device", "device")
@@ -35,6 +38,7 @@ def all_device(task: Task) -> Plan:
     several_sources=True,
 )
 def all_edge(task: Task) -> Plan:
+    """All layers on the fastest edge server; InputError if the fleet has none."""
     return _whole_tier(task, "all-edge", "edge")
 
 
@@ -46,6 +50,7 @@ def all_edge(task: Task) -> Plan:
     several_sources=True,
 )
 def all_cloud(task: Task) -> Plan:
+    """All layers on the fastest cloud machine; InputError if the fleet has none."""
     return _whole_tier(task, "all-cloud", "cloud")
 
 

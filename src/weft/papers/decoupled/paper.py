@@ -45,10 +45,8 @@ from weft.papers.tables import claims_markdown, table_markdown, write_texts
 
 TITLE = "Decoupled training: unequal peers, different classes, no server"
 SEEDS = (0, 1, 2)
-MORE = (
-    3,
-    4,
-)  # for the two rows of our own target: three seeds differ by more than the target's point
+# For the two rows of our own target: three seeds differ by more than the target's point.
+MORE = (3, 4)
 BARRIER = 10.0  # rounds of the fast peers that a barrier costs when one peer is ten times slower
 METHODS_CIFAR = (
     "dense", "central", "equal-steps", "4N_5Cls", "split", "overlap-1", "overlap-2", "mesh", "gossip",

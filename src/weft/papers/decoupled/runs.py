@@ -71,9 +71,8 @@ VGG = Setting(
     last=6,
     lr=0.01,
 )
-CIFAR100 = Setting(
-    "cifar100", "CIFAR-100 subset", 100, 10_000, 2000, 5000, share=0.03
-)  # the paper keeps 1% of 512
+# The paper keeps 1% of 512.
+CIFAR100 = Setting("cifar100", "CIFAR-100 subset", 100, 10_000, 2000, 5000, share=0.03)
 SPEECH = Setting("speech-commands", "Speech Commands subset", 12, 1800, 480, None)
 DIGITS = Setting(
     "mnist5k", "MNIST, 5,000 images", 10, 600, 200, 300, rounds=3, pretraining=10, width=8, batch=32

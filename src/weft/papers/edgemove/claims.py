@@ -38,12 +38,13 @@ LABELS = {
     "pipedream-e": "PipeDream-E",
     "edgemove": "EdgeMove",
 }
+# Beside Table 1's numbers.
 FITTED = (
     "table1-order",
     "abstract-speedup",
     "fig8-pipedream-e",
     "fig5-five",
-)  # beside Table 1's numbers
+)
 UNCHANGED = 0.05  # what "almost the same time" and "barely" allow
 EVIDENTLY = 1.25  # times as often
 MUCH_LESS = 0.8  # of the other's time
@@ -151,9 +152,8 @@ def convergence_claims(runs: Runs) -> list[Claim]:
     for load in WORKLOADS:
         trips = zip(*(runs.trips[load.id, name, SPEED] for name in LABELS), strict=True)
         for trip in trips:
-            won += (
-                min(trip, key=lambda one: one.seconds) is trip[-1]
-            )  # EdgeMove is the last of them
+            # EdgeMove is the last of them.
+            won += min(trip, key=lambda one: one.seconds) is trip[-1]
             pairs += 1
     return [
         Claim(

@@ -1,11 +1,15 @@
-"""Where to cut a network for a row of devices: exact dynamic programmes over (layers done, stage).
+"""Where to cut a network for a row of devices. The cuts are the best ones: dynamic programming tries all.
 
-    value[m] after a stage = the best over m' < m of
-        join(value[m'] before it, cut m' on its way to this device, layers m'..m-1 on this device)
+    goal = bottleneck(costs)
+    best_cuts(costs, goal, ["pi", "nuc", "cloud"])     # a Cutting: its value, devices and cuts
 
-Two goals share the programme. `bottleneck` joins by the maximum: the period of a full pipeline,
-each message on its own. `serial` joins by the sum: the time of one minibatch that never overlaps
-itself. Rows of values are shared by all orders of devices with the same beginning.
+The value after m layers, when a device is added to the row, is the best over all cuts m' < m of
+
+    join(value[m'] of the row before, time to send cut m' to this device, time of layers m'..m-1)
+
+Two goals use this. `bottleneck` joins by the maximum: the period of a full pipeline, where each
+message counts alone. `serial` joins by the sum: the time of one minibatch when nothing overlaps.
+Two orders of devices that begin alike share the values of that beginning.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from weft.strategies.common.costs import Costs
 
 
 class Goal(NamedTuple):
-    """How costs come together and what a message costs under it."""
+    """How the costs of a row are joined, and what a message costs (seconds)."""
 
     join: Callable[[tuple[float, float, float]], float]
     enter: Callable[[str], float]
@@ -37,13 +41,14 @@ def serial(costs: Costs) -> Goal:
 
 
 class Cutting(NamedTuple):
-    """A row of devices, the number of layers before each cut, and what that is worth."""
+    """A row of devices, the number of layers before each cut, and its value in seconds."""
 
     value: float
     order: tuple[str, ...]
     cuts: tuple[int, ...]
 
     def assignment(self, layers: int) -> tuple[str, ...]:
+        """The device of each layer."""
         ends = [0, *self.cuts, layers]
         return tuple(
             device
@@ -52,14 +57,15 @@ class Cutting(NamedTuple):
         )
 
 
-Row = list[tuple[float, int]]  # by layers done: the best value, and the cut before the last stage
-NOWAY = (math.inf, 0)
+# By the number of layers done: the best value (seconds), and the cut before the last device.
+Row = list[tuple[float, int]]
+NOWAY = (math.inf, 0)  # no cutting exists, or it does not fit
 
 
 def cuttings(
     costs: Costs, goal: Goal, follow: Callable[[tuple[str, ...]], Iterable[str]]
 ) -> Iterator[Cutting]:
-    """The best cutting of every order that `follow` allows; it says who may come after an order."""
+    """The best cutting of each order of devices. `follow` says which devices may come after an order."""
 
     def grow(order: tuple[str, ...], rows: list[Row]) -> Iterator[Cutting]:
         if order and rows[-1][-1][0] < math.inf:
@@ -75,13 +81,13 @@ def cuttings(
 
 
 def best_cuts(costs: Costs, goal: Goal, order: Sequence[str]) -> Cutting | None:
-    """The best cutting of exactly this row of devices, each with one layer or more, if any fits."""
+    """The best cutting for exactly this row of devices, at least one layer each; None if none fits."""
 
     def follow(done: tuple[str, ...]) -> Iterable[str]:
         return order[len(done) : len(done) + 1]
 
-    found = cuttings(costs, goal, follow)
-    return next((cutting for cutting in found if len(cutting.order) == len(order)), None)
+    candidates = cuttings(costs, goal, follow)
+    return next((cutting for cutting in candidates if len(cutting.order) == len(order)), None)
 
 
 def _first_row(costs: Costs, goal: Goal, device: str) -> Row:
@@ -100,7 +106,7 @@ def _next_row(costs: Costs, goal: Goal, before: Row, last: str, device: str) -> 
         best = NOWAY
         for cut in range(m - 1, 0, -1):
             compute = costs.compute(device, cut, m - 1)
-            # The stage only grows as the cut moves down: nothing better is to come.
+            # An earlier cut makes this stage longer, so no better value can follow.
             if compute >= best[0] or not costs.fits(device, cut, m - 1):
                 break
             value = goal.join((before[cut][0], cross[cut], compute))

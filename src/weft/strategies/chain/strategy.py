@@ -4,9 +4,9 @@
     nuc   |            | layers 3-5 |                |
     cloud |                         | layers 6-7     |
 
-Exact programmes (`cuts`) propose rows of devices with their cuts, for a full pipeline and for a
-serial step; every device alone is proposed too. The simulator (`task.price`) then decides among
-them, over a ladder of micro-batches, and the winner's cuts are moved while that helps.
+`cuts` proposes rows of devices with their best cuts, for a full pipeline and for a serial step. Each
+device alone is proposed too. The simulator (`task.price`) then compares the proposals with several
+numbers of micro-batches. At the end the winner's cuts are moved by one layer as long as that helps.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from weft.strategies.chain import cuts
 from weft.strategies.common.costs import Costs
 from weft.strategies.common.stages import layer_plan, runs
 
-PIECES = (1, 2, 4, 8, 16)  # micro-batches tried where the user does not say
-EVERY_ORDER = 5  # all orders of up to so many devices are tried: 325 of them
-KEEP = 4  # rows of devices that each programme may propose
-ROUNDS = 50  # an end to moving cuts, far beyond what is ever needed
+PIECES = (1, 2, 4, 8, 16)  # numbers of micro-batches that are tried if the user sets none
+EVERY_ORDER = 5  # all orders of at most so many devices are tried: 325 orders
+KEEP = 4  # rows of devices that each goal may propose
+ROUNDS = 50  # a limit for moving cuts, far above what is ever needed
 
 
 class Choice(NamedTuple):
@@ -48,6 +48,10 @@ class Choice(NamedTuple):
     },
 )
 def chain(task: Task) -> Plan:
+    """The plan with the least predicted time (or period, for throughput) that fits the devices' memory.
+
+    InputError for options that contradict; WeftError if no plan fits.
+    """
     costs = Costs(task)
     objective = options.choice(task, "objective", ("latency", "throughput"), "latency")
     if task.mode == "train" and "objective" in task.options:
@@ -55,29 +59,32 @@ def chain(task: Task) -> Plan:
             f"--set objective={objective} is not allowed in training; leave it out: "
             "a training step has only its time"
         )
-    given = options.device_list(task, "devices")
-    if len(given) > costs.layers:
+    devices = options.device_list(task, "devices")
+    if len(devices) > costs.layers:
         raise InputError(
             f"--set devices={task.options['devices']} is not allowed; "
             f"{task.profile.model} has {costs.layers} layers, so it must be {costs.layers} or fewer"
         )
     search = _Search(task, costs, throughput=objective == "throughput")
-    for assignment in proposals(task, costs, given):
+    for assignment in proposals(task, costs, devices):
         for pieces, flying in search.ladder(assignment):
             search.consider(Choice(assignment, pieces, flying))
     search.move_cuts()
     return search.result(objective)
 
 
-def proposals(task: Task, costs: Costs, given: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    """A device for every layer, several ways; the simplest come first and win at equal price."""
+def proposals(task: Task, costs: Costs, devices: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """Several assignments of a device to each layer. The simplest come first and win at equal price.
+
+    `devices` is the row that the user named. If it is empty, rows are searched.
+    """
     goals = (cuts.bottleneck(costs), cuts.serial(costs))
-    found: list[cuts.Cutting] = []
-    if given:
-        found += [c for goal in goals if (c := cuts.best_cuts(costs, goal, given)) is not None]
+    cuttings: list[cuts.Cutting] = []
+    if devices:
+        cuttings += [c for goal in goals if (c := cuts.best_cuts(costs, goal, devices)) is not None]
     else:
         near = [name for name in task.fleet.names if task.fleet.connected(task.source, name)]
-        found += [
+        cuttings += [
             cuts.Cutting(costs.total(name), (name,), ())
             for name in near
             if costs.fits(name, 0, costs.layers - 1)
@@ -87,8 +94,8 @@ def proposals(task: Task, costs: Costs, given: tuple[str, ...] = ()) -> list[tup
                 row for follow in _follows(task, costs, near) for row in _rows(costs, goal, follow)
             ]
             rows.sort(key=lambda row: (row.value, len(row.order)))
-            found += rows[:KEEP]
-    return list(dict.fromkeys(cutting.assignment(costs.layers) for cutting in found))
+            cuttings += rows[:KEEP]
+    return list(dict.fromkeys(cutting.assignment(costs.layers) for cutting in cuttings))
 
 
 def _rows(
@@ -100,7 +107,7 @@ def _rows(
 def _follows(
     task: Task, costs: Costs, names: list[str]
 ) -> list[Callable[[tuple[str, ...]], Iterable[str]]]:
-    """Who may come next: any of a few; in a large fleet also all of them in one long row."""
+    """Rules for who may come next: any of a few fast devices; in a large fleet also one long row of all."""
     tiers = ("device", "edge", "cloud")
     tier = {device.name: tiers.index(device.tier) for device in task.fleet.devices}
     fast = sorted(names, key=costs.total)
@@ -119,7 +126,7 @@ def _follows(
 
 
 class _Search:
-    """The best choice so far, and what has been asked of the simulator."""
+    """The best choice so far, and the choices that the simulator has already priced."""
 
     def __init__(self, task: Task, costs: Costs, throughput: bool) -> None:
         self.task = task
@@ -130,14 +137,14 @@ class _Search:
         self.seen: set[Choice] = set()
 
     def ladder(self, assignment: tuple[str, ...]) -> list[tuple[int, int]]:
-        """(micro-batches, in flight) to try: as the user said, else a few of each."""
+        """(micro-batches, in flight) pairs to try: the user's numbers, else a few of each."""
         task, stages = self.task, len(set(assignment))
         pieces = [p for p in PIECES if p <= task.batch]
         if self.throughput or "micro_batches" in task.options:
             pieces = [options.micro_batches(task)]
         steps: list[tuple[int, int]] = []
         for count in pieces:
-            # One is lean; as many as stages fills the pipe, twice that also the links between them.
+            # 1 in flight needs least memory. As many as stages fill the devices, twice as many the links too.
             flights = sorted({min(count, n) for n in (1, stages, 2 * stages, count)})
             if "in_flight" in task.options:
                 flights = [options.in_flight(task, 1)]
@@ -145,7 +152,7 @@ class _Search:
         return steps
 
     def consider(self, choice: Choice) -> bool:
-        """Price a choice; whether it is the best so far."""
+        """Price a choice; True if it is the best so far."""
         if choice in self.seen:
             return False
         self.seen.add(choice)
@@ -153,7 +160,7 @@ class _Search:
             value = self.costs.period(choice.assignment)
         else:
             value = self.task.price(self.plan(choice))
-        # Better must mean more than the last digit, or the simplest would lose by rounding.
+        # A gain in the last digits is rounding. Without this limit the simplest plan could lose by it.
         if value < self.value * (1 - 1e-9) or (self.best is None and value < math.inf):
             self.best, self.value = choice, value
             return True
@@ -168,13 +175,15 @@ class _Search:
             moved = [Choice(near, pieces, flying) for near in neighbours(assignment)]
             moved = [choice for choice in moved if self.fits(choice.assignment)]
             moved += [Choice(assignment, *step) for step in self.ladder(assignment)]
-            if not any([self.consider(choice) for choice in moved]):  # all of them, not the first
+            if not any([self.consider(choice) for choice in moved]):  # a list: all are considered
                 return
 
     def fits(self, assignment: tuple[str, ...]) -> bool:
+        """Whether each device can hold the weights of its layers."""
         return all(self.costs.fits(*run) for run in runs(assignment))
 
     def plan(self, choice: Choice) -> Plan:
+        """The plan of a choice."""
         return layer_plan(
             self.task,
             "chain",
@@ -184,32 +193,33 @@ class _Search:
         )
 
     def result(self, objective: str) -> Plan:
+        """The plan of the best choice, with its numbers for people; WeftError if no choice fits."""
         if self.best is None:
             raise WeftError(
                 f"strategy chain found no plan for {self.task.profile.model} that fits the "
                 "devices' memory (memory_mb); add a larger device, or take a smaller batch"
             )
         plan = self.plan(self.best)
-        more: dict[str, object] = {
+        numbers: dict[str, object] = {
             "micro_batches": plan.micro_batches,
             "in_flight": plan.in_flight,
             "period_s": self.costs.period(self.best.assignment),
             "considered": len(self.seen),
         }
         if self.task.mode == "infer":
-            more["objective"] = objective
-        return plan.deciding(**more)
+            numbers["objective"] = objective
+        return plan.deciding(**numbers)
 
 
 def neighbours(assignment: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """The same devices in the same order with one cut moved by one layer."""
-    found = []
+    """All assignments with the same devices in the same order and one cut moved by one layer."""
+    moved = []
     for m in range(1, len(assignment)):
         before, after = assignment[m - 1], assignment[m]
         if before == after:
             continue
         if assignment[m + 1 : m + 2] == (after,):
-            found.append((*assignment[:m], before, *assignment[m + 1 :]))
+            moved.append((*assignment[:m], before, *assignment[m + 1 :]))
         if assignment[max(m - 2, 0) : m - 1] == (before,):
-            found.append((*assignment[: m - 1], after, *assignment[m:]))
-    return found
+            moved.append((*assignment[: m - 1], after, *assignment[m:]))
+    return moved

@@ -1,13 +1,13 @@
-"""What a minibatch costs on devices and links, before any schedule: the planners' arithmetic.
+"""What a minibatch costs on devices and links, without a schedule. Planners search with these prices.
 
     costs = Costs(task)
-    costs.compute("pi", 0, 2)         # seconds of layers 0..2 on the pi, the whole minibatch
-    costs.cross(3, "pi", "cloud")     # seconds of cut 3 there and, in training, its gradients back
-    costs.load(3, "pi", "cloud")      # seconds that the busiest channel on that way is taken
+    costs.compute("pi", 0, 2)         # seconds of layers 0..2 on the pi for the whole minibatch
+    costs.cross(3, "pi", "cloud")     # seconds to send cut 3 and, in training, to get its gradients back
+    costs.load(3, "pi", "cloud")      # seconds that the busiest channel between them is occupied
 
-`cross` belongs to the serial model of JointDNN: one thing at a time, latency included. `load`
-belongs to a full pipeline: everything at once, so that only the time a channel is taken counts.
-Labels are a few bytes beside the samples: neither model charges them, unless they are given as `riding`.
+`cross` is for JointDNN's serial model: one thing happens at a time, and latency counts. `load` is for
+a full pipeline: everything happens at once, so only the time that a channel is occupied counts.
+Labels are a few bytes beside the samples. Both models leave them out, unless they are passed as `riding`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from weft.plans.task import Task
 
 
 class Costs:
-    """The prices of one task; what a search asks for again and again is computed once."""
+    """The prices of one task. A price that a search needs again and again is computed once."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -29,7 +29,7 @@ class Costs:
         self._route = options.route(task)
         codec = options.codec(task)
         profile, batch = task.profile, task.batch
-        # The samples are sent as they are; a codec works on what the layers make of them.
+        # The codec is for activations and gradients. The samples (cut 0) are not coded here.
         self._there = [batch * profile.cut_bytes(0)]
         self._back = [0]
         for m in range(1, self.layers + 1):
@@ -43,7 +43,7 @@ class Costs:
             self._weights.append(self._weights[-1] + layer.param_bytes)
 
     def _prefix(self, device: str) -> list[float]:
-        """Seconds of the first m layers, the whole minibatch, for every m."""
+        """Seconds of the first m layers for the whole minibatch, for every m."""
         times, batch = self.task.profile.devices[device], self.task.batch
         seconds = [0.0]
         for layer in range(self.layers):
@@ -63,9 +63,9 @@ class Costs:
         return self._seconds[device][-1]
 
     def fits(self, device: str, first: int, last: int) -> bool:
-        """Whether the device can hold at least the weights of these layers and their gradients.
+        """False if the device cannot even hold the weights of these layers and their gradients.
 
-        A plan that passes may still be too large; one that fails always is.
+        True does not mean that the plan fits: activations are not counted here.
         """
         limit = self.task.fleet.device(device).memory_mb
         if limit is None:
@@ -74,13 +74,13 @@ class Costs:
         return copies * (self._weights[last + 1] - self._weights[first]) <= limit * 1e6
 
     def bytes_over(self, m: int) -> tuple[int, int]:
-        """What cut m sends there and, in training, its gradients back; coded."""
+        """Bytes of cut m forward and, in training, of its gradients back; after coding."""
         return self._there[m], self._back[m] if self.train else 0
 
-    # The serial model: one thing at a time.
+    # The serial model: one thing happens at a time.
 
     def send(self, source: str, dest: str, count: int) -> float:
-        """Seconds until `count` bytes have arrived; nothing to send takes no time."""
+        """Seconds until `count` bytes have arrived; 0 if there is nothing to send."""
         if source == dest or count == 0:
             return 0.0
         if (source, dest) not in self._paths:
@@ -91,50 +91,54 @@ class Costs:
         return count / rate + latency
 
     def enter(self, device: str) -> float:
-        """The samples' way from the source."""
+        """Seconds to send the samples from the source to a device."""
         return self.send(self.task.source, device, self._there[0])
 
     def cross(self, m: int, before: str, after: str, riding: int = 0) -> float:
-        """Cut m's way from one device to the next and, in training, its gradients' way back; `riding`
-        bytes go there with it."""
+        """Seconds to send cut m to the next device and, in training, to get its gradients back.
+
+        `riding` are further bytes that are sent with the cut, such as labels.
+        """
         forward = self.send(before, after, self._there[m] + riding)
         return forward + (self.send(after, before, self._back[m]) if self.train else 0.0)
 
     def leave(self, device: str) -> float:
-        """The answer's way back to the source; training has none."""
+        """Seconds to send the answer back to the source; 0 in training."""
         return 0.0 if self.train else self.send(device, self.task.source, self._there[-1])
 
-    # The pipeline model: everything at once, each channel one thing at a time.
+    # The pipeline model: everything happens at once, but each channel carries one message at a time.
 
     def slopes(self, before: str, after: str) -> dict[str, tuple[float, float]]:
-        """By channel: seconds it is taken per byte sent there and per byte sent back."""
+        """By channel: seconds it is occupied per byte forward and per byte back."""
         pair = before, after
         if pair not in self._slopes:
-            found: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+            per_byte: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
             for way, (source, dest) in enumerate((pair, (after, before))):
                 for hop in self.task.fleet.route(source, dest):
-                    found[hop.channel][way] += 1 / hop.bytes_per_s
-            self._slopes[pair] = {channel: (a, b) for channel, (a, b) in found.items()}
+                    per_byte[hop.channel][way] += 1 / hop.bytes_per_s
+            self._slopes[pair] = {channel: (a, b) for channel, (a, b) in per_byte.items()}
         return self._slopes[pair]
 
     def busy(self, m: int, before: str, after: str, riding: int = 0) -> dict[str, float]:
-        """Seconds that each channel is taken by cut m and, in training, by its gradients."""
+        """By channel: seconds it is occupied by cut m and, in training, by its gradients."""
         there, back = self._there[m] + riding, self._back[m] if self.train else 0
         slopes = self.slopes(before, after)
         return {channel: there * a + back * b for channel, (a, b) in slopes.items()}
 
     def load(self, m: int, before: str, after: str, riding: int = 0) -> float:
-        """Seconds that the busiest channel is taken by cut m."""
+        """Seconds that the busiest channel is occupied by cut m."""
         return max(self.busy(m, before, after, riding).values(), default=0.0)
 
     def enter_load(self, device: str) -> float:
+        """Seconds that the busiest channel is occupied by the samples on their way to a device."""
         return self.load(0, self.task.source, device)
 
     def leave_load(self, device: str) -> float:
+        """Seconds that the busiest channel is occupied by the answer; 0 in training."""
         return 0.0 if self.train else self.load(self.layers, device, self.task.source)
 
     def period(self, assignment: tuple[str, ...]) -> float:
-        """Seconds per minibatch of an endless full pipeline: the busiest device or channel."""
+        """Seconds per minibatch of a full pipeline without end: those of the busiest device or channel."""
         taken: defaultdict[str, float] = defaultdict(float)
         ways = [(0, self.task.source, assignment[0])]
         ways += [(m, assignment[m - 1], assignment[m]) for m in range(1, self.layers)]

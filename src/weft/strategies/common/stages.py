@@ -1,4 +1,7 @@
-"""Plans of whole layers: from a device for every layer to a Plan; the fastest of a tier."""
+"""Plans in which each layer is whole on one device, and the fastest device of a tier.
+
+layer_plan(task, "mine", ["pi", "pi", "nuc"])      # layers 0 and 1 on the pi, layer 2 on the nuc
+"""
 
 from __future__ import annotations
 
@@ -16,18 +19,18 @@ from weft.strategies.common.costs import Costs
 
 
 def runs(assignment: Sequence[str]) -> list[tuple[str, int, int]]:
-    """(device, first layer, last layer) of neighbouring layers on one device.
+    """(device, first layer, last layer) for each group of neighbouring layers on one device.
 
     >>> runs(["pi", "pi", "nuc"])
     [('pi', 0, 1), ('nuc', 2, 2)]
     """
-    found: list[tuple[str, int, int]] = []
+    groups: list[tuple[str, int, int]] = []
     first = 0
     for device, layers in groupby(assignment):
         last = first + len(list(layers)) - 1
-        found.append((device, first, last))
+        groups.append((device, first, last))
         first = last + 1
-    return found
+    return groups
 
 
 def layer_plan(
@@ -39,9 +42,9 @@ def layer_plan(
     in_flight: int = 1,
     decisions: dict[str, Any] | None = None,
 ) -> Plan:
-    """The plan in which `assignment[l]` holds layer l.
+    """The plan in which device `assignment[l]` holds layer l.
 
-    Its decisions always say `devices` and `cuts` (layers before each change of device).
+    Its decisions hold `devices` and `cuts` (the number of layers before each change of device).
     """
     shards = tuple(Shard(device, (first, last)) for device, first, last in runs(assignment))
     lanes = _by_owner(shards, task.owners)
@@ -53,7 +56,7 @@ def layer_plan(
         shards=lanes,
         source=task.source,
         owners=task.owners,
-        # Samples of several owners come in pieces of their own: whichever is there is computed.
+        # Each owner's samples are pieces of their own. The device computes the piece that arrived first.
         schedule="eager" if task.owners and micro_batches > 1 else "staged",
         fleet=task.fleet,
         profile=task.profile,
@@ -73,7 +76,7 @@ def layer_plan(
 
 
 def _by_owner(shards: tuple[Shard, ...], owners: tuple[Owner, ...]) -> tuple[Shard, ...]:
-    """The same layers for the samples of each owner; whole layers where one device has all data."""
+    """The same layers once for each owner's samples. One owner of all data: the shards as they are."""
     if not owners:
         return shards
     firsts = first_samples([owner.samples for owner in owners])
@@ -85,7 +88,10 @@ def _by_owner(shards: tuple[Shard, ...], owners: tuple[Owner, ...]) -> tuple[Sha
 
 
 def fastest(task: Task, costs: Costs, tier: Tier, strategy: str) -> str:
-    """The device of a tier that runs the whole network soonest, among those the source reaches."""
+    """The device of a tier that needs the least time for the whole network.
+
+    Only devices that the source can reach count. InputError if there is none.
+    """
     names = [device.name for device in task.fleet.devices if device.tier == tier]
     if not names:
         tiers = ", ".join(f"{device.name} ({device.tier})" for device in task.fleet.devices)
@@ -94,5 +100,6 @@ def fastest(task: Task, costs: Costs, tier: Tier, strategy: str) -> str:
         )
     near = [name for name in names if task.fleet.connected(task.source, name)]
     if not near:
-        task.fleet.route(task.source, names[0])  # says that there is no way, and from where
+        # Raises an InputError that says what is not connected.
+        task.fleet.route(task.source, names[0])
     return min(near, key=costs.total)

@@ -1,4 +1,8 @@
-"""The turns of a block: its output shared out among the devices, and what the gateway does."""
+"""The turns of a block: its output is shared out among the devices, and the gateway does the rest.
+
+turns = Turns(graph, (0, 3), "rows", ["r1", "r2"], "gw")
+turns.of_devices((28, 28), None, 0.0)      # one Turn for each device, 28 rows each
+"""
 
 from __future__ import annotations
 
@@ -18,26 +22,26 @@ from weft.strategies.coopai.row_turns import Owned, Rows, row_turns, state_bytes
 
 
 class Block(Struct, frozen=True, gc=False):
-    """Consecutive layers of one round. `shares`: of its output, per device; empty: even.
+    """Consecutive layers that are computed in one round.
 
-    A device with a share of 0 has no turn in this round. In mode whole the first device that has
-    a share does it all.
+    `shares` says how much of the output each device makes; empty means even shares. A device with a
+    share of 0 has no turn in this round. In mode "whole" the first device with a share computes all.
     """
 
     layers: tuple[int, int]
     mode: RoundMode
-    shares: tuple[int, ...] = ()  # rows (or units) of each device; they add up to the whole
+    shares: tuple[int, ...] = ()  # rows (or units) of each device; their sum is the whole output
 
 
 def even(places: int, count: int) -> list[Range]:
-    """An even split; what remains goes to the last ones."""
-    size, more = divmod(places, count)
-    ends = [n * size + max(n - (count - more), 0) for n in range(count + 1)]
+    """Even ranges; the last ones are one larger if `places` cannot be divided evenly."""
+    size, larger = divmod(places, count)
+    ends = [n * size + max(n - (count - larger), 0) for n in range(count + 1)]
     return list(pairwise(ends))
 
 
 def proportional(places: int, shares: Sequence[int]) -> list[Range]:
-    """A split in proportion to the shares; exactly them where they add up to `places`."""
+    """Ranges in proportion to the shares; exactly the shares if their sum is `places`."""
     total, done, ends = sum(shares), 0, [0]
     for share in shares:
         done += share
@@ -46,7 +50,7 @@ def proportional(places: int, shares: Sequence[int]) -> list[Range]:
 
 
 class Turns:
-    """The turns of blocks of the same layers in one mode, however their output is shared out."""
+    """The turns of blocks with the same layers and mode, for any shares of their output."""
 
     def __init__(
         self,
@@ -72,7 +76,11 @@ class Turns:
     def of_devices(
         self, shares: tuple[int, ...], owned: Owned | None, halves: float
     ) -> tuple[Turn, ...]:
-        """`owned`: what each device has already; given, the rows that need no more come first."""
+        """The turns of all devices.
+
+        `owned` says which rows each device already has. With it, a device first computes the rows for which
+        it needs nothing else. `halves`: see `slicing.rounds_of`.
+        """
         if self.mode == "rows":
             return self._rows(shares, owned, halves)
         if self.mode == "rows+data":
@@ -98,14 +106,14 @@ class Turns:
     def _rows(
         self, shares: tuple[int, ...], owned: Owned | None, halves: float
     ) -> tuple[Turn, ...]:
-        given = self._given(self.made.own, self.made.after)
-        split = {name: self._split(places(self.graph, name), shares) for name in given}
+        outputs = self._given(self.made.own, self.made.after)
+        split = {name: self._split(places(self.graph, name), shares) for name in outputs}
         turns: list[Turn] = []
         for place, device in enumerate(self.devices):
             wanted = {name: ranges[place] for name, ranges in split.items()}
             wanted = {name: rows for name, rows in wanted.items() if rows[0] < rows[1]}
             if wanted:
-                # The gateway computes when it has handed out: all that it lacks is there by then.
+                # The gateway computes after it has handed out. By then it has everything it needs.
                 own = None if owned is None or device == self.gateway else owned[device]
                 turns += row_turns(self._job, device, wanted, own, halves)
         return tuple(turns)
@@ -138,12 +146,12 @@ class Turns:
         return (Turn(device, takes, gives, work, state_bytes(self.graph, self.made.own)),)
 
     def _units(self, shares: tuple[int, ...]) -> tuple[Turn, ...]:
-        """Fully connected layers: some outputs, some inputs, or outputs that are inputs at once."""
+        """Fully connected layers by outputs, by inputs, or by outputs that are the next layer's inputs."""
         graph, model, data = self.graph, self.made.model, self.made.data
         first = model or data
         assert first is not None
         width = linear_width(graph, first)[0 if model else 1]
-        given = self._given(self.made.own, self.made.after)
+        output_names = self._given(self.made.own, self.made.after)
         source = refs(first)[0]
         turns = []
         for device, units in zip(self.devices, self._split(width, shares), strict=True):
@@ -156,7 +164,7 @@ class Turns:
             gives = (
                 (self._strip(sum_name(data)),)
                 if data
-                else tuple(self._strip(name, units) for name in given)
+                else tuple(self._strip(name, units) for name in output_names)
             )
             segment = units_segment(graph, self.span, 0, self.made, {}, {}, units)
             size = sum(state.bytes for state in segment.state.values())
@@ -165,7 +173,7 @@ class Turns:
         return tuple(turns)
 
     def _strip(self, name: str, places: Range | None = None) -> Strip:
-        """Of a value; all of it unless told otherwise."""
+        """A strip of a value: these places, or all of it."""
         return strip_of(self.graph, name, places)
 
     def _gateway_turn(
@@ -178,7 +186,7 @@ class Turns:
         )
 
     def _given(self, nodes: Iterable[Node], *readers: Sequence[Node]) -> list[str]:
-        """Which of their values somebody needs: these nodes of the round, or later layers."""
+        """The nodes' values that are needed later: by `readers` in this round, or by later layers."""
         wanted = self.crossing.union(*(reads(self.graph, part) for part in readers))
         return [
             node.name

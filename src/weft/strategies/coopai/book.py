@@ -1,11 +1,11 @@
-"""Cost tables for the search: compute time and bytes for each block of rows on k unequal devices,
-for every way of sharing rows in the block before it.
+"""Cost tables for the search: compute time and bytes of each block of rows on k unequal devices,
+for every way of sharing the rows in the block before it.
 
     book = Book(geometry, states, seconds)
     book.opened(3).down[j - 3, a, b]      # bytes that each device fetches for layers 3..j
 
-Rows are shared out in one of several ways, the cut states: weights of the devices. What a block computes
-follows from its own state b; what it fetches from the state a of the block before, too.
+Rows are shared out in one of several ways, the cut states: a weight for each device. What a block computes
+depends on its own state b. What it fetches also depends on the state a of the block before it.
 """
 
 from __future__ import annotations
@@ -31,33 +31,36 @@ from weft.strategies.coopai.rows import (
 )
 
 Weights = tuple[float, ...]  # of every device: its part of the rows, in proportion
-FREE = 1e-9  # of a byte's cost: what the gateway takes from itself is there, but it has to be made
-DEEP = 40  # layers; in a network with more of them blocks are shorter, so that a plan comes soon
-SHORTEST = 12  # layers that a block may always have
-LONGEST_SPLIT = 6  # layers of a block whose inner rows are computed first: longer ones lose by it
+FREE = 1e-9  # the cost of a byte that the gateway takes from itself: nearly nothing, but not 0
+DEEP = 40  # layers; in a deeper network blocks are shorter, so that planning does not take long
+SHORTEST = 12  # a block may always have so many layers
+LONGEST_SPLIT = 6  # inner rows are computed first only in blocks of at most so many layers
 
 
 @dataclass(frozen=True)
 class Opened:
-    """Blocks that begin with one layer: by last layer (from that one on), states, device."""
+    """The tables of all blocks that begin with one layer: by last layer, by states, by device."""
 
     alone: Floats  # seconds of all rows at once, by (last, state)
-    image: Floats  # bytes of all that a device needs, by (last, state)
-    # By value: bytes that a device lacks, and bytes that others lack and it has, each by
-    # (last, state of the value's rows before, state).
+    image: Floats  # bytes of everything that a device needs, by (last, state)
+    # By value: bytes that a device lacks, and bytes that it has and others lack. Both are by
+    # (last, state in which the value's rows were made, state).
     moved: dict[str, tuple[Floats, Floats]]
-    down: Floats  # the sums over all values
-    up: Floats
-    waits: Ints  # the last device whose rows it lacks; -1: none
-    queue: Floats  # bytes that cross the medium before a device has what it lacks; -inf: nothing
+    down: Floats  # bytes that a device lacks: the sum over all values
+    up: Floats  # bytes that others lack: the sum over all values
+    waits: Ints  # the last device whose rows it lacks; -1 if none
+    queue: Floats  # bytes that cross the medium before a device has what it lacks; -inf if it lacks nothing
     inner: Floats  # seconds of the rows for which it has everything
-    outer: Floats  # seconds of the others, computed after them
+    outer: Floats  # seconds of the other rows, which are computed after them
 
 
 class Book:
-    """`seconds`: of every layer on every device. `seat`: the gateway's place among the devices, where it
-    computes too; nothing travels between it and itself. `air`: what a byte costs on the way to each device,
-    compared with a byte of the fastest link; where it is not given, all are the same."""
+    """The tables of all blocks.
+
+    `seconds`: of every layer on every device. `seat`: the gateway's place among the devices if it computes
+    too; it sends nothing to itself. `air`: the cost of a byte on the way to each device, compared with a byte
+    on the fastest link; empty means that all are equal.
+    """
 
     def __init__(
         self,
@@ -81,7 +84,8 @@ class Book:
             geometry, Columns((k,) * number, _shares(states)), np.tile(cost, number)
         )
         before, after = np.divmod(np.arange(number * number), number)
-        self._before = (before[:, None] * k + np.arange(k)).reshape(-1)  # columns of pairs
+        # Columns of pairs of states.
+        self._before = (before[:, None] * k + np.arange(k)).reshape(-1)
         self._after = (after[:, None] * k + np.arange(k)).reshape(-1)
         self._pairs = Columns((k,) * (number * number), self._walk.columns.shares)
         self._pair_cost = np.tile(cost, 3 * number * number)
@@ -98,17 +102,17 @@ class Book:
     def rows(self, layer: int, state: int) -> tuple[int, ...]:
         """How many rows of a layer's output each device makes."""
         if (layer, state) not in self._rows:
-            found = self.geometry.rows(layer)
-            assert found is not None
-            own = count(self._walk.own[found.output])[self._walk.columns.of(state)]
+            row_layer = self.geometry.rows(layer)
+            assert row_layer is not None
+            own = count(self._walk.own[row_layer.output])[self._walk.columns.of(state)]
             self._rows[layer, state] = tuple(int(n) for n in own)
         return self._rows[layer, state]
 
     def own_bytes(self, layer: int) -> Floats:
-        """What each device made of the values that go on after a layer: by (state, device)."""
-        found = self.geometry.rows(layer)
-        assert found is not None
-        names = dict.fromkeys([*self.geometry.cuts[layer + 1], found.output])
+        """Bytes that each device made of the values that are needed after a layer: by (state, device)."""
+        row_layer = self.geometry.rows(layer)
+        assert row_layer is not None
+        names = dict.fromkeys([*self.geometry.cuts[layer + 1], row_layer.output])
         total = np.zeros(len(self.states) * self.k)
         for name in names:
             if name in self._walk.own:
@@ -154,16 +158,16 @@ class Book:
         )  # fmt: skip
 
     def _waits(self, need: Span, own: Span) -> Ints:
-        """The last device that made a row which is needed and not there."""
+        """The last device that made a row which is needed and missing."""
         ends = own[1].reshape(-1, self.k)
         last = np.where(need[1] > own[1], need[1] - 1, np.where(need[0] < own[0], own[0] - 1, -1))
         shape = (last.shape[0], len(ends), self.k)
         at = (ends[None, :, None, :] <= last.reshape(shape)[..., None]).sum(axis=-1)
-        found: Ints = np.where(last < 0, -1, at.reshape(last.shape))
-        return found
+        waits: Ints = np.where(last < 0, -1, at.reshape(last.shape))
+        return waits
 
     def _split(self, i: int, reach: int, have: dict[str, Span]) -> tuple[Floats, Floats]:
-        """Seconds of the inner rows and of the rest; all is rest where no row is inner."""
+        """Seconds of the inner rows and of the other rows. If there are no inner rows, all rows are other."""
         walk, reach = self._walk, min(reach, i + LONGEST_SPLIT - 1)
         shape = (max(reach + 1 - i, 0), len(self._after))
         inner = [np.full(shape, NONE), np.full(shape, -NONE)]
@@ -173,10 +177,11 @@ class Book:
             assert output is not None
             own = walk.own[output.output]
             wanted = own[0][self._after], own[1][self._after]
-            found = both(rows, wanted)
-            some = found[1] > found[0]
-            for n in (0, 1):  # empty at the top where there is none: all is below
-                inner[n][j - i] = np.where(some, found[n], wanted[0])
+            possible = both(rows, wanted)
+            some = possible[1] > possible[0]
+            # Without inner rows: an empty range at the top, so that all rows are below it.
+            for n in (0, 1):
+                inner[n][j - i] = np.where(some, possible[n], wanted[0])
                 whole[n][j - i] = wanted[n]
         first, end = (
             np.concatenate(part, axis=1)
@@ -186,7 +191,7 @@ class Book:
         return spent[:, 0], spent[:, 1] + spent[:, 2]
 
     def _spent(self, i: int, reach: int, wanted: Span) -> Floats:
-        """Seconds of inner rows, of those above and of those below, side by side."""
+        """Seconds of the inner rows, of the rows above them and of the rows below them, side by side."""
         walk = Backwards(self.geometry, self._pair_cost[i : reach + 1], i)
         for q in reversed(range(i, reach + 1)):
             layer = self.geometry.rows(q)
@@ -200,39 +205,39 @@ class Book:
 
 
 def longest_block(layers: int) -> int:
-    """The most layers of a block: all of them, in a deep network as many as keeps the number of blocks
-    about that of a network with `DEEP` layers."""
+    """The most layers of a block: all layers of the network. In a deep network fewer, so that there are
+    about as many blocks as in a network with `DEEP` layers."""
     return layers if layers <= DEEP else max(SHORTEST, DEEP * DEEP // layers)
 
 
 def _forwards(
     geometry: Geometry, i: int, reach: int, have: dict[str, Span]
 ) -> Iterator[tuple[int, Span]]:
-    """For each last layer: the rows of its output that can be made of the rows there are."""
+    """For each last layer: the rows of its output that can be made from the rows at hand."""
     there = dict(have)
     for q in range(i, reach + 1):
         layer = geometry.rows(q)
         assert layer is not None
         for step in layer.steps:
             height = geometry.heights[step.out]
-            found = there[step.reads[0]]
+            rows = there[step.reads[0]]
             for n, name in enumerate(step.reads):
                 span = _onto(step.rule, there[name], geometry.heights[name], height)
-                found = both(found, span) if n else span
+                rows = both(rows, span) if n else span
             for name in step.whole:
-                found = both(found, _all_there(there[name], geometry.heights[name], height))
-            there[step.out] = found
+                rows = both(rows, _all_there(there[name], geometry.heights[name], height))
+            there[step.out] = rows
         yield q, there[layer.output]
 
 
 def _all_there(rows: Span, height: int, made: int) -> Span:
-    """All rows of an output where all rows of a value are there, else none."""
+    """All rows of an output if all rows of a value are there; else none."""
     some = (rows[0] <= 0) & (rows[1] >= height)
     return np.where(some, 0, NONE), np.where(some, made, -NONE)
 
 
 def _onto(rule: Rule, rows: Span, height: int, made: int) -> Span:
-    """The rows of an operator's output whose windows lie within some rows of its input."""
+    """The rows of an operator's output whose windows lie within the given rows of its input."""
     if rule.row_by_row:
         return rows
     first, end = rows
@@ -244,7 +249,10 @@ def _onto(rule: Rule, rows: Span, height: int, made: int) -> Span:
 
 
 def _queue(down: Floats, up: Floats, waits: Ints) -> Floats:
-    """The gateway serves one device after the other, each when those that it waits for have sent."""
+    """Bytes that cross the medium before each device is served.
+
+    The gateway serves one device after the other, each after the devices that it waits for have sent.
+    """
     sent = np.concatenate([np.zeros((*up.shape[:-1], 1)), np.cumsum(up, axis=-1)], axis=-1)
     lacks = down > 0
     after = np.maximum.accumulate(np.where(lacks, waits, -1), axis=-1)

@@ -1,12 +1,13 @@
-"""The simulator's seconds of rounds behind one medium, without a plan or a program: for searches.
+"""The time of rounds on one medium, as the simulator counts it, without a plan or a program.
 
     clock = RoundClock(task, devices, samples=1, frames=1)
-    clock.seconds(Candidate(3, blocks, overlap))      # what price(plan) would say
+    clock.seconds(Candidate(3, blocks, overlap))      # the same as price(plan), but faster
 
-A round's exchange (what goes up and down before it, and what its turns then compute) follows from who
-holds which rows, and from the block. Both are small tuples, so that exchanges are found once: of a candidate
-that differs in one block, one or two are new. Then everything happens in the order of time, as in
-weft.simulate: a device does one thing after the other, the medium carries one message after the other.
+A round's exchange is what is sent up and down before it and what its turns then compute. It depends only
+on who holds which rows and on the block. Both are small tuples, so each exchange is computed once. If a
+candidate differs in one block, only one or two exchanges are new. Then events are processed in the order
+of time, as in weft.simulate: a device does one thing after the other, and the medium carries one message
+after the other.
 """
 
 from __future__ import annotations
@@ -27,34 +28,34 @@ from weft.strategies.coopai.slicing import Block, Slicer
 
 
 class Candidate(NamedTuple):
-    """All that is decided of a plan with rounds."""
+    """All decisions of a plan with rounds."""
 
     devices: int
     blocks: tuple[Block, ...]
-    overlap: tuple[bool, ...]  # of every block: inner rows first
+    overlap: tuple[bool, ...]  # by block: whether inner rows are computed first
     in_flight: int = 1
     halves: float = 0.0
-    gateway: bool = False  # whether it computes too
+    gateway: bool = False  # whether the gateway computes too
 
 
-# Who holds what: of every value, by device (the gateway last), first what the device made of it (perhaps
-# nothing, as an empty range), then what it got from others.
+# What each device holds of every value (the gateway is the last device): first the range that the device
+# made (possibly empty), then the ranges that it got from others.
 Held = tuple[tuple[str, tuple[tuple[Range, ...], ...]], ...]
 NOTHING: tuple[Range, ...] = ((0, 0),)
 
 
 class Exchange(NamedTuple):
-    """What happens between two rounds, and in the second one."""
+    """What happens between two rounds, and in the second round."""
 
-    up: Code  # devices hand up what others lack
-    down: tuple[Line, ...]  # the gateway takes it, and hands out
-    turns: Code  # of the devices, then of the gateway
-    held: Held  # then
+    up: Code  # devices send up what others lack
+    down: tuple[Line, ...]  # the gateway receives it and sends it out
+    turns: Code  # the turns of the devices, then of the gateway
+    held: Held  # what each device holds afterwards
 
 
 class RoundClock:
-    """For these devices, perhaps the gateway among them. `samples` are computed at once, as one of
-    `frames`."""
+    """The clock for these devices; the gateway may be one of them. `samples` are computed at once, as one
+    of `frames`."""
 
     def __init__(self, task: Task, devices: Sequence[str], samples: int, frames: int) -> None:
         assert task.graph is not None
@@ -69,12 +70,13 @@ class RoundClock:
         times = [task.profile.devices[device] for device in (*devices, task.source)]
         self.layer_s = [[t.forward(m, m, samples) for m in layers] for t in times]
         self.slicer = Slicer(self.graph, self.devices, task.source)
-        # A gateway that computes keeps what it makes in its place as gateway, which is the last one.
+        # A gateway that computes keeps its results in its place as gateway, which is the last place.
         self.place = {name: d for d, name in enumerate((*devices, task.source))}
         self.members = [d for d, name in enumerate(devices) if name != task.source]
         self._found: dict[object, Exchange] = {}
 
     def seconds(self, candidate: Candidate) -> float:
+        """Seconds until all frames are done."""
         order = self._order(candidate)
         exchanges = list(self._exchanges(candidate, order))
         rounds, k = len(candidate.blocks), len(self.devices)
@@ -92,16 +94,16 @@ class RoundClock:
         return finish([code[d] for d in (k, *order)], self.latency_s)
 
     def _order(self, candidate: Candidate) -> tuple[int, ...]:
-        """The devices in the order in which the plan names them: as they come into play."""
-        found: dict[int, None] = {}
+        """The devices in the order in which the plan names them: by their first turn."""
+        users_so_far: dict[int, None] = {}
         everyone = range(len(self.devices))
         for block in candidate.blocks:
             users = [d for d in everyone if block.shares[d]] if block.shares else everyone
-            found |= dict.fromkeys(users[:1] if block.mode == "whole" else users)
-        return tuple(d for d in found if d in self.members)
+            users_so_far |= dict.fromkeys(users[:1] if block.mode == "whole" else users)
+        return tuple(d for d in users_so_far if d in self.members)
 
     def _exchanges(self, candidate: Candidate, order: tuple[int, ...]) -> Iterator[Exchange]:
-        """Before every round, and to gather the answer."""
+        """The exchange before every round, and the last one, which collects the answer."""
         held = self._input()
         done: Block | None = None
         for block, inner in zip(
@@ -125,7 +127,7 @@ class RoundClock:
 
 
 class _Exchanging:
-    """One exchange: who holds what changes as messages go up and down."""
+    """One exchange. What each device holds changes as messages are sent up and down."""
 
     def __init__(
         self, clock: RoundClock, held: Held, done: Block | None, order: tuple[int, ...]
@@ -138,42 +140,44 @@ class _Exchanging:
         self.sum = sum_name(made.made.data) if made and made.made.data else None
 
     def before(self, block: Block | None, inner: bool, halves: float) -> Exchange:
-        found = None
+        """The exchange before a block; None is the end, where the gateway collects the answer."""
+        following = None
         if block is not None:
-            found = self.clock.slicer.round(block, self.owned() if inner else None, halves)
-        sent = self.gathered(found)
+            following = self.clock.slicer.round(block, self.owned() if inner else None, halves)
+        sent = self.gathered(following)
         up: Code = [()] * self.k
         for d, pieces in sent:
             up[d] = ((SEND, self.on_air(pieces, first=False), d),)
         down: list[Line] = []
         waiting = [d for d, _ in sent]
-        before = found.before if found else None
-        if self.after or before or found is None:  # the gateway needs them all
+        before = following.before if following else None
+        if self.after or before or following is None:  # the gateway needs all of them
             down += [(RECV, 0.0, d) for d in waiting]
             waiting = []
         for turn in (self.after, before):
             for strip in turn.gives if turn else ():
                 self.add(strip.value, self.k, (strip.first, strip.last))
         turns: Code = [()] * (self.k + 1)
-        if found is not None:
-            self.hand_out(found, sent, waiting, down, turns)
+        if following is not None:
+            self.hand_out(following, sent, waiting, down, turns)
         down += [(RECV, 0.0, d) for d in waiting]
-        return Exchange(up, tuple(down), turns, self.rest(found))
+        return Exchange(up, tuple(down), turns, self.rest(following))
 
     def owned(self) -> Owned:
+        """The rows of each value that each device made itself."""
         return {
             device: {n: held[d][0] for n, held in self.held.items() if held[d][0][1]}
             for d, device in enumerate(self.clock.devices)
         }
 
-    def gathered(self, found: Round | None) -> list[tuple[int, list[Strip]]]:
-        """What each device hands up, in the order in which the gateway takes it."""
+    def gathered(self, following: Round | None) -> list[tuple[int, list[Strip]]]:
+        """What each device sends up, in the order in which the gateway receives it."""
         if self.done is None:
             return []
         if self.sum:
             whole, holders = strip_of(self.clock.graph, self.sum), self.held[self.sum]
             return [(d, [whole]) for d in range(self.k) if holders[d] != NOTHING]
-        wanted = self.wanted(found)
+        wanted = self.wanted(following)
         sent = []
         for d in self.order:
             pieces = [
@@ -188,31 +192,31 @@ class _Exchanging:
                 self.add(strip.value, self.k, (strip.first, strip.last))
         return sent
 
-    def wanted(self, found: Round | None) -> dict[Strip, list[Range]]:
-        """Of every value (as a strip of no places): the places that someone lacks, the gateway too."""
+    def wanted(self, following: Round | None) -> dict[Strip, list[Range]]:
+        """By value (a strip of no places): the places that somebody lacks and the gateway does not have."""
         asks: list[tuple[int, Strip]] = []
-        for turn in (self.after, found.before if found else None):
+        for turn in (self.after, following.before if following else None):
             asks += [(self.k, strip) for strip in turn.takes] if turn else []
-        if found is None and self.after is None:
+        if following is None and self.after is None:
             asks += [(self.k, strip_of(self.clock.graph, name)) for name in self.held]
-        for turn in found.turns if found else ():
+        for turn in following.turns if following else ():
             asks += [(self.clock.place[turn.device], strip) for strip in turn.takes]
         lacks: dict[Strip, list[Range]] = {}
         for holder, s in asks:
             if s.value not in self.held:
-                continue  # the gateway makes it, of what it gets now
+                continue  # the gateway makes it from what it gets now
             gaps = _minus([(s.first, s.last)], self.held[s.value][holder])
             like = Strip(s.value, 0, 0, s.bytes, s.dim)
             lacks[like] = lacks.get(like, []) + gaps
         return {s: _minus(_merged(gaps), self.held[s.value][self.k]) for s, gaps in lacks.items()}
 
     def hand_out(
-        self, found: Round, sent: list[tuple[int, list[Strip]]], waiting: list[int],
+        self, following: Round, sent: list[tuple[int, list[Strip]]], waiting: list[int],
         down: list[Line], turns: Code,
     ) -> None:  # fmt: skip
-        """The gateway sends every turn what its device lacks, as soon as those who have it sent it."""
-        layer = found.layers[0]
-        for number, turn in enumerate(found.turns, start=self.k):
+        """The gateway sends to every turn what its device lacks, as soon as it has received that."""
+        layer = following.layers[0]
+        for number, turn in enumerate(following.turns, start=self.k):
             d = self.clock.place[turn.device]
             lacks = [
                 Strip(s.value, first, last, s.bytes, s.dim)
@@ -232,7 +236,7 @@ class _Exchanging:
             turns[d] += ((COMPUTE, work, 0),)
 
     def on_air(self, strips: list[Strip], first: bool) -> float:
-        """Each value is coded by itself."""
+        """Seconds on the medium. Each value is coded separately."""
         clock = self.clock
         sizes: dict[str, int] = {}
         for strip in strips:
@@ -241,23 +245,23 @@ class _Exchanging:
         return sum(coded_bytes(size, codec) for size in sizes.values()) * clock.byte_s
 
     def add(self, name: str, holder: int, places: Range) -> None:
-        """Got, or (the gateway) made."""
+        """Note that a device received places of a value, or that the gateway made them."""
         holders = self.held.setdefault(name, [NOTHING] * (self.k + 1))
         holders[holder] = (*holders[holder], places)
 
-    def rest(self, found: Round | None) -> Held:
-        """Who holds what when the round is over, of what is needed then."""
-        if found is None:
+    def rest(self, following: Round | None) -> Held:
+        """What each device holds after the round, as far as it is needed later."""
+        if following is None:
             return ()
-        for turn in found.turns:
+        for turn in following.turns:
             d = self.clock.place[turn.device]
             for strip in turn.gives:
                 holders = self.held.setdefault(strip.value, [NOTHING] * (self.k + 1))
-                (first, last), *more = holders[d]
+                (first, last), *received = holders[d]
                 own = (min(first, strip.first) if last else strip.first, max(last, strip.last))
-                holders[d] = (own, *more)
-        after = [strip.value for strip in found.after.takes] if found.after else []
-        needed = dict.fromkeys([*self.clock.graph.cuts[found.layers[1] + 1], *after])
+                holders[d] = (own, *received)
+        after = [strip.value for strip in following.after.takes] if following.after else []
+        needed = dict.fromkeys([*self.clock.graph.cuts[following.layers[1] + 1], *after])
         return tuple((name, tuple(self.held[name])) for name in needed if name in self.held)
 
 
@@ -268,13 +272,13 @@ def _overlap(some: Sequence[Strip], others: Sequence[Strip]) -> bool:
 
 
 def _merged(ranges: Iterable[Range]) -> list[Range]:
-    found: list[Range] = []
+    merged: list[Range] = []
     for first, last in sorted(ranges):
-        if found and first <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], last))
+        if merged and first <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], last))
         else:
-            found.append((first, last))
-    return found
+            merged.append((first, last))
+    return merged
 
 
 def _meet(ranges: Iterable[Range], others: Sequence[Range]) -> list[Range]:

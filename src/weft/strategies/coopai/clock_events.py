@@ -1,9 +1,9 @@
-"""Devices and one medium, event by event, in the order of time: as weft.simulate, for one channel.
+"""Devices and one medium, event by event in the order of time: like weft.simulate, but for one channel.
 
-    finish([gateway, first, second], latency_s=0.0)       # when the last of them is done
+    finish([gateway, first, second], latency_s=0.0)       # the second when the last of them is done
 
-A device does one line after the other; a receive waits for its message, a send only queues it. The medium
-carries one message after the other, first come first served.
+A device does one line after the other. A receive waits for its message; a send only puts its message
+into the queue. The medium carries one message after the other, in the order of the sends.
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 
 COMPUTE, SEND, RECV = range(3)
-Line = tuple[int, float, int]  # what, seconds (of a message: on the medium), message
+Line = tuple[int, float, int]  # what, seconds (for a message: on the medium), message
 Code = list[tuple[Line, ...]]  # by device
-Part = tuple[int, tuple[Line, ...]]  # what is added to the messages' numbers, and the lines
+# A number that is added to the messages' numbers, and the lines.
+Part = tuple[int, tuple[Line, ...]]
 
 
 def finish(code: Sequence[Sequence[Part]], latency_s: float) -> float:
-    """When the last device is done. Whoever comes first in time goes on, until it has to wait: for a
-    message, or for its turn to send."""
+    """The second when the last device is done.
+
+    The device with the earliest clock goes on until it must wait for a message, or for its turn to send.
+    """
     clocks, at = [0.0] * len(code), [(0, 0)] * len(code)
     arrived: dict[int, float] = {}
-    waiting: dict[int, int] = {}  # who waits for a message
+    waiting: dict[int, int] = {}  # by message: the device that waits for it
     heap = [(0.0, d) for d in range(len(code))]
     free = 0.0
     while heap:

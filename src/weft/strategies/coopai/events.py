@@ -1,14 +1,14 @@
-"""Rounds on one shared medium, event by event: a small and fast model of what the simulator does.
+"""Rounds on one shared medium, event by event: a small and fast model of the simulator.
 
     clock = Latency(Channel(byte_s=8e-8))
     times = clock.exchange(START, up, down, waits, inner, outer)     # one more round
 
-Every device sends up what others lack as soon as it is done. The medium carries one message at a time, first
-come first served. The gateway receives in the order of the devices, and sends each device what it lacks
-as soon as it has it. Meanwhile a device computes its inner rows, then the others.
+Every device sends up what others lack as soon as it has finished. The medium carries one message at a
+time, in the order of the sends. The gateway receives in the order of the devices. It sends each device
+what it lacks as soon as it has that. Meanwhile a device computes its inner rows, and then the others.
 
-`Load` counts in place of that how long each device and the medium are taken: with many frames under way at
-once the one that is taken longest decides how many come through.
+`Load` instead counts how long each device and the medium are occupied. With many frames in flight, the
+one that is occupied longest limits the number of frames per second.
 """
 
 from __future__ import annotations
@@ -24,24 +24,27 @@ Numbers = Sequence[float]
 
 
 class Channel(NamedTuple):
-    """What a byte costs on the gateway's medium."""
+    """The cost of a byte on the gateway's medium."""
 
     byte_s: float  # seconds per byte
     latency_s: float = 0.0
-    image: float = 1.0  # what a byte of the image costs, compared with others: codecs differ
+    # The cost of a byte of the image compared with others, because codecs differ.
+    image: float = 1.0
 
 
 class Times(NamedTuple):
-    """When each device, the medium and the gateway are free."""
+    """The seconds when each device, the medium and the gateway become free."""
 
-    ready: tuple[float, ...]  # when each device is done with what it has to do
-    free: float = 0.0  # when the medium is
-    gateway: float = 0.0  # when the gateway has all that it needs to go on
+    ready: tuple[float, ...]  # when each device has finished its work
+    free: float = 0.0  # when the medium becomes free
+    gateway: float = 0.0  # when the gateway has everything that it needs to go on
 
 
 class Clock(Protocol):
-    """What a round adds; bytes and seconds are by device. `seat`: the place of the gateway among the
-    devices, where it computes too. It hands out nothing while it computes."""
+    """How a round changes the times. Bytes and seconds are by device.
+
+    `seat` is the gateway's place among the devices if it computes too. It sends nothing while it computes.
+    """
 
     channel: Channel
     seat: int | None
@@ -50,39 +53,41 @@ class Clock(Protocol):
         self, times: Times, up: Numbers, down: Numbers, waits: Sequence[int],
         inner: Numbers, outer: Numbers,
     ) -> Times:  # fmt: skip
-        """Rows go up and down; each device computes inner rows at once, outer ones when it can."""
+        """Rows are sent up and down. A device computes inner rows at once, outer rows when it has all."""
 
     def gather(self, times: Times, up: Numbers) -> Times:
         """Every device sends to the gateway, which goes on when it has everything."""
 
     def hand_out(self, times: Times, down: Numbers, compute: Numbers, image: bool) -> Times:
-        """The gateway, which has everything, sends to device after device; each computes then."""
+        """The gateway has everything and sends to one device after the other; each then computes."""
 
     def alone(self, times: Times, compute: float) -> Times:
-        """The gateway, which has everything, computes itself."""
+        """The gateway has everything and computes itself."""
 
     def bound(
         self, ready: Floats, free: Floats, queue: Floats, inner: Floats, outer: Floats
     ) -> tuple[Floats, Floats]:
-        """No more than `last` and `mean` after an exchange, for many at once: devices are the last
-        dimension; `queue`: bytes that the medium must carry before each has what it lacks."""
+        """Lower bounds of `last` and `mean` after an exchange, for many candidates at once.
+
+        Devices are the last dimension. `queue`: bytes on the medium before each device has what it lacks.
+        """
 
     def last(self, times: Times, gathered: bool) -> float:
-        """When all is done; `gathered`: the gateway has everything."""
+        """The second when everything is done; `gathered`: when the gateway has everything."""
 
     def mean(self, times: Times, gathered: bool) -> float:
-        """When it is done on average: what else makes a way good to go on from."""
+        """The average second when devices are done: it tells which of two ways is better to go on from."""
 
 
 class Latency:
-    """One frame alone: how early everything happens."""
+    """The times of one frame that is alone."""
 
     def __init__(self, channel: Channel, seat: int | None = None) -> None:
         self.channel = channel
         self.seat = seat
 
     def relaying(self, times: Times) -> float:
-        """When the gateway can hand out."""
+        """The second when the gateway can send."""
         return times.gateway if self.seat is None else max(times.gateway, times.ready[self.seat])
 
     def exchange(
@@ -94,7 +99,7 @@ class Latency:
         senders = sorted((ready[d], d) for d in range(len(ready)) if up[d])
         arrival = [-1.0] * len(ready)
         sent = 0
-        received = -1  # the gateway has taken the messages of all devices up to this one
+        received = -1  # the gateway has received the messages of all devices up to this one
         done = []
         for d, lacks in enumerate(down):
             begin = ready[d] + inner[d]
@@ -155,8 +160,10 @@ class Latency:
 
 
 class OwnLinks(Latency):
-    """The same where every device has a link of its own to the gateway, for each direction: messages of
-    different devices do not wait for each other. Bytes of slower links count as more bytes."""
+    """The same if every device has a link of its own to the gateway in each direction.
+
+    Messages of different devices do not wait for each other. A byte on a slower link counts as more bytes.
+    """
 
     def exchange(
         self, times: Times, up: Numbers, down: Numbers, waits: Sequence[int],
@@ -202,7 +209,7 @@ class OwnLinks(Latency):
 
 
 class Load:
-    """Many frames: how long each device and the medium are taken by one."""
+    """Many frames: the seconds that one frame occupies each device and the medium."""
 
     def __init__(self, channel: Channel, seat: int | None = None) -> None:
         self.channel = channel

@@ -1,11 +1,11 @@
-"""Whole frames for the devices in turn: nothing is cut, each device computes every so many frames alone.
+"""Whole frames for one device after the other: nothing is cut, each device computes some frames alone.
 
-    for plan in whole_frames(task, ("r1", "r2"), in_flight=(4,)):
+    for plan in whole_frames(task, "coopai+", ("r1", "r2"), in_flight=(4,)):
         task.price(plan)
 
-More frames come through than with any cut where every device can hold the network and the medium is
-fast enough for the images. A device gets as many frames as its speed allows: each frame goes to the device
-that is expected to have it done first.
+This gives more frames per second than any cut if every device can hold the network and the medium is fast
+enough for the images. Each frame goes to the device that is expected to finish it first, so faster
+devices get more frames.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ from weft.strategies.coopai.strategy import plan_of_rounds
 def whole_frames(
     task: Task, strategy: str, workers: Sequence[str], in_flight: Iterable[int]
 ) -> Iterator[Plan]:
-    """Plans in which these workers, perhaps the gateway among them, get whole frames; one for each
-    number in flight. `task` has its layers in sequence. None where a worker would get no frame."""
+    """Plans in which these workers get whole frames, one plan for each number in flight.
+
+    The gateway may be one of the workers. `task` has its layers in sequence. No plan if a worker would get
+    no frame.
+    """
     assert task.graph is not None
     turns_of = frames_of(task, workers)
     if len(set(turns_of)) < len(workers):
@@ -58,13 +61,14 @@ def whole_frames(
 
 
 def frames_of(task: Task, workers: Sequence[str]) -> tuple[int, ...]:
-    """Which worker computes each frame of the batch, by place: the one that has it done first."""
+    """For each frame of the batch, the place of the worker that finishes it first."""
     profile, last = task.profile, len(task.profile.layers) - 1
     spent = [profile.devices[name].forward(0, last, 1) for name in workers]
     image = coded_bytes(profile.input_bytes, options.input_codec(task))
-    hops = [task.fleet.route(task.source, name)[:1] for name in workers]  # none to the gateway
+    # The gateway itself has none.
+    hops = [task.fleet.route(task.source, name)[:1] for name in workers]
     free, sent = [0.0] * len(workers), dict.fromkeys((h.channel for hop in hops for h in hop), 0.0)
-    found = []
+    workers_by_frame = []
     for _ in range(task.batch):
         arrival = [
             sum(sent[hop.channel] + image / hop.bytes_per_s for hop in each) for each in hops
@@ -74,5 +78,5 @@ def frames_of(task: Task, workers: Sequence[str]) -> tuple[int, ...]:
         for hop in hops[chosen]:
             sent[hop.channel] = arrival[chosen]
         free[chosen] = done[chosen]
-        found.append(chosen)
-    return tuple(found)
+        workers_by_frame.append(chosen)
+    return tuple(workers_by_frame)

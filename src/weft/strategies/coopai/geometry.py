@@ -1,15 +1,15 @@
-"""What CoopAI's planners know of a network: per layer, which rows come from which, and how much.
+"""What CoopAI's planners need of a network: for each layer, which rows come from which, and the work.
 
     geometry = geometry_of(in_sequence(graph))
-    geometry.layers[0].steps       # of a convolution and what follows it: windows of rows
-    geometry.layers[-1].outputs    # of a fully connected layer: its units
+    geometry.layers[0].steps       # a convolution and what follows it: windows of rows
+    geometry.layers[-1].outputs    # a fully connected layer: its units
 
-A layer is one of three kinds. RowLayer: a convolution with activations and pools, some rows each device.
-DenseLayer: a fully connected layer on a vector. Uncut: everything else, only as a whole.
+A layer has one of three kinds. RowLayer: a convolution with activations and pools; each device computes
+some rows. DenseLayer: a fully connected layer on a vector. Uncut: all others; one device computes it whole.
 
-The paper cuts feature maps, and knows windows of rows only. With `gathers` more is cut: sequences of tokens,
-signals, and what needs all rows of a second value beside some of the first (attention, a map that is
-multiplied with weights of its channels).
+The paper cuts feature maps and knows only windows of rows. With `gathers` more can be cut: sequences of
+tokens, signals, and operators that need all rows of a second value for some rows of the first (attention, or
+a map that is multiplied with weights of its channels).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ VALUE_BYTES = 4
 
 @dataclass(frozen=True)
 class Step:
-    """One operator of a RowLayer: a row of `out` from a window of rows of each of `reads`."""
+    """One operator of a RowLayer: a row of `out` needs a window of rows of each of `reads`."""
 
     out: str
     reads: tuple[str, ...]
     rule: Rule
     flops: float  # per row of `out`
-    whole: tuple[str, ...] = ()  # of these all rows are needed for any row
+    whole: tuple[str, ...] = ()  # values of which any row of `out` needs all rows
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,11 @@ class RowLayer:
 
     steps: tuple[Step, ...]
     flops: float
-    after: bool  # something reads all rows in the end, and the gateway does it
+    after: bool  # the last operators read all rows, and the gateway computes them
 
     @property
     def output(self) -> str:
+        """The value that the layer's last step makes."""
         return self.steps[-1].out
 
 
@@ -57,7 +58,7 @@ class DenseLayer:
     inputs: int
     outputs: int
     flops: float
-    flattens: str | None  # the map whose flattened values it reads
+    flattens: str | None  # the map that it reads as a flat vector; None if there is none
 
 
 @dataclass(frozen=True)
@@ -72,42 +73,47 @@ AnyLayer = RowLayer | DenseLayer | Uncut
 
 @dataclass(frozen=True)
 class Geometry:
-    """A network's layers with their sizes: what the search reads."""
+    """A network's layers with their sizes, as the search needs them."""
 
     name: str
     layers: tuple[AnyLayer, ...]
-    cuts: tuple[tuple[str, ...], ...]  # values that cross a cut after the first m layers
+    cuts: tuple[tuple[str, ...], ...]  # values that cross the cut after the first m layers
     heights: dict[str, int]  # rows of every feature map
     widths: dict[str, int]  # numbers in one row of it
     sizes: dict[str, int]  # numbers in every value
-    made: dict[str, int]  # the layer that makes a value; the input: -1
+    made: dict[str, int]  # the layer that makes a value; -1 for the input
     read: dict[str, tuple[int, ...]]  # the layers that read it
-    relayed: frozenset[str] = frozenset()  # see coopai_passthrough
+    relayed: frozenset[str] = frozenset()  # for both see passthrough.py
     taps: frozenset[str] = frozenset()
 
     @cached_property
     def flops(self) -> float:
+        """FLOPs of the whole network for one sample."""
         return sum(layer.flops for layer in self.layers)
 
     @property
     def inputs(self) -> int:
+        """The number of input numbers."""
         return sum(self.sizes[name] for name in self.cuts[0])
 
     @property
     def outputs(self) -> int:
+        """The number of output numbers."""
         return sum(self.sizes[name] for name in self.cuts[-1])
 
     def rows(self, index: int) -> RowLayer | None:
+        """The layer if it can be cut by rows; else None."""
         layer = self.layers[index]
         return layer if isinstance(layer, RowLayer) else None
 
     def is_rows(self, index: int) -> bool:
+        """Whether this layer exists and can be cut by rows."""
         return index < len(self.layers) and isinstance(self.layers[index], RowLayer)
 
 
 def geometry_of(graph: Graph, gathers: bool = False) -> Geometry:
-    """The geometry of a graph with its layers in sequence; `gathers`: of all that can be cut."""
-    from weft.graph.costs import forward_flops  # knows torch's operators, and so imports torch
+    """The geometry of a graph with its layers in sequence; with `gathers`, of everything that can be cut."""
+    from weft.graph.costs import forward_flops  # imports torch, so it is imported only when needed
 
     layers: list[AnyLayer] = []
     for layer in graph.layers:
@@ -138,12 +144,12 @@ def geometry_of(graph: Graph, gathers: bool = False) -> Geometry:
         },
         sizes={name: value.bytes // VALUE_BYTES for name, value in graph.values.items()},
         made=made,
-        read={name: tuple(found) for name, found in read.items()},
+        read={name: tuple(layer_numbers) for name, layer_numbers in read.items()},
     )
 
 
 def check_rows(geometry: Geometry) -> None:
-    """InputError where nothing can be cut by rows: this kind of plan is not for such a network."""
+    """InputError if no layer can be cut by rows: these strategies are not for such a network."""
     if not any(isinstance(layer, RowLayer) for layer in geometry.layers):
         raise InputError(
             f"{geometry.name} has no layer that can be cut by rows "
@@ -154,7 +160,7 @@ def check_rows(geometry: Geometry) -> None:
 
 
 def _row_layer(graph: Graph, layer: Layer, flops: dict[str, float]) -> RowLayer | None:
-    """The layer's operators that can be cut by rows; what follows the last of them is `after`."""
+    """The layer's operators that can be cut by rows; those after the last of them are `after`."""
     steps: list[Step] = []
     after = False
     for node in layer.nodes:
@@ -163,7 +169,7 @@ def _row_layer(graph: Graph, layer: Layer, flops: dict[str, float]) -> RowLayer 
             after = True
             continue
         if after:
-            return None  # rows again after something that needs all of them
+            return None  # an operator by rows comes after one that needs all rows
         height = graph.values[node.name].shape[2]
         steps.append(Step(node.name, rule.maps, rule, flops[node.name] / height))
     if not steps or not any(step.flops for step in steps):
@@ -172,14 +178,14 @@ def _row_layer(graph: Graph, layer: Layer, flops: dict[str, float]) -> RowLayer 
 
 
 def _gathering(graph: Graph, layer: Layer, flops: dict[str, float]) -> RowLayer | None:
-    """The layer's operators that can be cut by rows, in any way; the gateway does what follows on one
-    that cannot."""
+    """The layer's operators that can be cut by rows in any way. The gateway computes operators that follow
+    one that cannot be cut."""
     view = row_view(graph)
     steps: list[Step] = []
     gone: set[str] = set()
     for node in layer.nodes:
         if node.name in graph.values and not graph.values[node.name].scales:
-            continue  # a constant: whoever needs it makes it
+            continue  # a constant: each device that needs it makes it
         rule = view.rules[node.name]
         if rule is None or not rule.maps or not gone.isdisjoint(refs(node)):
             gone.add(node.name)
@@ -190,7 +196,7 @@ def _gathering(graph: Graph, layer: Layer, flops: dict[str, float]) -> RowLayer 
     if not steps or not any(step.flops for step in steps):
         return None
     if any(flops[name] for name in gone):
-        return None  # what costs time is not the gateway's
+        return None  # the gateway gets only operators that cost no time
     return RowLayer(tuple(steps), layer.forward_flops, bool(gone))
 
 
@@ -213,7 +219,7 @@ def _dense_layer(graph: Graph, layer: Layer) -> DenseLayer | Uncut:
 
 
 def _flattened(graph: Graph, layer: Layer, source: str) -> str | None:
-    """The map behind the vector that a fully connected layer reads, if it is only flattened."""
+    """The map that a fully connected layer reads as a vector, if it is only flattened; else None."""
     made: dict[str, Node] = {node.name: node for node in layer.nodes}
     while source in made and operator_named(made[source].op).units == "reshape":
         source = refs(made[source])[0]

@@ -1,13 +1,13 @@
 """CoopAI's cost model: seconds of every block of layers on k equal devices behind one gateway.
 
     costs = block_costs(geometry, work, Speeds(13.6e9, 100e6))
-    costs.seconds[k - 2, i, j]      # equation (3); inf where layers i..j cannot be one block
+    costs.seconds[k - 2, i, j]      # equation (3); inf if layers i..j cannot be one block
 
-Equation (3): a device computes at F FLOP/s and has G/k of the gateway's bandwidth, both ways together;
-a round takes as long as its slowest device. Four kinds of blocks: convolutions; convolutions and a fully
-connected layer on a device's own rows (its partial sums are added); one fully connected layer by
-outputs (model) or by inputs (data); two, the first by outputs and the second by inputs (hybrid). What
-cannot be cut at all is a block for one device alone.
+Equation (3): a device computes F FLOP/s and has G/k of the gateway's bandwidth for both directions
+together. A round takes as long as its slowest device. There are four kinds of blocks: convolutions;
+convolutions and a fully connected layer on a device's own rows (the partial sums are added); one fully
+connected layer by outputs (model) or by inputs (data); two of them, the first by outputs and the second
+by inputs (hybrid). Layers that cannot be cut are a block for one device alone.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from weft.plans.rounds import RoundMode
 from weft.strategies.coopai.geometry import DenseLayer, Geometry, RowLayer, Uncut
 from weft.strategies.coopai.rows import Floats, RowWork
 
-HEADERS = 1500 / 1460  # what TCP and IP add to every packet
+HEADERS = 1500 / 1460  # bytes with TCP and IP headers, per byte of data
 BITS = 32
 MODES: tuple[RoundMode, ...] = ("rows", "rows+data", "model", "data", "hybrid", "whole")
 
 
 @dataclass(frozen=True)
 class Speeds:
-    """The paper's two numbers: speed of a device, rate of the gateway."""
+    """The paper's two numbers: the speed of a device and the rate of the gateway."""
 
     flops_per_s: float  # F, of one device
     bits_per_s: float  # G, of the gateway
 
     def number_s(self, k: int = 1) -> float:
-        """Seconds per number on a device's k-th of the bandwidth."""
+        """Seconds per number if a device has 1/k of the bandwidth."""
         return BITS * HEADERS * k / self.bits_per_s
 
 
 @dataclass(frozen=True)
 class BlockCosts:
-    """By k - 2, first and last layer: of the device that takes longest, in the best mode."""
+    """By k - 2, first and last layer: seconds of the slowest device, in the best mode."""
 
     compute_s: Floats
     transfer_s: Floats
@@ -48,6 +48,7 @@ class BlockCosts:
 
     @property
     def seconds(self) -> Floats:
+        """Computing and sending together."""
         return self.compute_s + self.transfer_s
 
 
@@ -57,22 +58,22 @@ def block_costs(geometry: Geometry, work: RowWork, speeds: Speeds) -> BlockCosts
     shape = (most - 1, layers, layers)
     costs = BlockCosts(np.full(shape, np.inf), np.zeros(shape), np.zeros(shape, np.int8))
     for k in range(2, most + 1):
-        here = BlockCosts(costs.compute_s[k - 2], costs.transfer_s[k - 2], costs.mode[k - 2])
-        _rows(geometry, work, speeds, k, here)
+        of_k = BlockCosts(costs.compute_s[k - 2], costs.transfer_s[k - 2], costs.mode[k - 2])
+        _rows(geometry, work, speeds, k, of_k)
         for i, layer in enumerate(geometry.layers):
             if isinstance(layer, DenseLayer):
-                _dense(geometry, speeds, k, i, here)
+                _dense(geometry, speeds, k, i, of_k)
             elif isinstance(layer, Uncut):
-                _uncut(geometry, speeds, k, i, here)
+                _uncut(geometry, speeds, k, i, of_k)
     return costs
 
 
 def one_device(geometry: Geometry, speeds: Speeds) -> tuple[float, float]:
-    """k = 1: (computing, sending) seconds of the whole network on one device.
+    """k = 1: seconds of computing and of sending for the whole network on one device.
 
-    Equation (2) for k = 1 adds up single layers. Inner transfers are not paid, says the text; the printed
-    numbers contain what layers send as soon as they are done: the last convolution in front of a
-    fully connected layer, and outputs that the next layer does not read.
+    Equation (2) for k = 1 adds up single layers. The text says that transfers inside are not paid. But the
+    printed numbers include what some layers send when they are done: the last convolution before a fully
+    connected layer, and outputs that the next layer does not read.
     """
     numbers = geometry.inputs + geometry.outputs
     for index, layer in enumerate(geometry.layers[:-1]):
@@ -107,7 +108,7 @@ def _rows(geometry: Geometry, work: RowWork, speeds: Speeds, k: int, costs: Bloc
 
 
 def _slowest(compute: Floats, transfer: Floats) -> tuple[Floats, Floats]:
-    """Of the device that takes longest (the last dimension), both parts."""
+    """Both parts for the device (the last dimension) whose sum is largest."""
     last = np.argmax(compute + transfer, axis=-1)[..., None]
     return (
         np.take_along_axis(compute, last, -1)[..., 0],
@@ -134,7 +135,7 @@ def _dense(geometry: Geometry, speeds: Speeds, k: int, i: int, costs: BlockCosts
 
 
 def _uncut(geometry: Geometry, speeds: Speeds, k: int, i: int, costs: BlockCosts) -> None:
-    """Neighbouring layers that nothing can cut: one device alone."""
+    """Neighbouring layers that cannot be cut: one device computes them alone."""
     flops = 0.0
     enters = sum(geometry.sizes[name] for name in geometry.cuts[i])
     for j in range(i, len(geometry.layers)):

@@ -1,15 +1,17 @@
-"""YOLOv2's passthrough as the paper's numbers count it.
+"""YOLOv2's passthrough as the paper counts it.
 
-Layer 21 does not go on from layer 20: it reads the map of layer 13 from before its pool (a tap), and layer
-22 reads 20 and 21 together. What the paper prints comes out when
+    geometry = as_printed(geometry_of(graph))
 
-- the two are joined in front of layer 22, not behind layer 21;
-- the end of a round between 20 and 22 sends layer 20's rows up whole, and the next reader gets all that it
-  needs of them (they are relayed);
-- a block fetches the tap only where it begins with layer 21; inside a block it is free.
+Layer 21 does not read layer 20. It reads the map of layer 13 from before its pool (a tap), and layer 22
+reads 20 and 21 together. The paper's printed numbers come out if
 
-The graph itself says otherwise: rows of any value are fetched where they are missing. So this view is for
-the faithful strategies alone, and networks without a tap are not changed by it.
+- 20 and 21 are joined before layer 22, not after layer 21;
+- a round that ends between 20 and 22 sends all rows of layer 20 up, and the next reader gets everything
+  that it needs of them (they are relayed);
+- a block fetches the tap only if the block begins with layer 21; inside a block the tap is free.
+
+In the graph itself, rows of any value are fetched when they are missing. So this view is only for the
+strategies that follow the paper. Networks without a tap are not changed by it.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ def as_printed(geometry: Geometry) -> Geometry:
 
 
 def _tap(geometry: Geometry, index: int) -> str | None:
-    """The map inside an earlier layer that layer `index` reads, to be joined with the layer before."""
+    """The map inside an earlier layer that layer `index` reads and joins with the layer before; or None."""
     layer, before = geometry.rows(index), geometry.rows(index - 1)
     if layer is None or before is None or layer.after or len(layer.steps) < 2:
         return None
@@ -43,7 +45,7 @@ def _tap(geometry: Geometry, index: int) -> str | None:
 
 
 def _join_later(geometry: Geometry, index: int, tap: str) -> Geometry:
-    """Layer `index` without its last step, the join; who reads the joined map reads its parts."""
+    """Layer `index` without its last step, the join. Readers of the joined map read its parts instead."""
     layer, before = geometry.rows(index), geometry.rows(index - 1)
     assert layer is not None
     assert before is not None

@@ -1,4 +1,8 @@
-"""coopai+'s candidates for a task, and what they cost."""
+"""The candidates of coopai+ for a task, and their prices.
+
+planner = Planner(task)
+planner.plan(planner.polished([planner.best()]))
+"""
 
 from __future__ import annotations
 
@@ -28,20 +32,20 @@ from weft.strategies.coopai.sequence import task_in_sequence
 from weft.strategies.coopai.slicing import Block
 from weft.strategies.coopai.strategy import cell_of, enough_rows, places, rounds_plan
 
-TILTS = (0.0, 0.1, 0.25, 0.5)  # more rows at the front than at the back, by this part
-ENDS = 0.12  # more rows at both ends
-NUMBERS = 2  # of devices that are looked at closely
-WAYS = 3  # of each that are priced
-POLISH = 400  # changes
-FEWEST = 60  # changes of a deep network
-BOOK = 60_000  # states x states x devices x layers that the search looks at, at most
-SLOW_POLISH = 100  # where only the simulator itself tells the price
+TILTS = (0.0, 0.1, 0.25, 0.5)  # the first devices get more rows than the last, by this share
+ENDS = 0.12  # the devices at both ends get more rows, by this share
+NUMBERS = 2  # numbers of devices that are searched closely
+WAYS = 3  # candidates of each number that are priced
+POLISH = 400  # small changes that are tried
+FEWEST = 60  # small changes for a deep network
+BOOK = 60_000  # the search's limit for states x states x devices x layers
+SLOW_POLISH = 100  # small changes if only the simulator itself can give the price
 LARGE = 1 << 20
 MB = 1e6
 
 
 class Planner:
-    """The task with its layers in sequence, and what a candidate costs."""
+    """The task with its layers in sequence, and the price of a candidate."""
 
     def __init__(self, task: Task) -> None:
         self.cell = cell_of(task, "coopai+", links=True)
@@ -73,7 +77,8 @@ class Planner:
         self.in_flight = options.integer(task, "in_flight", 8) if self.streams else 1
         self.fixed = options.integer(task, "devices", 0, high=len(self.cell.devices))
         self.helps = options.choice(task, "gateway", ("on", "off"), "on") == "on"
-        self.samples = samples = 1 if self.streams else task.batch  # that are computed at once
+        # Samples that are computed at once.
+        self.samples = samples = 1 if self.streams else task.batch
         profile = self.task.profile
         layers = range(len(profile.layers))
         everyone = (*self.cell.devices, self.cell.gateway)
@@ -90,19 +95,21 @@ class Planner:
         self.clocks: dict[Crew, RoundClock] = {}
 
     def best(self) -> Candidate:
-        found = list(self.known())
+        """The fastest of the known candidates and those of the search."""
+        candidates = list(self.known())
         seconds = math.inf
-        if found:
-            seconds, known = self.fastest(found)
-            found = [known]
+        if candidates:
+            seconds, known = self.fastest(candidates)
+            candidates = [known]
         for crew in self.crews(seconds):
             for way in self.ways(crew, self._states(crew))[:WAYS]:
                 made = Candidate(crew.devices, way.blocks, way.overlap, self.in_flight)
                 made = made._replace(gateway=crew.gateway)
-                found += [joined(made), made]
-        return self.fastest(found)[1]
+                candidates += [joined(made), made]
+        return self.fastest(candidates)[1]
 
     def fastest(self, candidates: list[Candidate]) -> tuple[float, Candidate]:
+        """The candidate with the least price, and that price in seconds."""
         prices = [self.price(candidate) for candidate in candidates]
         least = prices.index(min(prices))
         return prices[least], candidates[least]
@@ -117,8 +124,10 @@ class Planner:
         return self.fastest([joined(best), best])[1]
 
     def whole_frames(self) -> Iterator[Plan]:
-        """Plans in which devices get whole frames in turn: those that have any done soon enough, or as
-        many as the user said."""
+        """Plans in which devices get whole frames, one after the other.
+
+        Only devices that finish some frame early enough take part, or as many as the user set.
+        """
         for gateway in ((), (self.cell.gateway,)) if self.helps else ((),):
             everyone = (*self.cell.devices[: self.fixed or None], *gateway)
             busy = set(frames_of(self.task, everyone))
@@ -132,8 +141,10 @@ class Planner:
             yield from whole_frames(self.task, "coopai+", workers, sorted(numbers))
 
     def known(self) -> Iterator[Candidate]:
-        """The gateway alone, the fastest device alone; coopai's and sls's own choice, with and without
-        overlap."""
+        """Known candidates: the gateway alone, the fastest device alone, and the choices of coopai and sls.
+
+        Those of coopai and sls come with and without overlap.
+        """
         whole = Block((0, len(self.geometry.layers) - 1), "whole", (1,))
         if self.helps and not self.fixed:
             yield Candidate(0, (whole,), (False,), self.in_flight, gateway=True)
@@ -154,9 +165,11 @@ class Planner:
                     yield Candidate(split.devices, blocks, each, self.in_flight)
 
     def crews(self, seconds: float) -> list[Crew]:
-        """Who may take part: as the user said, else those that look best at first. Left out are so few
-        that their computing alone takes longer than `seconds`."""
-        found: dict[Crew, float] = {}
+        """Who may take part: as many as the user set, else the most promising ones.
+
+        Crews are left out whose computing alone takes longer than `seconds`.
+        """
+        promising: dict[Crew, float] = {}
         for gateway in (False, True) if self.helps else (False,):
             numbers = [self.fixed] if self.fixed else list(range(1, len(self.cell.devices) + 1))
             hopeful = [
@@ -166,28 +179,32 @@ class Planner:
                 and 1 / (1 / self.spent(crew).sum(axis=0)).sum() < seconds
             ]
             deep = len(self.geometry.layers) > DEEP and len(hopeful) > 6
-            step = 4 if deep else 2  # every other, then beside the best
+            # Every second or fourth number first, then those beside the best.
+            step = 4 if deep else 2
             first = {crew: self.even_seconds(crew) for crew in hopeful[::step]}
             best = min(first, key=lambda crew: first[crew], default=Crew(0, gateway))
             beside = (Crew(best.devices - 1, gateway), Crew(best.devices + 1, gateway))
-            found |= first | {crew: self.even_seconds(crew) for crew in beside if crew in hopeful}
+            promising |= first | {
+                crew: self.even_seconds(crew) for crew in beside if crew in hopeful
+            }
         close = NUMBERS if self.overlap and not self.streams else NUMBERS + 1
-        order = sorted(found, key=lambda crew: found[crew])
-        # The best without the gateway too: the event model may think too well of one that computes.
+        order = sorted(promising, key=lambda crew: promising[crew])
+        # The best crew without the gateway is kept too: the event model may overrate one with it.
         relaying = [crew for crew in order if not crew.gateway]
         return list(dict.fromkeys([*order[:close], *relaying[:1]]))
 
     def even_seconds(self, crew: Crew) -> float:
-        """Of the best way with one state."""
+        """Seconds of the best way with one cut state."""
         return self.ways(crew, (self._even(crew),))[0].seconds
 
     def spent(self, crew: Crew) -> Floats:
         """Seconds of every layer on every device of a crew."""
         last = len(self.cell.devices)
-        found: Floats = self.seconds[:, [last if d < 0 else d for d in crew.places]]
-        return found
+        columns: Floats = self.seconds[:, [last if d < 0 else d for d in crew.places]]
+        return columns
 
     def ways(self, crew: Crew, states: tuple[Weights, ...]) -> list[Way]:
+        """The best ways of the search for a crew with these cut states."""
         air = [1.0 if d < 0 else self.air[d] for d in crew.places]
         book = Book(self.geometry, states, self.spent(crew), crew.seat, air)
         return best_ways(book, self.clock(crew), overlap=self.overlap)
@@ -197,12 +214,12 @@ class Planner:
         shared = self.cell.medium is not None
         if not self.streams:
             return (Latency if shared else OwnLinks)(self.channel, crew.seat)
-        each = 1 if shared else crew.devices  # of all links together
+        each = 1 if shared else crew.devices  # links that work at the same time
         return Load(self.channel._replace(byte_s=self.channel.byte_s / each), crew.seat)
 
     @property
     def tries(self) -> int:
-        """Changes to try; a price takes as many times as long as there are frames."""
+        """How many small changes to try. With more frames a price takes longer, so fewer are tried."""
         most = POLISH if self.clocked else SLOW_POLISH
         layers = len(self.geometry.layers)
         if layers > DEEP:
@@ -210,12 +227,12 @@ class Planner:
         return max(3 * most // self.task.batch, 1) if self.streams else most
 
     def changes(self) -> list[Change]:
-        """What may be tried in the end."""
-        found = changes(self.geometry, self.overlap)
-        return found if self.free else [change for change in found if change is not move]
+        """The kinds of small changes that may be tried."""
+        kinds = changes(self.geometry, self.overlap)
+        return kinds if self.free else [change for change in kinds if change is not move]
 
     def _even(self, crew: Crew) -> Weights:
-        """In proportion to speed."""
+        """Rows in proportion to speed; all equal if the user wants even shares."""
         if not self.free:
             return (1.0,) * crew.size
         total = self.spent(crew).sum(axis=0)
@@ -227,26 +244,27 @@ class Planner:
         if not self.free:
             return (even,)
         middle = (k - 1) / 2
-        found = [
+        weights = [
             tuple(w * (1 + tilt * (middle - d) / middle) for d, w in enumerate(even))
             for tilt in TILTS
         ]
-        found.append(tuple(w * (1 + ENDS * (d in (0, k - 1))) for d, w in enumerate(even)))
-        for few in range(1, min(k, 7)):  # some of them, evenly spread
+        weights.append(tuple(w * (1 + ENDS * (d in (0, k - 1))) for d, w in enumerate(even)))
+        for few in range(1, min(k, 7)):  # only some devices, evenly spread
             chosen = {round((n + 0.5) * k / few - 0.5) for n in range(few)}
-            found.append(tuple(w * (d in chosen) for d, w in enumerate(even)))
+            weights.append(tuple(w * (d in chosen) for d, w in enumerate(even)))
         if crew.seat is not None:
-            found.append(tuple(float(d == crew.seat) for d in range(k)))
-        states = tuple(dict.fromkeys(found))
+            weights.append(tuple(float(d == crew.seat) for d in range(k)))
+        states = tuple(dict.fromkeys(weights))
         few = int(math.sqrt(BOOK / (k * len(self.geometry.layers))))
         return states if len(states) <= few else self._spread(states, max(few, 2))
 
     def _spread(self, states: tuple[Weights, ...], few: int) -> tuple[Weights, ...]:
-        """So many of them, from the first to the last: those of each kind."""
+        """So many of the states, evenly from the first to the last, so that each kind is there."""
         last = len(states) - 1
         return tuple(states[round(n * last / (few - 1))] for n in range(few))
 
     def price(self, candidate: Candidate) -> float:
+        """Seconds of a candidate: by the clock if it can tell, else by the simulator."""
         if not self.clocked:
             return self.task.price(self.plan(candidate))
         crew = Crew(candidate.devices, candidate.gateway)
@@ -260,7 +278,7 @@ class Planner:
         return tuple(self.cell.gateway if d < 0 else self.cell.devices[d] for d in crew.places)
 
     def _clocked(self) -> bool:
-        """Whether the clock tells the price: all is on one medium, and nobody lacks memory."""
+        """Whether the clock gives the price: everything is on one medium, and memory is enough for all."""
         task, profile, sizes = self.task, self.task.profile, self.geometry.sizes.values()
         routes = [task.fleet.route(self.cell.gateway, device) for device in self.cell.devices]
         cuts = max(profile.cut_bytes(m) for m in range(len(profile.layers) + 1))
@@ -275,14 +293,15 @@ class Planner:
         )
 
     def alone(self) -> Iterator[Plan]:
-        """One device with everything, for each device with a link of its own: the fastest one, which
-        `known` offers, may have the slowest link."""
+        """Plans in which one device has everything: one for each device with a link of its own. The
+        fastest device, which `known` offers, may have the slowest link."""
         if self.cell.medium is None and self.fixed < 2:
             whole = Block((0, len(self.geometry.layers) - 1), "whole", (1,))
             for device in self.cell.devices[1:]:
                 yield self.plan(Candidate(1, (whole,), (False,), self.in_flight), (device,))
 
     def plan(self, chosen: Candidate, workers: tuple[str, ...] = ()) -> Plan:
+        """The plan of a candidate, on these devices or on those of its crew."""
         workers = workers or self.workers(Crew(chosen.devices, chosen.gateway))
         made = rounds_plan(
             self.task,
@@ -294,7 +313,7 @@ class Planner:
             micro_batches=self.task.batch if self.streams else 1,
             in_flight=chosen.in_flight,
             decisions={
-                "order": list(workers),  # in which `shares` are
+                "order": list(workers),  # the order of `shares`
                 "objective": "throughput" if self.streams else "latency",
                 "shares": [list(block.shares) for block in chosen.blocks],
                 "overlap": list(chosen.overlap),
@@ -308,7 +327,7 @@ class Planner:
 
 
 def _even_blocks(geometry: Geometry, split: Split) -> tuple[Block, ...]:
-    """The blocks of a faithful plan; even shares of rows as numbers, so that they can be changed."""
+    """The blocks of a plan by the paper. Even shares are written as numbers, so that they can be changed."""
     return tuple(
         Block(b.layers, b.mode, tuple(y - x for x, y in even(places(geometry, b), split.devices)))
         if b.mode in ROW_MODES

@@ -1,17 +1,17 @@
-"""coopai+: the same kind of plan as coopai's, made for physical links and unequal devices.
+"""coopai+: plans like coopai's, made for physical links and unequal devices.
 
 - It minimises the simulator's time, in which a receiver waits for the sender and messages share a medium.
-- Rows are shared out in proportion to speed, with more for devices that have one neighbour or get the
-  image first, and for fewer devices where maps are small (cut states).
-- Inner rows are computed while rows from others are on their way.
-- The gateway computes too where that helps: rows, blocks, or everything alone.
-- With objective=throughput many frames are under way at once; what counts is how many come through. Whole
-  frames for the devices in turn are a candidate then (`frames`).
+- Rows are shared out in proportion to speed. Devices with one neighbour, or which get the image first,
+  get more rows. Where maps are small, fewer devices get rows (cut states).
+- Inner rows are computed while rows from others are being sent.
+- The gateway computes too if that helps: rows, blocks, or everything alone.
+- With objective=throughput many frames are in flight, and the number of frames per second counts. Then a
+  further candidate gives whole frames to one device after the other (`frames`).
 
-First a dynamic program over layers and cut states on a small event model (`coopai_plus_search`): with one
-state for every number of devices, with all for the best of these. What it finds is judged beside coopai's
-and sls's own blocks by the simulator's seconds (`round_clock`); then small changes to the winner are tried
-(`coopai_polish`).
+First comes dynamic programming over layers and cut states on a small event model (`plus_search`): with one
+state for every number of devices, then with all states for the best numbers. The results and the blocks of
+coopai and sls are compared by the simulator's seconds (`clock`). Then small changes to the winner are
+tried (`polish`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from weft.plans.task import Task
 from weft.strategies.coopai.planner import POLISH, Planner
 from weft.strategies.coopai.strategy import OPTIONS
 
-IN_FLIGHT = (1, 2, 4, 8, 12)  # frames
+IN_FLIGHT = (1, 2, 4, 8, 12)  # frames in flight that are tried
 
 
 @strategy(
@@ -47,19 +47,18 @@ IN_FLIGHT = (1, 2, 4, 8, 12)  # frames
     refuses=ONLY_INFERS,
 )
 def coopai_plus(task: Task) -> Plan:
+    """The fastest plan, or for throughput the plan with the most frames per second."""
     planner = Planner(task)
     if not planner.streams:
         shared = planner.plan(planner.polished([planner.best()]))
         return min([shared, *planner.alone()], key=planner.task.price)
     plans = list(planner.whole_frames()) if planner.frames != "cut" else []
-    if (
-        planner.frames != "whole"
-    ):  # what is best for one frame may be best for many, perhaps one by one
+    if planner.frames != "whole":  # the best candidate for one frame may also be the best for many
         stream = ("objective", "in_flight", "frames")
         other = {key: value for key, value in task.options.items() if key not in stream}
         alone = Planner(dataclasses.replace(task, batch=1, options=other))
         numbers = [n for n in IN_FLIGHT if n <= task.batch]
-        if "in_flight" in task.options:  # a limit: the batch may have fewer frames
+        if "in_flight" in task.options:  # this is a limit: the batch may have fewer frames
             numbers = [planner.in_flight]
         choices = [
             choice._replace(in_flight=number)

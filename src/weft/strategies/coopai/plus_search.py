@@ -1,15 +1,15 @@
 """The best blocks for k devices on a shared medium, by dynamic programming over (layer, cut state).
 
     ways = best_ways(book, Latency(channel))
-    ways[0].blocks, ways[0].overlap       # what the event model thinks is fastest
+    ways[0].blocks, ways[0].overlap       # the fastest in the event model
 
-A label says when every device, the medium and the gateway are done with the first m layers, and how the rows
-of their output lie (the state). Of the labels of one m and state two are kept: the one whose last
-device is done first, and of the others the one whose devices are done first on average. Rounds are no
-barriers, so this is not exact; the simulator has the last word on what comes out.
+A label says when every device, the medium and the gateway are done with the first m layers, and how the
+rows of their output are shared out (the state). For each m and state two labels are kept: the one whose
+last device is done first, and of the others the one whose devices are done first on average. Rounds are
+no barriers, so the search is not exact. The simulator makes the final choice.
 
-Short blocks are tried first. Of a longer one only those are looked at that would be kept if nobody had
-to wait for a message, which is found for all labels and states at once.
+Short blocks are tried first. Longer blocks are tried only if they would be kept when nobody had to wait
+for a message. This bound is computed for all labels and states at once.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from weft.strategies.coopai.rows import Floats
 from weft.strategies.coopai.slicing import Block
 
 GATEWAY = -1  # the state in which the gateway has everything
-FAR = 1.2  # a label that is so much later than the best one after as many layers is given up
+FAR = 1.2  # a label that is so much later than the best one after the same layers is dropped
 
 
 class Label(NamedTuple):
-    """A state of the search: how far it is, and when everybody is free."""
+    """A state of the search: what is done, and when everybody is free."""
 
     times: Times
     state: int
@@ -41,11 +41,11 @@ class Label(NamedTuple):
     before: Label | None = None
     block: Block | None = None
     overlap: bool = False
-    older: tuple[tuple[str, int], ...] = ()  # values of earlier blocks, and how their rows lie
+    older: tuple[tuple[str, int], ...] = ()  # values of earlier blocks, and the state of their rows
 
 
 class _Labels:
-    """Labels as arrays, to bound what follows from all of them at once."""
+    """Labels as arrays, so that bounds can be computed for all of them at once."""
 
     def __init__(self, labels: list[Label]) -> None:
         self.labels = labels
@@ -59,7 +59,7 @@ class _Labels:
 
 @dataclass(frozen=True)
 class Way:
-    """Blocks of all layers; `overlap` says of each whether inner rows are computed first."""
+    """Blocks of all layers. `overlap` says for each block whether inner rows are computed first."""
 
     seconds: float  # by the event model
     blocks: tuple[Block, ...]
@@ -67,13 +67,15 @@ class Way:
 
 
 def best_ways(book: Book, clock: Clock, *, overlap: bool = True) -> list[Way]:
-    """What is found for each state at the end, the fastest first."""
+    """The best way for each state at the end; the fastest comes first."""
     search = _Search(book, clock, overlap)
     ways = {(way.blocks, way.overlap): way for way in search.run()}
     return sorted(ways.values(), key=lambda way: way.seconds)
 
 
 class _Search:
+    """The labels so far, by the number of layers done."""
+
     def __init__(self, book: Book, clock: Clock, overlap: bool) -> None:
         self.book, self.clock, self.overlap = book, clock, overlap
         self.geometry, self.k = book.geometry, book.k
@@ -84,13 +86,16 @@ class _Search:
         }
         self.seconds: list[list[float]] = book.seconds.tolist()
         self.air: list[float] = book.air.tolist()
-        self.labels: list[list[Label]] = []  # by layers done; the earliest first
-        self.spread: list[_Labels] = []  # those of them whose rows lie with the devices
-        self.central: list[_Labels] = []  # and those where the gateway has everything
-        self.gathered: list[list[Label]] = []  # the same with everything at the gateway: the best
-        self.alone: list[Label | None] = []  # with everything at the first device
+        self.labels: list[list[Label]] = []  # by layers done; the earliest comes first
+        self.spread: list[_Labels] = []  # those of them whose rows are on the devices
+        self.central: list[_Labels] = []  # those of them where the gateway has everything
+        # The best ones after everything was sent to the gateway.
+        self.gathered: list[list[Label]] = []
+        # The best one after everything was sent to the first device.
+        self.alone: list[Label | None] = []
 
     def run(self) -> Iterator[Way]:
+        """Search, and give the best way of each state at the end."""
         self.close([Label(Times((0.0,) * self.k), GATEWAY)])
         for m in range(1, self.layers + 1):
             for i in self.begins(m):
@@ -108,14 +113,16 @@ class _Search:
             yield _way(label, self.clock.last(self.gather(label, self.layers), gathered=True))
 
     def begins(self, m: int) -> Iterator[int]:
-        """First layers of blocks that end before layer m, the shortest block first. The last block may
-        begin anywhere: all the rest on one device."""
+        """The first layers of blocks that end before layer m; the shortest block comes first.
+
+        The last block may begin at any layer: one device then computes all remaining layers.
+        """
         for i in reversed(range(m)):
             if m - i <= self.book.longest or m == self.layers:
                 yield i
 
     def close(self, labels: list[Label]) -> None:
-        """All labels of as many layers are known: those that are worth going on from."""
+        """All labels after so many layers are known. Keep those that are worth going on from."""
         m = len(self.labels)
         labels.sort(key=lambda label: label.last)
         labels = [label for label in labels if label.last <= FAR * labels[0].last]
@@ -125,11 +132,11 @@ class _Search:
         there = [label._replace(times=self.gather(label, m)) for label in labels]
         there.sort(key=lambda label: self.clock.last(label.times, gathered=True))
         self.gathered.append(there[:2])
-        first = m == 0 and self.geometry.is_rows(0)  # nobody has anything yet
+        first = m == 0 and self.geometry.is_rows(0)  # no device has anything yet
         self.alone.append(None if first or m == self.layers else self.at_first(m))
 
     def keep(self, m: int, made: Label) -> None:
-        """`made` without what follows from its times."""
+        """Keep a label if it is one of the two best; its `last` and `mean` are computed here."""
         gathered = made.state == GATEWAY
         last, mean = self.clock.last(made.times, gathered), self.clock.mean(made.times, gathered)
         held = self.kept[m].setdefault(made.state, [])
@@ -140,7 +147,7 @@ class _Search:
         self.kept[m][made.state] = [first, *sorted(rest, key=lambda label: label.mean)[:1]]
 
     def gather(self, label: Label, m: int) -> Times:
-        """With everything at the gateway: devices send what they made of the values that go on."""
+        """The times after devices sent the gateway what they made of the values that are needed later."""
         if label.state == GATEWAY:
             return label.times
         return self.clock.gather(label.times, self.own[m - 1][label.state])
@@ -167,7 +174,7 @@ class _Search:
     def begun(
         self, i: int, n: int, m: int, spent: Floats, gathers: bool = False
     ) -> Iterator[tuple[Label, int, Times]]:
-        """(label, state, times) of blocks of n layers more than layer i, which take `spent`."""
+        """(label, state, times) of blocks that begin with layer i, have n more layers and take `spent`."""
         opened, none = self.book.blocks[i], np.zeros(self.k)
         queue = np.cumsum(opened.image[n], axis=-1)
         for label, state in self.hopeful(m, self.central[i], queue, none, spent, gathers):
@@ -184,11 +191,11 @@ class _Search:
         self, m: int, begin: _Labels, queue: Floats, inner: Floats, outer: Floats,
         gathers: bool = False,
     ) -> Iterator[tuple[Label, int]]:  # fmt: skip
-        """Labels and states of blocks that may be kept: one cannot be done earlier than this."""
+        """Labels and states of blocks that may be kept, by a lower bound of their times."""
         if not begin.labels:
             return
         bound = self.clock.bound(begin.ready, begin.free, queue, inner, outer)
-        last, mean = (found.tolist() for found in bound)
+        last, mean = (bounds.tolist() for bounds in bound)
         for n, label in enumerate(begin.labels):
             for state in range(len(self.book.states)):
                 held = self.kept[m].get(GATEWAY if gathers else state, ())
@@ -198,7 +205,7 @@ class _Search:
     def exchange(
         self, i: int, n: int, label: Label, state: int, inner: list[float], outer: list[float]
     ) -> Times:
-        """The best that is known of where older values lie: as their label says."""
+        """The times after an exchange; older values are where their label says."""
         opened, at = self.book.blocks[i], (n, label.state, state)
         down, up = opened.down[at], opened.up[at]
         for name, before in label.older:
@@ -212,6 +219,7 @@ class _Search:
     def keep_rows(
         self, i: int, m: int, label: Label, times: Times, state: int, split: bool
     ) -> None:
+        """Keep the label after a block of rows, with the states of older values that are still needed."""
         block = Block((i, m - 1), "rows", self.book.rows(m - 1, state))
         lies = dict(label.older)
         older = tuple(
@@ -222,7 +230,7 @@ class _Search:
         self.keep(m, Label(times, state, 0.0, 0.0, label, block, split, older))
 
     def rows_and_data(self, i: int, m: int) -> None:
-        """A fully connected layer on the device's own rows; partial sums go to the gateway."""
+        """A fully connected layer on a device's own rows; the partial sums are sent to the gateway."""
         dense, layer = self.geometry.layers[m - 1], self.geometry.rows(m - 2)
         if not isinstance(dense, DenseLayer) or not layer or dense.flattens != layer.output:
             return
@@ -238,7 +246,7 @@ class _Search:
             done = self.clock.gather(times, sums)
             self.keep(m, Label(done, GATEWAY, before=label, block=block))
 
-    # --- what the gateway gives and takes as a whole --------------------------------------------
+    # --- blocks that begin and end with everything at the gateway --------------------------------
 
     def dense(self, i: int, m: int) -> None:
         """One or two fully connected layers on the first devices, in every mode."""
@@ -272,35 +280,35 @@ class _Search:
                     self.keep(m, Label(times, GATEWAY, before=label, block=block))
 
     def earliest(self, i: int) -> float:
-        """When the gateway may begin to hand out."""
+        """The earliest second when the gateway can send."""
         return min(max(label.times.free, label.times.gateway) for label in self.gathered[i])
 
     def may_keep(self, m: int, least: float) -> bool:
-        """Whether something that is at the gateway no earlier than this might be kept."""
+        """Whether a label whose values are at the gateway no earlier than `least` could be kept."""
         held = self.kept[m].get(GATEWAY, ())
         return len(held) < 2 or least < max(held[0].last, held[1].mean)
 
     def at_first(self, i: int) -> Label:
-        """The best label with everything that goes on at the first device, which is the fastest."""
+        """The best label after everything that is needed later was sent to the first device, the fastest."""
         sizes, k = self.geometry.sizes, self.k
         idle, none = (0.0,) * (k - 1), (0.0,) * k
         enters = float(sum(sizes[name] for name in self.geometry.cuts[i]) * VALUE_BYTES)
         before = self.geometry.rows(i - 1) if i else None
-        found = [
+        labels = [
             label._replace(times=self.clock.hand_out(label.times, (enters, *idle), none, False))
             for label in self.gathered[i]
         ]
         for label in self.labels[i] if before is not None and not before.after else ():
             if label.state != GATEWAY:
-                has, *others = self.own[i - 1][label.state]  # the others send it theirs
+                has, *others = self.own[i - 1][label.state]  # the others send their rows
                 times = self.clock.exchange(
                     label.times, (0.0, *others), (enters - has, *idle), (k - 1,) * k, none, none
                 )
-                found.append(label._replace(times=times))
-        return min(found, key=lambda label: label.times.ready[0])
+                labels.append(label._replace(times=times))
+        return min(labels, key=lambda label: label.times.ready[0])
 
     def whole(self, i: int, m: int) -> None:
-        """All of layers i to m - 1 on the first device."""
+        """Layers i to m - 1 whole on the first device."""
         label = self.alone[i]
         if label is None:
             return
@@ -317,7 +325,7 @@ class _Search:
         self.keep(m, Label(times, GATEWAY, before=label, block=block))
 
     def whole_at_gateway(self, i: int, m: int) -> None:
-        """All of layers i to m - 1 on the gateway, where it computes too."""
+        """Layers i to m - 1 whole on the gateway, if it computes too."""
         seat = self.clock.seat
         assert seat is not None
         work = sum(s[seat] for s in self.seconds[i:m])
@@ -328,7 +336,7 @@ class _Search:
 
 
 def _units(places: int, seconds: list[float], count: int) -> tuple[int, ...] | None:
-    """Units of the first `count` devices in proportion to speed; None: one would have none."""
+    """Units of the first `count` devices in proportion to speed; None if one of them would have none."""
     speeds = [1 / s if s else 1.0 for s in seconds[:count]]
     ends = [round(places * sum(speeds[: d + 1]) / sum(speeds)) for d in range(count)]
     shares = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
@@ -336,10 +344,10 @@ def _units(places: int, seconds: list[float], count: int) -> tuple[int, ...] | N
 
 
 def _way(label: Label, seconds: float) -> Way:
-    found: list[tuple[Block, bool]] = []
+    steps: list[tuple[Block, bool]] = []
     step: Label | None = label
     while step is not None and step.block is not None:
-        found.append((step.block, step.overlap))
+        steps.append((step.block, step.overlap))
         step = step.before
-    blocks, overlap = zip(*reversed(found), strict=True)
+    blocks, overlap = zip(*reversed(steps), strict=True)
     return Way(seconds, tuple(blocks), tuple(overlap))

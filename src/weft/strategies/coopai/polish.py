@@ -1,9 +1,10 @@
-"""Small changes to a way through the blocks, kept where the simulator finds them faster.
+"""Small changes to a candidate. A change is kept if the simulator finds it faster.
 
     seconds, best = polish(candidate, price, 400, changes(geometry, overlap=True))
 
-Rows move from one device to another in one or several rounds, two rounds become one, one becomes two, inner
-rows are computed first or not. Changes are drawn from a seeded generator: the same task, the same plan.
+Rows move from one device to another in one or several rounds, two rounds become one, one becomes two, or
+inner rows are computed first or not. Changes are drawn from a seeded generator, so the same task gives the
+same plan.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from weft.strategies.coopai.clock import Candidate
 from weft.strategies.coopai.geometry import Geometry
 from weft.strategies.coopai.slicing import Block
 
-SEEDS = (4, 6)  # one alone may be unlucky
+SEEDS = (4, 6)  # two, because one alone may be unlucky
 ROW_MODES = ("rows", "rows+data")
 
 
@@ -27,24 +28,24 @@ Change = Callable[[random.Random, Candidate, int], Candidate | None]
 def polish(
     begin: Candidate, price: Price, tries: int, allowed: Sequence[Change], seed: int = SEEDS[0]
 ) -> tuple[float, Candidate]:
-    """The fastest candidate that at most so many changes lead to, and its price."""
+    """The fastest candidate after at most `tries` changes, and its price in seconds."""
     generator = random.Random(seed)
     seen = {begin}
     best, seconds = begin, price(begin)
     for _ in range(tries):
         change = generator.choice(allowed)
-        found = change(generator, best, generator.randrange(len(best.blocks)))
-        if found is None or found in seen:
+        changed = change(generator, best, generator.randrange(len(best.blocks)))
+        if changed is None or changed in seen:
             continue
-        seen.add(found)
-        spent = price(found)
-        if spent <= seconds:  # an equal one may lead further: another device decides then
-            best, seconds = found, spent
+        seen.add(changed)
+        spent = price(changed)
+        if spent <= seconds:  # an equal price is kept too: it may lead to a better one
+            best, seconds = changed, spent
     return seconds, best
 
 
 def changes(geometry: Geometry, overlap: bool) -> list[Change]:
-    """All of them; moving rows, of which there are most, as often as all others together."""
+    """All kinds of changes. Moving rows is as likely as all others together."""
 
     def part(generator: random.Random, now: Candidate, n: int) -> Candidate | None:
         return _part(geometry, generator, now, n, overlap)
@@ -56,7 +57,7 @@ def changes(geometry: Geometry, overlap: bool) -> list[Change]:
 
 
 def move(generator: random.Random, now: Candidate, n: int) -> Candidate | None:
-    """Rows from one device to another, from round n on for a few rounds."""
+    """Move rows from one device to its neighbour, in round n and a few after it."""
     block = now.blocks[n]
     holders = [d for d, rows in enumerate(block.shares) if rows]
     if block.mode not in ROW_MODES or len(holders) < 2:
@@ -79,13 +80,13 @@ def move(generator: random.Random, now: Candidate, n: int) -> Candidate | None:
 
 
 def _merge(geometry: Geometry, now: Candidate, n: int) -> Candidate | None:
-    """Round n and the next become one."""
+    """Join round n and the next one."""
     if n + 1 >= len(now.blocks):
         return None
     first, second = now.blocks[n : n + 2]
     end = geometry.rows(first.layers[1])
     if first.mode != "rows" or second.mode not in ROW_MODES or end is None or end.after:
-        return None  # where the gateway does something after a round, the round ends
+        return None  # a round must end where the gateway computes something after it
     block = Block((first.layers[0], second.layers[1]), second.mode, second.shares)
     blocks = (*now.blocks[:n], block, *now.blocks[n + 2 :])
     overlap = (*now.overlap[:n], now.overlap[n + 1], *now.overlap[n + 2 :])
@@ -95,7 +96,7 @@ def _merge(geometry: Geometry, now: Candidate, n: int) -> Candidate | None:
 def _part(
     geometry: Geometry, generator: random.Random, now: Candidate, n: int, inner_first: bool
 ) -> Candidate | None:
-    """Round n becomes two, with rows in the same proportion."""
+    """Cut round n into two, with rows in the same proportion."""
     block = now.blocks[n]
     first, last = block.layers
     end = last if block.mode == "rows" else last - 1
@@ -113,14 +114,14 @@ def _part(
 
 
 def _turn(generator: random.Random, now: Candidate, n: int) -> Candidate | None:
-    """Inner rows first, or not; in the first round the upper half first, or not."""
+    """Compute inner rows first, or not; in the first round the upper half first, or not."""
     overlap = (*now.overlap[:n], not now.overlap[n], *now.overlap[n + 1 :])
     halves = generator.choice((0.1, 0.3)) if n == 0 and overlap[0] else now.halves
     return now._replace(overlap=overlap, halves=halves)
 
 
 def joined(candidate: Candidate) -> Candidate:
-    """Neighbouring blocks that one device computes whole become one: nothing is sent between them."""
+    """Join neighbouring blocks that the same device computes whole: nothing is sent between them."""
     blocks: list[Block] = []
     overlap: list[bool] = []
     for block, inner in zip(candidate.blocks, candidate.overlap, strict=True):

@@ -1,4 +1,7 @@
-"""A device's turns in a round that is cut into rows: one, or the inner rows first."""
+"""A device's turns in a round that is cut by rows: one turn, or the inner rows first.
+
+row_turns(job, "r1", {"conv2": (0, 28)}, own=None, halves=0.0)      # one turn for rows 0 to 27
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,15 @@ from weft.graph.split.rows import cut_dim, needed_rows, places, rows_made
 from weft.graph.split.slices import value_of
 from weft.plans.rounds import Strip, Turn
 
-_Part = tuple[tuple[Strip, ...], tuple[Strip, ...], tuple[float, ...], int]  # a turn's, but who
+# A turn without its device.
+_Part = tuple[tuple[Strip, ...], tuple[Strip, ...], tuple[float, ...], int]
 _Wanted = tuple[tuple[str, Range], ...]
-Owned = dict[str, dict[str, Range]]  # what every device gave in earlier rounds: places by value
+# By device and value: the places that it made in earlier rounds.
+Owned = dict[str, dict[str, Range]]
 
 
 def strip_of(graph: Graph, name: str, part: Range | None = None) -> Strip:
-    """A strip of a value, or of the partial sums of one; all of it unless told otherwise."""
+    """A strip of a value, or of partial sums: these places, or all of them."""
     value = value_of(graph, name)
     count = places(graph, name)
     first, last = part or (0, count)
@@ -33,7 +38,7 @@ def state_bytes(graph: Graph, nodes: Iterable[Node]) -> int:
 
 
 class Rows:
-    """Layers of which a device computes some rows. What was asked before is not computed again."""
+    """Layers of which a device computes some rows. A turn that was asked for before is not computed again."""
 
     def __init__(self, graph: Graph, layers: Sequence[Layer], made: Division) -> None:
         self.graph, self.layers, self.made = graph, layers, made
@@ -45,6 +50,7 @@ class Rows:
         self._heavy = [_heavy(graph, [n for n in layer.nodes if n.name in own]) for layer in layers]
 
     def turn(self, device: str, wanted: Mapping[str, Range]) -> Turn:
+        """The turn in which a device makes the wanted rows."""
         key = tuple(wanted.items())
         if key not in self._turns:
             self._turns[key] = self._turn(wanted)
@@ -61,14 +67,14 @@ class Rows:
         return takes, gives, work, size
 
     def inner(self, wanted: Mapping[str, Range], own: Mapping[str, Range]) -> dict[str, Range]:
-        """Those of the wanted rows that need nothing beyond what the device has itself."""
+        """The wanted rows for which the device needs only what it has itself."""
         made = rows_made(self.graph, self.made.own, own, self.made.rules)
-        found = {
+        ranges = {
             name: (max(first, made[name][0]), min(last, made[name][1]))
             for name, (first, last) in wanted.items()
             if name in made
         }
-        return _nonempty(found)
+        return _nonempty(ranges)
 
 
 def row_turns(
@@ -78,7 +84,11 @@ def row_turns(
     own: Mapping[str, Range] | None,
     halves: float,
 ) -> list[Turn]:
-    """One turn for the wanted rows; with `own` (overlap) those in which nobody must be waited for first."""
+    """The turns for the wanted rows.
+
+    `own` are the rows that the device has; None means one turn without overlap. With `own`, rows that need
+    nothing from others come first. `halves`: see `slicing.rounds_of`.
+    """
     key = (tuple(wanted.items()), None if own is None else tuple(own.items()), halves)
     if key not in job.parts:
         job.parts[key] = _parts(job, wanted, own, halves)
@@ -103,7 +113,7 @@ def _parts(
 
 
 def _around(wanted: Mapping[str, Range], inner: Mapping[str, Range]) -> list[dict[str, Range]]:
-    """What is left of the wanted rows above the inner ones, and below."""
+    """The wanted rows above the inner ones, and those below."""
     above, below = {}, {}
     for name, (first, last) in wanted.items():
         top, bottom = inner.get(name, (last, last))
@@ -116,7 +126,7 @@ def _nonempty(parts: Mapping[str, Range]) -> dict[str, Range]:
 
 
 def _heavy(graph: Graph, nodes: Sequence[Node]) -> list[tuple[str, float]]:
-    """The operators of a layer that cost time, and the share of the layer's work in one row."""
+    """The operators of a layer that cost time, and the share of the layer's work in one row of each."""
     heavy = [node for node in nodes if weighted(graph, node) or _multiplies(graph, node)]
     heavy = heavy or list(nodes[-1:])
     costs = {node.name: _cost(graph, node) for node in heavy}
@@ -125,14 +135,14 @@ def _heavy(graph: Graph, nodes: Sequence[Node]) -> list[tuple[str, float]]:
 
 
 def _multiplies(graph: Graph, node: Node) -> bool:
-    """Whether it costs time without weights of its own: attention, a product of two values."""
+    """Whether an operator costs time without weights: attention, or a product of two values."""
     return operator_named(node.op).flops is not None and not any(
         n in graph.state for n in refs(node)
     )
 
 
 def _cost(graph: Graph, node: Node) -> float:
-    """In proportion to its operations: the size of its result times what each place of it reads."""
+    """A number in proportion to its operations: the size of its result times what each place reads."""
     if _multiplies(graph, node):
         from weft.graph.costs import forward_flops  # imports torch
 

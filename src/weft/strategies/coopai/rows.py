@@ -1,14 +1,14 @@
-"""Rows of every block of convolutions, for every number of devices at once: CoopAI's arithmetic.
+"""The rows of every block of convolutions, for every number of devices at once: CoopAI's arithmetic.
 
     work = row_work(geometry, devices=10)
     work.flops[i, j]        # of layers i..j: one number per device of every k (columns)
 
-For a block i..j every device makes an even share of the rows of layer j's output. Which rows of the block's
-inputs it needs (need_d) follows backwards through the windows, clipped at the borders. It has made the
-even share of what came before (own_d), fetches the rest of need_d, and gives others what they need of own_d:
-a row that several of them need is sent once.
+For a block i..j every device makes an even share of the rows of layer j's output. The rows of the block's
+inputs that it needs (need_d) follow backwards through the windows; they end at the borders. The device
+already has its even share of the block before (own_d). It fetches the rest of need_d, and it gives others
+what they need of own_d. A row that several of them need is sent once.
 
-Only whole arrays are computed with: one walk backwards over the layers treats all ends j together.
+All computations are on whole arrays: one walk backwards over the layers serves all last layers j.
 """
 
 from __future__ import annotations
@@ -25,37 +25,39 @@ from weft.strategies.coopai.geometry import Geometry, RowLayer
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-Span = tuple[Ints, Ints]  # first rows and ends; empty where the end is not larger
-NONE = 1 << 40  # an empty span is (NONE, -NONE), which widens to nothing
+Span = tuple[Ints, Ints]  # first rows and ends; empty if the end is not larger
+NONE = 1 << 40  # (NONE, -NONE) is an empty span: joined with another span it changes nothing
 
 
 @dataclass(frozen=True)
 class Columns:
-    """One column for every device of several groups; each group shares out rows in its own way."""
+    """One column for every device of several groups. Each group shares out rows in its own way."""
 
     sizes: tuple[int, ...]  # devices of every group
-    shares: Callable[[int], Span]  # of a map of this height, by column
+    shares: Callable[[int], Span]  # the rows of each column for a map of this height
 
     @cached_property
     def group(self) -> Ints:
+        """The group of every column."""
         return np.repeat(np.arange(len(self.sizes)), self.sizes)
 
     @cached_property
     def starts(self) -> Ints:
         """The first column of every group."""
-        found: Ints = np.cumsum(self.sizes, dtype=int) - np.array(self.sizes, dtype=int)
-        return found
+        first_columns: Ints = np.cumsum(self.sizes, dtype=int) - np.array(self.sizes, dtype=int)
+        return first_columns
 
     def __len__(self) -> int:
         return sum(self.sizes)
 
     def of(self, group: int) -> slice:
+        """The columns of a group."""
         begin = int(self.starts[group])
         return slice(begin, begin + self.sizes[group])
 
 
 def even_columns(most: int) -> Columns:
-    """For every k from 2 up: even shares; rows that are left over go to the last devices."""
+    """Even shares for every k from 2 up. Rows that are left over go to the last devices."""
     sizes = tuple(range(2, most + 1))
     k = np.repeat(np.array(sizes, dtype=int), sizes)
     place = np.array([d for size in sizes for d in range(size)], dtype=int)
@@ -71,12 +73,13 @@ def even_columns(most: int) -> Columns:
 
 @dataclass(frozen=True)
 class RowWork:
-    """Of blocks i..j (first two dimensions), by column. Numbers, not bytes, cross the network."""
+    """For blocks i..j (the first two dimensions), by column. Numbers are counted, not bytes."""
 
     columns: Columns
-    flops: Floats  # nan: layers i..j are no block of rows
-    fetched: Floats  # what a device gets before it begins, and what it sends for that
-    sent: Floats  # what it sends when it is done
+    flops: Floats  # nan if layers i..j are no block of rows
+    # Numbers that a device gets before it begins, and those that it sends for others.
+    fetched: Floats
+    sent: Floats  # numbers that it sends at the end of the block
 
 
 def row_work(geometry: Geometry, devices: int) -> RowWork:
@@ -94,10 +97,10 @@ def row_work(geometry: Geometry, devices: int) -> RowWork:
 
 
 class Backwards:
-    """From rows of outputs to rows of inputs. Row j of every array is of blocks that end with layer
-    `base` + j.
+    """From rows of outputs to rows of inputs.
 
-    `cost`: by layer (from `base` on) and column, what a FLOP of the layer costs there.
+    Row j of every array is for blocks that end with layer `base` + j. `cost` is the cost of a FLOP by layer
+    (from `base` on) and by column.
     """
 
     def __init__(self, geometry: Geometry, cost: Floats, base: int = 0) -> None:
@@ -110,9 +113,11 @@ class Backwards:
         self.end: dict[str, Ints] = {}
 
     def height(self, name: str) -> int:
+        """The number of rows of a value."""
         return self.geometry.heights[name]
 
     def widen(self, name: str, begin: int, end: int, rows: Span) -> None:
+        """Add rows to those that blocks `begin` to `end` need of a value."""
         if name not in self.first:
             self.first[name] = np.full(self.shape, NONE)
             self.end[name] = np.full(self.shape, -NONE)
@@ -120,11 +125,11 @@ class Backwards:
         self.end[name][begin:end] = np.maximum(self.end[name][begin:end], rows[1])
 
     def through(self, i: int, layer: RowLayer) -> None:
-        """The operators of layer i, for all blocks that end with it or later."""
+        """Go through the operators of layer i, for all blocks that end with it or later."""
         i -= self.base
         for step in reversed(layer.steps):
             if step.out not in self.first:
-                continue  # nobody reads it
+                continue  # no block needs it
             rows = self.first[step.out][i:], self.end[step.out][i:]
             if step.flops:
                 self.spent[i:] += step.flops * count(rows) * self.cost[i]
@@ -135,7 +140,7 @@ class Backwards:
 
 
 class RowWalk(Backwards):
-    """All blocks at once: every device makes its share of the rows of a block's output."""
+    """The walk over all blocks: every device makes its share of the rows of a block's output."""
 
     def __init__(self, geometry: Geometry, columns: Columns, cost: Floats | None = None) -> None:
         shape = (len(geometry.layers), len(columns))
@@ -147,10 +152,10 @@ class RowWalk(Backwards):
                 self.own.update(self.own_rows(layer))
 
     def back(self, longest: int | None = None) -> Iterator[tuple[int, int]]:
-        """For every first layer i, from the last: i and the last layer of its longest block, which has
-        at most `longest` layers.
+        """For every first layer i, from the last one back: i, and the last layer of the longest block from i.
 
-        At that moment `spent` and the spans are those of the blocks from i on.
+        A block has at most `longest` layers. While a pair is given, `spent` and the spans are those of the
+        blocks that begin with i.
         """
         reach = -1
         for i in reversed(range(self.shape[0])):
@@ -164,19 +169,19 @@ class RowWalk(Backwards):
             yield i, reach if longest is None else min(reach, i + longest - 1)
 
     def own_rows(self, layer: RowLayer) -> dict[str, Span]:
-        """What a device has of the layer's values once it made its share of the output."""
-        found = {layer.output: self.columns.shares(self.height(layer.output))}
+        """The rows of the layer's values that a device has after it made its share of the output."""
+        rows_of = {layer.output: self.columns.shares(self.height(layer.output))}
         for step in reversed(layer.steps):
-            rows = found.setdefault(step.out, self.columns.shares(self.height(step.out)))
+            rows = rows_of.setdefault(step.out, self.columns.shares(self.height(step.out)))
             for name in step.reads:
-                found[name] = under(step.rule, rows, self.height(name))
+                rows_of[name] = under(step.rule, rows, self.height(name))
             for name in step.whole:
-                found[name] = everything(rows, self.height(name))
+                rows_of[name] = everything(rows, self.height(name))
         made = {step.out for step in layer.steps}
-        return {name: rows for name, rows in found.items() if name in made}
+        return {name: rows for name, rows in rows_of.items() if name in made}
 
     def begin(self, i: int, layer: RowLayer) -> None:
-        """What must come out of layer i: all of it where a block ends here, or a value goes on."""
+        """Add the rows that layer i must make: if a block ends here, or if a value is needed later."""
         self.widen(layer.output, i, i + 1, self.own[layer.output])
         for step in layer.steps:
             beyond = [j for j in range(i, self.shape[0]) if step.out in self.geometry.cuts[j + 1]]
@@ -184,8 +189,8 @@ class RowWalk(Backwards):
                 self.widen(step.out, i, beyond[-1] + 1, self.own[step.out])
 
     def fetched(self, i: int) -> Floats:
-        """Numbers that cross the network before blocks that begin with layer i, by last layer."""
-        found = np.zeros((self.shape[0] - i, self.shape[1]))
+        """Numbers that are sent before blocks that begin with layer i, by last layer."""
+        numbers = np.zeros((self.shape[0] - i, self.shape[1]))
         for name in self.geometry.cuts[i]:
             inside = name in self.geometry.taps and i not in self.geometry.read[name]
             if name not in self.first or inside:
@@ -196,11 +201,11 @@ class RowWalk(Backwards):
                 own = self.own[name]
                 rows = rows - count(both(need, own))
                 rows += wanted_by_others(need, own, self.height(name), self.columns)
-            found += rows * self.geometry.widths[name]
-        return found
+            numbers += rows * self.geometry.widths[name]
+        return numbers
 
     def add_sent(self, sent: Floats, j: int) -> None:
-        """Rows that go to the gateway as soon as a block ends with layer j; `sent` is by i."""
+        """Add the rows that are sent to the gateway when a block ends with layer j; `sent` is by i."""
         layer, geometry = self.geometry.rows(j), self.geometry
         if layer is None:
             return
@@ -215,9 +220,9 @@ class RowWalk(Backwards):
 
 
 def count(rows: Span) -> Ints:
-    """How many rows a span has."""
-    found: Ints = np.maximum(rows[1] - rows[0], 0)
-    return found
+    """The number of rows in a span."""
+    rows_count: Ints = np.maximum(rows[1] - rows[0], 0)
+    return rows_count
 
 
 def both(one: Span, other: Span) -> Span:
@@ -226,7 +231,7 @@ def both(one: Span, other: Span) -> Span:
 
 
 def under(rule: Rule, rows: Span, height: int) -> Span:
-    """The rows of an operator's input under the windows of some rows of its output."""
+    """The rows of an operator's input that some rows of its output need."""
     if rule.row_by_row:
         return rows
     first, end = rows
@@ -240,19 +245,20 @@ def under(rule: Rule, rows: Span, height: int) -> Span:
 
 
 def everything(rows: Span, height: int) -> Span:
-    """All rows of a value, wherever any row of another is made."""
+    """All rows of a value, if any row of another one is made; else none."""
     some = rows[1] > rows[0]
     return np.where(some, 0, NONE), np.where(some, height, -NONE)
 
 
 def wanted_by_others(need: Span, own: Span, height: int, columns: Columns) -> Ints:
-    """Rows of own_d that at least one other device needs: what anyone needs, but for d alone.
+    """The number of rows of own_d that at least one other device needs.
 
-    Needs come in the order of the devices, their first rows and their ends both. So what d alone needs
-    lies between the end of those before it and the first row of those after it.
+    It is the number of rows that anybody needs, without those that only d needs. The devices' needs are in
+    order, by their first rows and by their ends. So what only d needs is between the end of the devices
+    before it and the first row of the devices after it.
     """
     some = need[1] > need[0]
-    # Each group has its own range of numbers, so that sums over the columns never mix two of them.
+    # Each group has a range of numbers of its own, so that accumulating never mixes two groups.
     base = columns.group * (height + 2)
     ends = np.maximum.accumulate(np.where(some, need[1], 0) + base, axis=1)
     firsts = np.where(some, need[0], height) + base
@@ -264,18 +270,18 @@ def wanted_by_others(need: Span, own: Span, height: int, columns: Columns) -> In
     sizes = np.array(columns.sizes, dtype=int)
     lowest = np.repeat(firsts[:, columns.starts], sizes, axis=1) - base
     highest = np.repeat(ends[:, columns.starts + sizes - 1], sizes, axis=1) - base
-    found = count(both((lowest, highest), own)) - count(both(alone, own))
+    rows_needed = count(both((lowest, highest), own)) - count(both(alone, own))
     gaps = np.where(some & (before > 0), np.maximum(need[0] - before, 0), 0)
     if gaps.any():
-        found -= _below(own[1], before, gaps, columns) - _below(own[0], before, gaps, columns)
-    return found
+        rows_needed -= _below(own[1], before, gaps, columns) - _below(own[0], before, gaps, columns)
+    return rows_needed
 
 
 def _below(rows: Ints, first: Ints, gaps: Ints, columns: Columns) -> Ints:
-    """Rows before `rows` that lie in gaps between the needs, where windows leave rows out."""
-    found = np.zeros_like(gaps)
+    """The number of rows before `rows` in gaps between the needs: windows can leave rows out."""
+    rows_in_gaps = np.zeros_like(gaps)
     for group in range(len(columns.sizes)):
         own = columns.of(group)
         reach = rows[own][None, :, None] - first[:, None, own]
-        found[:, own] = np.clip(reach, 0, gaps[:, None, own]).sum(axis=2)
-    return found
+        rows_in_gaps[:, own] = np.clip(reach, 0, gaps[:, None, own]).sum(axis=2)
+    return rows_in_gaps

@@ -2,7 +2,7 @@
 
 splits = best_splits(geometry, speeds, devices=10)      # MLS, k = 1..10; equation (2)
 min(splits, key=lambda split: split.seconds)            # equation (1)
-best_splits(geometry, speeds, 10, single=True)          # SLS: every layer a block of its own
+best_splits(geometry, speeds, 10, single=True)          # SLS: every layer is a block
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from weft.strategies.coopai.model import MODES, BlockCosts, Speeds, block_costs,
 from weft.strategies.coopai.rows import Floats, RowWork, row_work
 from weft.strategies.coopai.slicing import Block
 
-SAME = 1 + 1e-12  # sums of the same numbers in another order are equally good
+SAME = 1 + 1e-12  # the same numbers added in another order count as equal
 
 
 @dataclass(frozen=True)
 class Split:
-    """What k devices do, and the model's seconds: of the slowest device of every round."""
+    """The blocks for k devices, and the model's seconds: those of the slowest device in every round."""
 
     devices: int
     blocks: tuple[Block, ...]
@@ -30,6 +30,7 @@ class Split:
 
     @property
     def seconds(self) -> float:
+        """Computing and sending together."""
         return self.compute_s + self.transfer_s
 
 
@@ -41,20 +42,20 @@ def best_splits(
     single: bool = False,
     work: RowWork | None = None,
 ) -> list[Split]:
-    """The best split for every k from 1 up to `devices`. `work`: row_work, where it is at hand."""
+    """The best split for every k from 1 to `devices`. `work` is row_work, if it was already computed."""
     work = row_work(geometry, devices) if work is None else work
     costs = block_costs(geometry, work, speeds)
     whole = (Block((0, len(geometry.layers) - 1), "whole"),)
-    found = [Split(1, whole, *one_device(geometry, speeds))]
+    splits = [Split(1, whole, *one_device(geometry, speeds))]
     before = _single(costs) if single else _shortest(costs.seconds)
-    found += [_split(k, before[:, k - 2], costs) for k in range(2, devices + 1)]
-    return found
+    splits += [_split(k, before[:, k - 2], costs) for k in range(2, devices + 1)]
+    return splits
 
 
 def _shortest(seconds: Floats) -> np.ndarray:
-    """Equation (2) for all k together: by last layer and k, where the last block begins.
+    """Equation (2) for all k together: by last layer and k, the first layer of the last block.
 
-    Of equally good ways the one with the longest last block.
+    Among equally good ways the one with the longest last block is taken.
     """
     numbers, layers, _ = seconds.shape
     total = np.zeros((layers + 1, numbers))

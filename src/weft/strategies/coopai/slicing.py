@@ -1,11 +1,11 @@
-"""From blocks of layers and each device's share to the rounds of a plan.
+"""Makes the rounds of a plan from blocks of layers and each device's share.
 
     rounds = rounds_of(graph, [Block((0, 3), "rows"), Block((4, 4), "model")], devices, gateway)
-    shards_of(rounds)                                # who computes what, for the plan
+    shards_of(rounds)                                # what each device computes, for the plan
 
-`graph` has its layers in sequence (weft.graph.sequence). Every value that a block makes and somebody
-later needs is shared out evenly, or in proportion to the block's shares; what a device takes follows
-from that. A value that passes a round untouched is no matter of that round.
+`graph` has its layers in sequence (weft.graph.sequence). A value that a block makes and that is needed
+later is shared out evenly, or in proportion to the block's shares. What a device takes follows from that.
+A value that a round neither reads nor makes has no part in that round.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ def rounds_of(
 ) -> tuple[Round, ...]:
     """The rounds in which `devices` compute the blocks through the gateway.
 
-    `overlap`, for all blocks or for each: a device first computes the rows for which it has
-    everything, then the others. Where it has nothing, as in the first round, the upper half goes
-    before the lower one, if that adds no more than the part `halves` to the computation (0: never).
+    `overlap`, for all blocks or for each: a device first computes the rows for which it has everything, then
+    the others. If it has nothing, as in the first round, it computes the upper half before the lower one,
+    if that adds at most the share `halves` to the computation (0: never). InputError if blocks or shares
+    do not fit the network and the devices.
     """
     _check(graph, blocks, devices)
     slicer = Slicer(graph, devices, gateway)
@@ -42,27 +43,28 @@ def rounds_of(
     owned: Owned = {device: {} for device in devices}
     rounds = []
     for block, inner in zip(blocks, first_inner, strict=True):
-        found = slicer.round(block, owned if inner else None, halves)
-        if not found.sums:
-            _remember(owned, found.turns)
-        rounds.append(found)
+        made = slicer.round(block, owned if inner else None, halves)
+        if not made.sums:
+            _remember(owned, made.turns)
+        rounds.append(made)
     return tuple(rounds)
 
 
 class Slicer:
-    """Rounds for these devices, one by one; what recurs is computed once."""
+    """Makes rounds for these devices, one by one. What is needed again is computed once."""
 
     def __init__(self, graph: Graph, devices: Sequence[str], gateway: str) -> None:
         self.graph, self.devices, self.gateway = graph, devices, gateway
         self._turns: dict[tuple[tuple[int, int], RoundMode], Turns] = {}
 
     def turns(self, layers: tuple[int, int], mode: RoundMode) -> Turns:
+        """The turns of these layers in this mode."""
         if (layers, mode) not in self._turns:
             self._turns[layers, mode] = Turns(self.graph, layers, mode, self.devices, self.gateway)
         return self._turns[layers, mode]
 
     def round(self, block: Block, owned: Owned | None, halves: float) -> Round:
-        """`owned`: what each device has, given where inner rows come first."""
+        """The round of a block. `owned` says what each device has, if inner rows come first; else None."""
         maker = self.turns(block.layers, block.mode)
         if owned is not None:
             owned = {
@@ -75,7 +77,7 @@ class Slicer:
 
 
 def shards_of(rounds: Iterable[Round]) -> tuple[Shard, ...]:
-    """What each device computes, for the plan: one shard per device and round."""
+    """What each device computes: one shard per device and round."""
     shards = []
     for each in rounds:
         devices = dict.fromkeys(turn.device for turn in each.turns)
@@ -88,7 +90,7 @@ def shards_of(rounds: Iterable[Round]) -> tuple[Shard, ...]:
 
 
 def _remember(owned: Owned, turns: Iterable[Turn]) -> None:
-    """Adds what devices give in a round to what they have; strips of one device lie side by side."""
+    """Add what devices make in a round to what they have. Strips of one device are side by side."""
     for turn in turns:
         have = owned[turn.device]
         for strip in turn.gives:

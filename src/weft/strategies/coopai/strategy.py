@@ -1,13 +1,13 @@
-"""CoopAI: low-latency inference by k devices behind a gateway, exactly as the paper counts.
+"""CoopAI: low-latency inference by k devices behind a gateway, exactly as in the paper.
 
-    coopai   MLS: layers in blocks, a round each; rows or units of every block on all k devices
-    sls      its baseline: every layer a round of its own
+    coopai   MLS: blocks of layers, one round each; all k devices compute rows or units of every block
+    sls      the paper's baseline: every layer is a round
 
-The network is cut into blocks, every device computes its strip of a block alone, and between two
-blocks it fetches through the gateway what it lacks. Blocks, modes and k minimise the paper's
-completion time, exactly (`coopai_search`). That time lets a receiver begin before the sender is done,
-and gives every device its share of the bandwidth even while the others are silent; the simulator's
-price of the plan on a real medium is therefore another number. `decisions` hold the paper's as model_s.
+Every device computes its strip of a block alone. Between two blocks it fetches through the gateway what it
+lacks. Blocks, modes and k minimise the paper's completion time exactly (`search`). In the paper's time
+a receiver may begin before the sender is done, and every device has its share of the bandwidth even while
+the others send nothing. So the simulator's price on a real medium is another number. `decisions` hold
+the paper's time as model_s.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ OPTIONS = {
 
 @dataclass(frozen=True)
 class Cell:
-    """A gateway and the devices behind it, the fastest first."""
+    """A gateway and the devices behind it; the fastest device comes first."""
 
     gateway: str
-    medium: Medium | None  # None: every device has a link of its own to the gateway
+    medium: Medium | None  # None: every device has its own link to the gateway
     devices: tuple[str, ...]
     speeds: Speeds  # of the slowest device, and of the medium
 
@@ -56,6 +56,7 @@ class Cell:
     refuses=ONLY_INFERS,
 )
 def coopai(task: Task) -> Plan:
+    """The paper's plan; InputError if the fleet has no gateway or no layer can be cut by rows."""
     return _plan(task, "coopai", single=False)
 
 
@@ -68,6 +69,7 @@ def coopai(task: Task) -> Plan:
     refuses=ONLY_INFERS,
 )
 def sls(task: Task) -> Plan:
+    """The plan of the paper's baseline: every layer is a round."""
     return _plan(task, "sls", single=True)
 
 
@@ -100,9 +102,9 @@ def _plan(task: Task, name: str, single: bool) -> Plan:
 
 
 def cell_of(task: Task, strategy: str, *, links: bool = False) -> Cell:
-    """The medium whose gateway asks, and who is behind it; InputError where there is none.
+    """The medium whose gateway is the source, and the devices behind it; InputError if there is none.
 
-    `links`: devices with links of their own to the one that asks will do as well.
+    With `links`, devices with their own links to the source count as well.
     """
     media = [medium for medium in task.fleet.medium if medium.gateway == task.source]
     beside = _beside(task) if links and not media else []
@@ -126,19 +128,20 @@ def cell_of(task: Task, strategy: str, *, links: bool = False) -> Cell:
             "at least one device behind the gateway"
         )
     speed = {name: _flops_per_s(task, name) for name in members}
-    devices = tuple(sorted(members, key=lambda name: -speed[name]))  # stable: else as in the file
+    # Equal ones stay in the file's order.
+    devices = tuple(sorted(members, key=lambda name: -speed[name]))
     bits = medium.mbps * 1e6 * (1 - medium.loss)
     return Cell(medium.gateway, medium, devices, Speeds(min(speed.values()), bits))
 
 
 def _beside(task: Task) -> list[str]:
-    """Devices with a link of their own to the one that asks."""
+    """Devices with their own link to the source."""
     ends = [link.between for link in task.fleet.link if task.source in link.between]
     return list(dict.fromkeys(b if a == task.source else a for a, b in ends))
 
 
 def _flops_per_s(task: Task, device: str) -> float:
-    """As the fleet file says, else what the profile's times come to."""
+    """FLOP/s of a device: from the fleet file, else from the profile's times."""
     gflops = task.fleet.device(device).gflops
     if gflops is not None:
         return gflops * 1e9
@@ -152,14 +155,14 @@ def _flops_per_s(task: Task, device: str) -> float:
 
 
 def enough_rows(geometry: Geometry, split: Split) -> bool:
-    """Whether every device gets something to do in every round."""
+    """Whether every device gets something to compute in every round."""
     return all(
         block.mode == "whole" or places(geometry, block) >= split.devices for block in split.blocks
     )
 
 
 def places(geometry: Geometry, block: Block) -> int:
-    """How many rows, outputs or inputs there are to share out in a block."""
+    """The number of rows, outputs or inputs that are shared out in a block."""
     first, last = (geometry.layers[index] for index in block.layers)
     if block.mode == "rows+data":
         last = geometry.layers[block.layers[1] - 1]

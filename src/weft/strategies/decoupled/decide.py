@@ -1,9 +1,9 @@
-"""Who has which classes, and what a peer's own network costs.
+"""Decides which classes each peer holds, and computes what its network costs.
 
     decoupled(task).sets              # 4 devices, 10 classes: the paper's 4N_5Cls
 
-`decoupled+` gives classes by speed and memory. `fedavg` gives everybody the whole network. strategy.py makes
-plans of this.
+`decoupled+` gives classes by speed and memory. `fedavg` gives the whole network to every device.
+strategy.py makes plans from these decisions.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from weft.strategies.decoupled.topology import (
     topology,
 )
 
-COPIES = 3  # of every weight in memory: itself, its gradient, momentum
-PLUS_TAIL = 4  # last rounds
-PLUS_OWNERS = 3.2  # of a class: nearly all classes at each of four peers
+COPIES = 3  # of every weight in memory: the weight, its gradient, its momentum
+PLUS_TAIL = 4  # decoupled+ ends with the mean of so many last rounds
+PLUS_OWNERS = 3.2  # peers that hold a class, on average: four peers hold nearly all classes each
 OPTIONS = {
     "classes": "sets by peer, such as 0,1,2/2,3,4 (devices in the fleet's order)",
     "overlap": "classes that a peer shares with either neighbour; it holds twice as many",
@@ -44,25 +44,26 @@ OPTIONS = {
 
 @dataclass(frozen=True)
 class Chosen:
-    """Who has which classes, and of which kind the plan is."""
+    """The classes of each device, and what kind of plan it will be."""
 
     sets: Mapping[str, tuple[int, ...]]  # classes by device
     parts: Parts | None  # None: every device has the whole network
-    plus: bool = False  # the filters and the tail of decoupled+, and nobody waits
+    plus: bool = False  # decoupled+: its filters, its last rounds, and no peer waits
 
     @property
     def whole(self) -> bool:
+        """Whether each device has the whole network."""
         return self.parts is None
 
 
 def decoupled(task: Task) -> Chosen:
-    """The paper's: classes as given, by overlap, or in equal rows over all devices."""
+    """The paper's decision: classes as the user set them, by overlap, or equal rows over all devices."""
     parts, names = parts_of(task, plus=False), peers_of(task)
     return Chosen(_by_device(names, class_sets(task, len(names))), parts)
 
 
 def decoupled_plus(task: Task) -> Chosen:
-    """Classes by speed and memory."""
+    """More classes for faster devices with more memory; InputError if no device can hold one class."""
     parts, names = parts_of(task, plus=True), peers_of(task)
     if "classes" in task.options or "overlap" in task.options:
         return Chosen(_by_device(names, class_sets(task, len(names))), parts, plus=True)
@@ -81,7 +82,7 @@ def decoupled_plus(task: Task) -> Chosen:
 
 
 def fedavg(task: Task) -> Chosen:
-    """The baseline: the whole network everywhere, each device with the samples of its classes."""
+    """The baseline: each device has the whole network and the samples of its classes."""
     names = peers_of(task)
     return Chosen(_by_device(names, class_sets(task, len(names))), None)
 
@@ -91,12 +92,12 @@ def _by_device(names: Sequence[str], sets: ClassSets) -> dict[str, tuple[int, ..
 
 
 def peers_of(task: Task) -> tuple[str, ...]:
-    """Every device that the source can reach."""
+    """All devices that the source can reach."""
     return tuple(n for n in task.fleet.names if task.fleet.connected(task.source, n))
 
 
 def classes_of(task: Task) -> int:
-    """The network's logits: what its last layer gives, as float32."""
+    """The number of classes: how many numbers (float32) the last layer gives for a sample."""
     if task.graph is not None:
         shape = task.graph.values[task.graph.output].shape
         if len(shape) != 2:
@@ -109,7 +110,7 @@ def classes_of(task: Task) -> int:
 
 
 def class_sets(task: Task, peers: int) -> ClassSets:
-    """Which classes each peer has."""
+    """The classes of each peer; InputError if the options contradict or need more devices."""
     classes = classes_of(task)
     if "classes" in task.options and "overlap" in task.options:
         raise InputError(
@@ -132,7 +133,7 @@ def class_sets(task: Task, peers: int) -> ClassSets:
 
 
 def peer_seconds(task: Task, device: str, shares: Sequence[float]) -> float:
-    """One minibatch of a sub-model on a device."""
+    """Seconds of one minibatch of a peer's network on a device; `shares` as in `layer_shares`."""
     times, batch = task.profile.devices[device], task.batch
     return sum(
         share * (times.forward(i, i, batch) + times.backward(i, i, batch) + times.update(i, i))
@@ -141,12 +142,12 @@ def peer_seconds(task: Task, device: str, shares: Sequence[float]) -> float:
 
 
 def peer_bytes(task: Task, parts: Parts, held: int) -> int:
-    """Weights, gradients, momentum and activations of a sub-model."""
+    """Bytes of a peer's network: weights, gradients, momentum and activations."""
     return COPIES * parts.weights.total(held) + task.batch * parts.saved.total(held)
 
 
 def most_classes(task: Task, device: str, parts: Parts) -> int:
-    """How many classes fit into a device's memory; 0: not even the shared layers and one."""
+    """How many classes fit into a device's memory; 0 if not even one fits with the shared layers."""
     limit = task.fleet.device(device).memory_mb
     if limit is None:
         return parts.classes
@@ -155,7 +156,7 @@ def most_classes(task: Task, device: str, parts: Parts) -> int:
 
 
 def layer_shares(task: Task, chosen: Chosen) -> dict[str, list[float]]:
-    """By device, the share of each dense layer's work that its own network takes."""
+    """By device: the share of each layer's work that its network needs (1.0: the whole layer)."""
     parts = chosen.parts
     everything = [1.0] * len(task.profile.layers)
     return {
@@ -165,7 +166,7 @@ def layer_shares(task: Task, chosen: Chosen) -> dict[str, list[float]]:
 
 
 def neighbours(task: Task, chosen: Chosen) -> dict[str, list[str]]:
-    """Who exchanges structures with whom."""
+    """By device: the devices with which it exchanges weights."""
     names = list(chosen.sets)
     near = topology(task.options.get("topology", "ring"), len(names))
     return {names[p]: sorted(names[q] for q in around) for p, around in near.items()}

@@ -1,10 +1,11 @@
-"""A network in shared layers and structures, as numbers for a planner: work, weights, bytes in memory.
+"""What shared layers and structures cost: work, weights and memory, as numbers for a planner.
 
     parts = parts_of(task, plus=False)
-    parts.work(5)                   # by layer: the share of the dense layer's work that five classes take
+    parts.work(5)              # by layer: the share of the whole layer's work that five classes need
 
-With the network's graph the numbers are those of the sub-networks that a run hands out, and a network that
-cannot be decoupled is refused. A profile alone does not say what its layers are: then they are estimates.
+With the network's graph, the numbers are those of the networks that the peers will get, and a network
+that cannot be decoupled is refused. A profile alone does not say what a layer is: then the numbers are
+estimates.
 """
 
 from __future__ import annotations
@@ -22,49 +23,51 @@ from weft.graph.split.classes.subnet import Bank, class_graph
 from weft.plans import options
 from weft.plans.task import Task
 
-FILTERS = 10  # percent: the paper's
-# decoupled+: in its first decoupled layer and in later ones, which are cheap
+FILTERS = 10  # percent of the filters that a class keeps, in the paper
+# In decoupled+: percent in the first decoupled layer, and in later ones, which are cheap.
 PLUS_FILTERS = (10, 19)
-LAST = 3  # layers that are taken apart, where the user says nothing
-NUMBER = 4  # bytes
+LAST = 3  # layers that are decoupled if the user sets no number
+NUMBER = 4  # bytes of a float32
 
 
 @dataclass(frozen=True)
 class Linear:
-    """What grows with the classes that a peer holds, by layer: `fixed` and as much again for each class."""
+    """A number by layer that grows with the classes of a peer: `fixed`, plus `each` for every class."""
 
     fixed: tuple[float, ...]
     each: tuple[float, ...]
 
     def at(self, held: int) -> list[float]:
+        """The numbers by layer for `held` classes."""
         return [f + held * e for f, e in zip(self.fixed, self.each, strict=True)]
 
     def total(self, held: int) -> int:
+        """The sum over all layers for `held` classes."""
         return round(sum(self.at(held)))
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What a peer's own network costs, by the number of its classes."""
+    """What a peer's network costs, as a function of the number of its classes."""
 
     percents: tuple[int, ...]  # of the channels that a class keeps, by decoupled layer
-    shares: Linear  # of each dense layer's work
+    shares: Linear  # of each whole layer's work
     weights: Linear  # bytes
-    saved: Linear  # bytes of activations for each sample
-    shared_numbers: int  # that all peers exchange
-    structure_numbers: int  # of one class
+    saved: Linear  # bytes of activations per sample
+    shared_numbers: int  # weights that all peers exchange
+    structure_numbers: int  # weights of one class
     classes: int
-    layers: tuple[str, ...] = ()  # that are taken apart; none where only a profile is known
-    dense_parameters: int = 0
+    layers: tuple[str, ...] = ()  # the decoupled layers; empty if only a profile is known
+    dense_parameters: int = 0  # of the network before it is decoupled
     own_parameters: int = 0  # of the decoupled network with all classes
 
     def work(self, held: int) -> list[float]:
-        """By layer, the share of the dense layer's work that `held` classes take."""
+        """By layer: the share of the whole layer's work that `held` classes need."""
         return self.shares.at(held)
 
     @cached_property
     def words(self) -> dict[str, object]:
-        """What the network becomes, for people."""
+        """What the network becomes, for the plan's decisions."""
         if not self.layers:
             return {"network": "only a profile was given: whether it can be decoupled is not known"}
         return {
@@ -74,14 +77,14 @@ class Parts:
 
 
 def parts_of(task: Task, *, plus: bool) -> Parts:
-    """The numbers for a task; InputError where its network cannot be decoupled."""
+    """The numbers for a task; InputError if its network cannot be decoupled."""
     return _estimate(task, plus) if task.graph is None else _exact(task, task.graph, plus)
 
 
 def _exact(task: Task, graph: Graph, plus: bool) -> Parts:
     most = len(countable(graph)) - 1
     if most < 1:
-        read_classes(graph)  # says why not
+        read_classes(graph)  # raises an InputError that says why not
     percents = _percents(task, plus, most)
     reading = read_classes(graph, len(percents))
     counts = reading.counts(percents)
@@ -129,7 +132,7 @@ def _percents(task: Task, plus: bool, most: int) -> list[int]:
 
 
 def _estimate(task: Task, plus: bool) -> Parts:
-    """From a profile: all but the head and one shared layer may be decoupled."""
+    """Numbers from a profile. All layers but the head and one shared layer may be decoupled."""
     layers = task.profile.layers
     if len(layers) < 2:
         raise InputError(

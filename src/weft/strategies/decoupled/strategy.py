@@ -1,10 +1,10 @@
-"""Strategies of peers: the decision of who has which classes, made ready to be priced and run.
+"""The strategies of peers: turns the decision which peer has which classes into a plan.
 
     weft plan cnn5 --fleet peers.toml --strategy decoupled
 
-`decide.py` decides who has which classes; here that becomes a plan: who sends how many numbers to whom,
-how often, and what a minibatch of each peer's own network takes. These are estimates from the whole network's
-profile. A run captures and measures the peers' networks and replaces them.
+`decide.py` decides which classes each peer has. This file adds who sends how many numbers to whom, how
+often, and the time of a minibatch of each peer's network. The times are estimates from the profile of
+the whole network. A run measures the peers' own networks and replaces the estimates.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ _OWN = {**OPTIONS, **BEFORE, "shared": "ring | gossip | hub: how the shared laye
     "decoupled", "classes over peers without a server, by its paper", ("train",), _OWN, **_ABILITIES
 )
 def decoupled(task: Task) -> Plan:
+    """The paper's plan."""
     return peers_plan(task, "decoupled", decide.decoupled(task))
 
 
@@ -63,6 +64,7 @@ def decoupled(task: Task) -> Plan:
     **_ABILITIES,
 )
 def decoupled_plus(task: Task) -> Plan:
+    """The plan in which faster devices with more memory have more classes, and no peer waits."""
     return peers_plan(task, "decoupled+", decide.decoupled_plus(task))
 
 
@@ -74,15 +76,17 @@ def decoupled_plus(task: Task) -> Plan:
     **_ABILITIES,
 )
 def fedavg(task: Task) -> Plan:
-    options.integer(
-        task, "last", 1
-    )  # it decouples nothing, but a wrong value is a mistake here too
+    # It decouples nothing, but a wrong value is a mistake here too.
+    options.integer(task, "last", 1)
     return peers_plan(task, "fedavg", decide.fedavg(task))
 
 
 def peers_plan(task: Task, name: str, chosen: Chosen) -> Plan:
-    """Every device is a peer: its shard spans all layers, the shared ones whole, of the decoupled ones
-    the structures of its classes."""
+    """The plan of all peers.
+
+    A peer's shard spans all layers: the shared layers whole, of the decoupled layers the structures of its
+    classes.
+    """
     peers = exchange(task, chosen)
     layers = (0, len(task.profile.layers) - 1)
     codec = exchange_codec(task, chosen.plus)
@@ -106,7 +110,7 @@ def peers_plan(task: Task, name: str, chosen: Chosen) -> Plan:
 
 
 def exchange(task: Task, chosen: Chosen) -> Peers:
-    """How the peers' networks are made, who exchanges what with whom, and how often."""
+    """How the peers' networks are made, who exchanges what with whom, and after how many minibatches."""
     free = chosen.plus
     near = decide.neighbours(task, chosen)
     filters = chosen.parts.percents if chosen.parts else (FILTERS,)
@@ -132,7 +136,7 @@ def exchange(task: Task, chosen: Chosen) -> Peers:
 
 
 def decisions(task: Task, chosen: Chosen, peers: Peers, codec: CodecName) -> dict[str, Any]:
-    """What was decided, for people."""
+    """What was decided, in words and numbers for people."""
     shares = decide.layer_shares(task, chosen)
     return {
         "sets": {name: list(held) for name, held in chosen.sets.items()},
@@ -156,7 +160,7 @@ def decisions(task: Task, chosen: Chosen, peers: Peers, codec: CodecName) -> dic
 
 
 def exchange_codec(task: Task, free: bool) -> CodecName:
-    """8 bits for decoupled+: a peer's own weights stay exact, only what comes is rounded."""
+    """The user's codec; else 8 bits for decoupled+: only weights that a peer receives are rounded."""
     if "codec" in task.options:
         return options.codec(task)
     return "int8" if free else "none"
@@ -184,7 +188,7 @@ def _peer(task: Task, name: str, classes: tuple[int, ...], parts: Parts | None) 
 
 
 def own_times(profile: Profile, shares: dict[str, list[float]]) -> Profile:
-    """Every peer's times for its own network: its share of each layer's work."""
+    """The profile with each peer's times for its own network: its share of each layer's time."""
     return msgspec.structs.replace(
         profile,
         devices={

@@ -1,9 +1,9 @@
-"""Who holds which classes, and who is whose neighbour: decisions without weights or sockets.
+"""Which peer holds which classes, and which peers are neighbours.
 
-    sets = overlapping(classes=10, overlap=1)     # ten peers, two classes each, one shared per neighbour
+    sets = overlapping(classes=10, overlap=1)     # ten peers with two classes; neighbours share one
     friends = topology("ring", len(sets))         # friends[0] == {1, 9}
 
-A topology must be one graph: peers that nobody reaches would train a network of their own.
+A topology must be one connected graph. Peers that nobody reaches would train a network of their own.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Collection, Iterable, Sequence
 from weft.errors import InputError
 from weft.plans.peers import reached
 
-ClassSets = tuple[tuple[int, ...], ...]  # by peer
-Neighbours = dict[int, frozenset[int]]  # by peer, both ways
+ClassSets = tuple[tuple[int, ...], ...]  # classes by peer
+Neighbours = dict[int, frozenset[int]]  # by peer; if a is b's neighbour, b is a's
 
-# The paper's "4N_5Cls" on ten classes, as it prints them.
+# The paper's "4N_5Cls" for ten classes, in the paper's order.
 FOUR_OF_FIVE: ClassSets = ((9, 0, 1, 2, 3), (2, 3, 4, 5, 6), (5, 6, 7, 8, 9), (8, 9, 0, 1, 2))
 TOPOLOGIES = ("ring", "mesh")
 
 
 def overlapping(classes: int, overlap: int) -> ClassSets:
-    """Each of floor(C/n) peers has 2n classes and shares n with either neighbour on a ring.
+    """With n = overlap: floor(classes / n) peers on a ring, 2n classes each; neighbours share n.
 
-    Classes that are left over go to the last peer.
+    The last peer also gets the classes that are left over. InputError if n is not possible.
 
     >>> overlapping(7, 2)
     ((0, 1, 2, 3), (2, 3, 4, 5), (4, 5, 0, 1, 6))
@@ -44,7 +44,7 @@ def overlapping(classes: int, overlap: int) -> ClassSets:
 
 
 def literal(text: str, classes: int) -> ClassSets:
-    """Sets as the user writes them: `9,0,1/1,2,3` is two peers.
+    """The sets as a user writes them: `9,0,1/1,2,3` is two peers. InputError for other text.
 
     >>> literal("0,1/1,2", 3)
     ((0, 1), (1, 2))
@@ -60,7 +60,7 @@ def literal(text: str, classes: int) -> ClassSets:
 
 
 def checked(sets: Sequence[Sequence[int]], classes: int) -> ClassSets:
-    """The sets, if every class is one of the network's and somebody holds it."""
+    """The sets; InputError if a number is not a class of the network, or if nobody holds a class."""
     for peer, held in enumerate(sets):
         if not held or len(set(held)) != len(held) or not set(held) <= set(range(classes)):
             raise InputError(
@@ -82,17 +82,17 @@ def owners(sets: Sequence[Collection[int]]) -> dict[int, tuple[int, ...]]:
 
 
 def ring(peers: int) -> Neighbours:
-    """Each peer has two neighbours."""
+    """Each peer is linked to the next one; the last to the first."""
     return from_edges(peers, ((p, (p + 1) % peers) for p in range(peers) if peers > 1))
 
 
 def mesh(peers: int) -> Neighbours:
-    """Everybody with everybody."""
+    """Each peer is linked to all others."""
     return from_edges(peers, ((p, q) for p in range(peers) for q in range(p)))
 
 
 def topology(name: str, peers: int) -> Neighbours:
-    """`ring`, `mesh`, or links by number: `0-1,1-2`."""
+    """`ring`, `mesh`, or links by number such as `0-1,1-2`; InputError for other text."""
     if name == "ring":
         return ring(peers)
     if name == "mesh":
@@ -108,18 +108,18 @@ def topology(name: str, peers: int) -> Neighbours:
 
 
 def from_edges(peers: int, edges: Iterable[tuple[int, int]]) -> Neighbours:
-    """Any graph of peers; an error says who cannot be reached."""
+    """The neighbours by peer from a list of links; InputError names peers that cannot be reached."""
     if peers < 1:
         raise InputError(f"{peers} peers are not allowed; at least 1 is needed")
-    found: dict[int, set[int]] = {p: set() for p in range(peers)}
+    linked: dict[int, set[int]] = {p: set() for p in range(peers)}
     for a, b in edges:
-        if a == b or a not in found or b not in found:
+        if a == b or a not in linked or b not in linked:
             raise InputError(
                 f"link {a}-{b} is not allowed; it must join two different peers of 0 to {peers - 1}"
             )
-        found[a].add(b)
-        found[b].add(a)
-    neighbours = {p: frozenset(near) for p, near in found.items()}
+        linked[a].add(b)
+        linked[b].add(a)
+    neighbours = {p: frozenset(near) for p, near in linked.items()}
     apart = sorted(set(neighbours) - reached(neighbours, 0))
     if apart:
         raise InputError(
@@ -130,7 +130,7 @@ def from_edges(peers: int, edges: Iterable[tuple[int, int]]) -> Neighbours:
 
 
 def dealt(classes: int, peers: int) -> ClassSets:
-    """Every class about twice, each peer's classes in a row, neighbours on a ring overlapping by half."""
+    """Each class is held about twice. A peer's classes are a row, and neighbours on a ring share half."""
     if (classes, peers) == (10, 4):
         return FOUR_OF_FIVE
     return by_speed(classes, [1.0] * peers)
@@ -139,10 +139,11 @@ def dealt(classes: int, peers: int) -> ClassSets:
 def by_speed(
     classes: int, speeds: Sequence[float], most: Sequence[int] | None = None, copies: float = 2.0
 ) -> ClassSets:
-    """Each peer's number of classes in proportion to its speed, up to `most`; each class `copies` times.
+    """Faster peers get more classes: in proportion to speed, at most `most`; each class `copies` times.
 
-    The classes lie on a circle. A peer takes a row of them; the next peer begins inside it, so that
-    neighbours share some. What limits leave open, the next peer who may takes as well.
+    The classes lie on a circle. A peer takes a row of them, and the next peer begins inside that row, so
+    that neighbours share some. A class that no peer took because of the limits goes to the peer with
+    the fewest classes for its speed. InputError if no peer has room for it.
 
     >>> by_speed(6, [1.0, 1.0, 1.0])
     ((0, 1, 2, 3), (2, 3, 4, 5), (4, 5, 0, 1))

@@ -1,16 +1,16 @@
-"""The pipeline's period where the labels stay at home: the client has the first layers and the last one.
+"""The pipeline's period if the labels stay at home: the client has the first layers and the last one.
 
     home_period(stages, in_flight=2)
 
-A minibatch goes there and back twice, and the client works on it three times:
+A minibatch is sent there and back twice, and the client works on it three times:
 
     client  F A ─a─►                ─► F C, loss, B C ─gb─►               ─► B A
     worker            F B ─b─►                               B B ─ga─►
 
-With k = s + 1 in flight the client is p = ceil(s / 2) ticks behind with C and s with B A, the worker s - p
-with B B (program/passes/stale.py). Devices and links do their work in that fixed order. So a tick is as
-long as the longest circle of things that wait for each other, over the ticks that the circle spans:
-`WAITS` is who waits for whom, and there are some twenty circles.
+With k = s + 1 minibatches in flight, the client computes C p = ceil(s / 2) ticks later and B A s ticks
+later, and the worker computes B B s - p ticks later (program/passes/stale.py). Devices and links work in
+this fixed order. A tick is therefore as long as the longest circle of things that wait for each other,
+divided by the ticks that the circle spans. `WAITS` lists what waits for what. It has about twenty circles.
 """
 
 from __future__ import annotations
@@ -28,44 +28,46 @@ from weft.codecs.registry import CodecName, coded_bytes
 from weft.plans.profile import Profile
 
 Floats = NDArray[np.float64]
-MOST = 8  # in flight: the fewest that do are looked for up to here
+MOST = 8  # in flight: larger numbers are not tried
 
 
 class HomeStages(NamedTuple):
-    """Seconds per minibatch; arrays of one shape."""
+    """Seconds per minibatch of each part; all arrays have one shape."""
 
-    first_s: Floats  # of the client's first layers, forward, backward and update
-    last_s: Floats  # of the last layer, on the client
-    forward_s: Floats  # of the worker
-    backward_s: Floats  # of the worker, with its update
-    activations_s: Floats  # to the worker (a)
-    outputs_s: Floats  # back to the client (b)
-    output_gradients_s: Floats  # to the worker (gb)
-    gradients_s: Floats  # back to the client (ga)
+    first_s: Floats  # the client's first layers: forward, backward and update
+    last_s: Floats  # the last layer, on the client
+    forward_s: Floats  # the worker's layers, forward
+    backward_s: Floats  # the worker's layers, backward and update
+    activations_s: Floats  # sent to the worker (a)
+    outputs_s: Floats  # sent back to the client (b)
+    output_gradients_s: Floats  # sent to the worker (gb)
+    gradients_s: Floats  # sent back to the client (ga)
     rtt_s: Floats  # propagation there and back, once
-    link_s: Floats  # that the busiest channel is taken
+    link_s: Floats  # time that the busiest channel is occupied
 
     @property
     def way_s(self) -> Floats:
-        """Seconds of one minibatch's whole way, nobody else on it."""
+        """Seconds of one minibatch from start to end when it is alone in the pipeline."""
         whole: Floats = np.sum(self[:8], axis=0) + 2 * self.rtt_s
         return whole
 
 
 class Wait(NamedTuple):
-    """`later` waits for `earlier`: of the same tick, or of one that is (constant + p * behind + s * stale)
-    ticks before."""
+    """`later` waits for `earlier`: of the same tick, or of an earlier one.
+
+    It is (constant + p * behind + s * stale) ticks earlier.
+    """
 
     earlier: str
     later: str
     constant: int = 0
     behind: int = 0
     stale: int = 0
-    half_trips: int = 0  # propagation on the way
+    half_trips: int = 0  # times that half a round trip of propagation is waited for
 
 
 NODES = ("A", "C", "FB", "BB", "a", "b", "gb", "ga")  # in the order of HomeStages
-# B A and the next F A follow each other on the client: together they are A, which begins with B A.
+# On the client, B A and the next F A follow each other. Together they are node A, which begins with B A.
 WAITS = (
     Wait("A", "C"),
     Wait("C", "A", 0),
@@ -87,7 +89,7 @@ WAITS = (
 
 
 class Circle(NamedTuple):
-    """Things that wait for each other in a circle, and how many ticks it spans."""
+    """Things that wait for each other in a circle, and the number of ticks that the circle spans."""
 
     nodes: tuple[int, ...]
     constant: int
@@ -98,7 +100,7 @@ class Circle(NamedTuple):
 
 @functools.cache
 def circles() -> tuple[Circle, ...]:
-    """Every circle of `WAITS`, once: it begins at its first node in the order of NODES."""
+    """Every circle of `WAITS` once. A circle begins at its first node in the order of NODES."""
     return tuple(circle for start in NODES for circle in _from((start,), ()))
 
 
@@ -117,7 +119,7 @@ def _from(path: tuple[str, ...], waits: tuple[Wait, ...]) -> Iterator[Circle]:
 
 
 def home_period(stages: HomeStages, in_flight: int | NDArray[np.int64]) -> Floats:
-    """Steady-state seconds per minibatch."""
+    """Seconds per minibatch when the pipeline is full."""
     stale = np.asarray(in_flight) - 1
     behind = (stale + 1) // 2
     longest = np.maximum(stages.link_s, 0.0)
@@ -129,7 +131,7 @@ def home_period(stages: HomeStages, in_flight: int | NDArray[np.int64]) -> Float
 
 
 def useful_at_home(stages: HomeStages) -> NDArray[np.int64]:
-    """The fewest minibatches in flight, up to MOST, that are as fast as any."""
+    """The fewest minibatches in flight, at most MOST, that are as fast as any other number."""
     periods = np.array([home_period(stages, count) for count in range(1, MOST + 1)])
     enough = periods <= periods.min(axis=0) * (1 + 1e-9)
     first: NDArray[np.int64] = enough.argmax(axis=0).astype(np.int64) + 1
@@ -138,17 +140,17 @@ def useful_at_home(stages: HomeStages) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class LastAtHome:
-    """The last layer at the client, and the worker's forward pass without it."""
+    """The last layer on the client, and the worker's forward pass without this layer."""
 
-    client_s: float  # of the last layer, forward, backward and update
-    worker_s: float  # the same on the worker, which does not do it
-    forward_s: Floats  # by cut: the worker's, without the last layer
-    output_bytes: float  # what comes home for the last layer
-    gradient_bytes: float  # and what goes back
+    client_s: float  # the last layer on the client: forward, backward and update
+    worker_s: float  # the same on the worker, which does not compute it
+    forward_s: Floats  # by cut: the worker's forward pass without the last layer
+    output_bytes: float  # sent to the client for the last layer
+    gradient_bytes: float  # sent back to the worker
 
     @staticmethod
     def of(profile: Profile, client: str, worker: str, batch: int) -> LastAtHome:
-        """Of two devices of a profile."""
+        """The numbers for two devices of a profile."""
         last = len(profile.layers) - 1
 
         def whole(device: str) -> float:
@@ -164,7 +166,7 @@ class LastAtHome:
         )  # fmt: skip
 
     def coded(self, codec: CodecName) -> LastAtHome:
-        """The same with a codec on both ways."""
+        """The same with coded messages in both directions."""
         return dataclasses.replace(
             self,
             output_bytes=float(coded_bytes(int(self.output_bytes), codec)),
@@ -179,9 +181,12 @@ class LastAtHome:
         sent_s: tuple[Floats, Floats],
         link: tuple[Floats, Floats, Floats, Floats],
     ) -> HomeStages:
-        """By way and cut, from the seconds with all layers after the cut on the worker; `sent_s` is what
-        activations and gradients of the cut take, `link` the two rates, the round trip, and whether both
-        ways are one channel."""
+        """The stages for each way (rows) and cut (columns).
+
+        `client_s` and `worker_s` are the seconds if the worker has all layers after the cut. `sent_s` are the
+        seconds for the activations and the gradients of the cut. `link` holds the two rates, the round trip,
+        and 1 if both directions share one channel.
+        """
         up, down, rtt, shared = link
         forward = self.forward_s[1 : client_s.shape[1] + 1] * slowdown
         up_s, down_s = sent_s

@@ -1,9 +1,10 @@
-"""edgemove+: server, cut, minibatches in flight and codec together, by the pipeline's exact period.
+"""edgemove+: server, cut, minibatches in flight and codec chosen together, by the pipeline's exact period.
 
     weft plan vgg16 --fleet F.toml -s edgemove+ --set in_flight=2 --set codecs=all
 
-All machines in reach are candidates, the cloud too, and so is the client alone. Of equally fast
-choices the one with fewer minibatches in flight is taken: fewer versions of weights, fresher gradients.
+Candidates are all machines that the client can reach, the cloud too, and the client alone. Among equally
+fast choices the one with fewer minibatches in flight wins: it needs fewer versions of the weights, and
+its gradients are newer.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from weft.strategies.edgemove.strategy import (
     workers,
 )
 
-MOST_IN_FLIGHT = 4  # plain SGD takes no more iterations up to here
+MOST_IN_FLIGHT = 4  # up to 4, plain SGD needs no more iterations
 CHOOSE_CODEC = {
     "codecs": "none | all: whether it may also choose a codec for activations and gradients"
 }
 
 
-class Found(NamedTuple):
-    """In the order of preference: faster, fewer in flight."""
+class Choice(NamedTuple):
+    """A choice. The fields are in the order of preference: faster, then fewer in flight."""
 
     seconds: float
     in_flight: int
@@ -67,13 +68,13 @@ def edgemove_plus(task: Task) -> Plan:
         )
     codecs: tuple[CodecName, ...] = tuple(CODECS) if choose else (options.codec(task),)
     cuttable(task, "edgemove+", may_stay_alone=True)
-    best: Found | None = None
+    best: Choice | None = None
     for codec in codecs:
         coded = dataclasses.replace(task, options={**task.options, "codec": codec})
-        found = best_split(coded, codec)
-        # A codec changes the numbers: without gain it is left out.
-        if found is not None and (best is None or found.seconds < best.seconds):
-            best = found
+        choice = best_split(coded, codec)
+        # A codec changes the numbers that are trained with. Without a gain it is not used.
+        if choice is not None and (best is None or choice.seconds < best.seconds):
+            best = choice
     alone_s = Costs(task).total(task.source)
     decisions = {"worker": None, "cut": len(task.profile.layers), "in_flight": 1}
     whole = [task.source] * len(task.profile.layers)
@@ -85,24 +86,24 @@ def edgemove_plus(task: Task) -> Plan:
     return plan.deciding(codec=best.codec)
 
 
-def best_split(task: Task, codec: CodecName) -> Found | None:
-    """The best of all servers, cuts and counts that fit into memory."""
+def best_split(task: Task, codec: CodecName) -> Choice | None:
+    """The best of all servers, cuts and counts that fit into memory; None if none fits."""
     costs = Costs(task)
     fixed = options.integer(task, "in_flight", 0)
-    found = []
+    choices = []
     for worker in workers(task, "edgemove+", keep=lambda tier: True):
         stages = fleet_stages(task, costs, worker)
         for count in [fixed] if fixed else range(1, MOST_IN_FLIGHT + 1):
             periods = period(stages, count)
-            found += [
-                Found(float(periods[cut - 1]), count, worker, cut, codec)
+            choices += [
+                Choice(float(periods[cut - 1]), count, worker, cut, codec)
                 for cut in cuts_of(task, costs)
             ]
-    found.sort(key=lambda choice: (_rounded(choice.seconds), choice.in_flight))
-    fitting = (c for c in found if fits_split(task, costs, c.worker, c.cut, c.in_flight))
+    choices.sort(key=lambda choice: (_rounded(choice.seconds), choice.in_flight))
+    fitting = (c for c in choices if fits_split(task, costs, c.worker, c.cut, c.in_flight))
     return next(fitting, None)
 
 
 def _rounded(seconds: float) -> float:
-    """A hair of rounding must not cost one more version of the weights."""
+    """Seconds without the last digits: rounding must not cost one more version of the weights."""
     return float(f"{seconds:.9g}")

@@ -1,14 +1,15 @@
-"""EdgeMove's offline decision, and those that it is compared with: one cut, one worker.
+"""EdgeMove's plan before the run, and those of its baselines: one cut, one worker.
 
     edgemove       the server that answers a probe first, cut by Algorithm 1
     device-cloud   the fastest cloud machine, cut where the pipeline is fastest
     pipedream-e    a random edge server, cut where computing is balanced; links are ignored
 
-The client keeps the data and the first layers, the worker the others; two minibatches are in flight
-(`--set in_flight=N`), so the client's gradients are one update old and it stashes its weights.
+The client has the data and the first layers, the worker the other layers. Two minibatches are in flight
+(`--set in_flight=N`), so the client's gradients are one update old, and the client keeps older weights.
 `model_s` is the pipeline's exact period; see model.py, and home.py for `labels=home`.
 
-The papers' schemes know nothing of memory. Where their choice does not fit, the nearest that fits is taken.
+The papers' schemes do not consider memory. If their choice does not fit, the nearest one that fits is
+taken.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ IN_FLIGHT = {
 }
 SEED = {"seed": "which random server: a whole number from 1 up"}
 LABELS = ("worker", "home")
-TWO = 2  # PipeDream's count for two stages
+TWO = 2  # minibatches in flight: PipeDream's number for two stages
 LIVE = "weft.strategies.edgemove.online.live"
-# Gradients are some updates old. A live run hears of a silent worker, because its look does not come.
+# Gradients are some updates old. In a live run a silent worker is noticed, because its reports stop.
 ONLINE: dict[str, Any] = {"needs": frozenset({"tiers"}), "exact": False, "refuses": {}}
 
 
@@ -54,6 +55,7 @@ ONLINE: dict[str, Any] = {"needs": frozenset({"tiers"}), "exact": False, "refuse
     **ONLINE,
 )
 def edgemove(task: Task) -> Plan:
+    """The paper's plan; InputError if no edge server can be reached or the network has one layer."""
     costs = cuttable(task, "edgemove")
     count = options.in_flight(task, TWO)
     by_score = sorted(
@@ -72,7 +74,7 @@ def edgemove(task: Task) -> Plan:
         for cut in by_distance:
             if fits_split(task, costs, worker, cut, count):
                 return split_plan(task, "edgemove", costs, worker, cut, count)
-    worker = by_score[0]  # nothing fits: the check that follows says who lacks how much
+    worker = by_score[0]  # nothing fits: the memory check after this names the device and the bytes
     return split_plan(task, "edgemove", costs, worker, first_cut(worker), count)
 
 
@@ -85,6 +87,7 @@ def edgemove(task: Task) -> Plan:
     **ONLINE,
 )
 def device_cloud(task: Task) -> Plan:
+    """The fastest cloud machine with its best cut; InputError if there is none."""
     costs = cuttable(task, "device-cloud")
     worker = fastest(task, costs, "cloud", "device-cloud")
     if worker == task.source:
@@ -104,6 +107,7 @@ def device_cloud(task: Task) -> Plan:
     **ONLINE,
 )
 def pipedream_e(task: Task) -> Plan:
+    """A random edge server, and the cut that balances the seconds of computing on both sides."""
     costs = cuttable(task, "pipedream-e")
     seed = options.integer(task, "seed", 1)
     worker = random.Random(seed).choice(workers(task, "pipedream-e"))
@@ -121,7 +125,7 @@ def pipedream_e(task: Task) -> Plan:
 
 
 def cuttable(task: Task, name: str, may_stay_alone: bool = False) -> Costs:
-    """The task's prices, where there is something to cut."""
+    """The task's prices; InputError if the network has too few layers for a cut."""
     if len(task.profile.layers) < 2:
         raise InputError(
             f"strategy {name} cuts the network once; {task.profile.model} has only one layer: "
@@ -132,25 +136,28 @@ def cuttable(task: Task, name: str, may_stay_alone: bool = False) -> Costs:
             f"strategy {name} with labels=home gives a server the layers between the first and the last; "
             f"{task.profile.model} has only two: use all-device, or labels=worker"
         )
-    # Both are read again where they act; a wrong one must not wait for that.
+    # Both options are read again later. A wrong value must be refused now.
     options.choice(task, "labels", LABELS, LABELS[0])
     options.choice(task, "standby", ("auto", "none", *task.fleet.names), "auto")
     return Costs(task)
 
 
 def workers(task: Task, name: str, keep: Callable[[str], bool] | None = None) -> list[str]:
-    """The edge servers in reach of the client, or all machines for which `keep` holds of the tier."""
+    """The edge servers that the client can reach, or all machines whose tier passes `keep`.
+
+    InputError if there is none.
+    """
     wanted = keep or (lambda tier: tier == "edge")
-    found = [
+    names = [
         device.name
         for device in task.fleet.devices
         if wanted(device.tier)
         and device.name != task.source
         and task.fleet.connected(task.source, device.name)
     ]
-    if not found:
+    if not names:
         raise not_alone(task, name, "edge")
-    return found
+    return names
 
 
 def not_alone(task: Task, name: str, tier: str) -> InputError:
@@ -163,31 +170,32 @@ def not_alone(task: Task, name: str, tier: str) -> InputError:
 
 
 def at_home(task: Task) -> bool:
-    """Whether the labels, and so the last layer, stay with the client."""
+    """Whether the labels, and with them the last layer, stay on the client."""
     return options.choice(task, "labels", LABELS, LABELS[0]) == "home"
 
 
 def most_cut(task: Task, costs: Costs) -> int:
-    """The most layers that the client may begin with: the worker keeps one. It is also the worker's last
-    layer."""
+    """The most first layers that the client may have: the worker keeps one. Also the worker's last layer."""
     return costs.layers - (2 if at_home(task) else 1)
 
 
 def cuts_of(task: Task, costs: Costs) -> range:
-    """The cuts that leave both sides a layer."""
+    """The cuts that leave each side at least one layer."""
     return range(1, most_cut(task, costs) + 1)
 
 
 def last_at_home(task: Task, costs: Costs) -> float:
-    """The client's seconds for the last layer, where that stays at home."""
+    """The client's seconds for the last layer if it stays at home; else 0."""
     return costs.compute(task.source, costs.layers - 1, costs.layers - 1) if at_home(task) else 0.0
 
 
 def fleet_stages(task: Task, costs: Costs, worker: str) -> AnyStages:
-    """Every cut between the source and one worker. Uplink and downlink may share a channel, so the
-    busiest channel stands for both, and all other time on the way counts as propagation. The labels
-    ride with the activations. The worker updates its weights after it has sent the gradients: nobody waits
-    for that, so it is taken off the way."""
+    """The stages of every cut between the source and one worker.
+
+    Uplink and downlink may share a channel. So the time of the busiest channel stands for both, and all
+    other time on the way counts as propagation. The labels are sent with the activations. The worker
+    updates its weights after it has sent the gradients: nobody waits for that, so it is taken off the way.
+    """
     if at_home(task):
         return home_stages(task, costs, worker)
     cuts, riding = cuts_of(task, costs), task.batch * task.profile.target_bytes
@@ -201,7 +209,7 @@ def fleet_stages(task: Task, costs: Costs, worker: str) -> AnyStages:
 
 
 def home_stages(task: Task, costs: Costs, worker: str) -> HomeStages:
-    """The same where the last layer stays at home: every minibatch goes there and back twice."""
+    """The same if the last layer stays at home: each minibatch is sent there and back twice."""
     source, last, times = task.source, costs.layers - 1, task.profile.devices[worker]
     outputs, output_gradients = costs.bytes_over(last)
     slopes = costs.slopes(source, worker).values()
@@ -223,7 +231,7 @@ def home_stages(task: Task, costs: Costs, worker: str) -> HomeStages:
 
 
 def fits_split(task: Task, costs: Costs, worker: str, cut: int, in_flight: int) -> bool:
-    """Whether both sides have the memory: weights and their older versions, activations, messages."""
+    """Whether both sides have enough memory for weights, older versions of them, activations and messages."""
     limits = (task.fleet.device(name).memory_mb for name in (task.source, worker))
     if all(limit is None for limit in limits):
         return True
@@ -233,14 +241,14 @@ def fits_split(task: Task, costs: Costs, worker: str, cut: int, in_flight: int) 
 def best_that_fits(
     task: Task, costs: Costs, worker: str, in_flight: int, seconds: NDArray[np.float64]
 ) -> int:
-    """The cut with the fewest seconds that fits; where none does, the one with the fewest."""
+    """The fastest cut that fits into memory; if none fits, the fastest cut."""
     by_seconds = [int(index) + 1 for index in np.argsort(seconds, kind="stable")]
     fitting = (cut for cut in by_seconds if fits_split(task, costs, worker, cut, in_flight))
     return next(fitting, by_seconds[0])
 
 
 def network_s(task: Task, costs: Costs, worker: str) -> float:
-    """The probe's RTT: propagation both ways, and transmission over a middling cut."""
+    """The RTT of a probe in seconds: propagation both ways, and the time to send a cut of middle size."""
     fleet = task.fleet
     rtt = fleet.path_latency(task.source, worker) + fleet.path_latency(worker, task.source)
     ways = [costs.cross(m, task.source, worker) for m in cuts_of(task, costs)]
@@ -248,7 +256,7 @@ def network_s(task: Task, costs: Costs, worker: str) -> float:
 
 
 def split_plan(task: Task, name: str, costs: Costs, worker: str, cut: int, in_flight: int) -> Plan:
-    """The first `cut` layers on the source, the others on the worker."""
+    """The plan with the first `cut` layers on the source and the others on the worker."""
     seconds = float(period(fleet_stages(task, costs, worker), in_flight)[cut - 1])
     last = costs.layers - 1
     owners = [task.source] * cut + [worker] * (costs.layers - cut)

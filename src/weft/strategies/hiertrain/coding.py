@@ -1,4 +1,7 @@
-"""What hiertrain+ codes: what `codecs` allows, and what the user names."""
+"""Which messages hiertrain+ codes in 8 bits: the option `codecs`, and codecs that the user names.
+
+chosen_codecs(task).samples       # "int8" unless the user said otherwise
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ class Codecs(NamedTuple):
 
 
 def chosen_codecs(task: Task) -> Codecs:
-    """What `codecs` allows; a codec that the user names is taken. InputError where the two contradict."""
+    """The codec of each kind of message. A codec that the user names is taken.
+
+    InputError if it contradicts the option `codecs`.
+    """
     level = WHAT_IS_CODED.index(options.choice(task, "codecs", WHAT_IS_CODED, "all"))
     chosen: dict[str, CodecName] = {}
     for key, named, needed in (
@@ -52,5 +58,5 @@ def without_own(task: Task, codecs: Codecs) -> Codecs:
 
 
 def in_8_bits(codec: CodecName) -> bool:
-    """Whether a codec sends a number of four bytes as about one."""
+    """Whether a codec sends a number of four bytes as about one byte."""
     return coded_bytes(4000, codec) < 1500

@@ -1,11 +1,11 @@
-"""JALAD: one cut between edge and cloud, with 8 bits for each number that crosses it.
+"""JALAD: one cut between edge and cloud; each number that crosses it is sent in 8 bits.
 
     source ── samples ──► edge: layers 0..m-1 ── 8-bit activations ──► cloud: layers m..N-1
                                               ◄── 8-bit gradients ───
 
-m = 0 is the whole network in the cloud (the samples go there as they are), m = N the whole network
-at the edge. One thing happens at a time, as in JointDNN's model, but for the updates: edge and cloud make
-theirs at once, as HierTrain counts its own (eq 11). Under this model the cut is the best one.
+m = 0 puts the whole network in the cloud (the samples are sent uncoded). m = N puts the whole network
+at the edge. One thing happens at a time, as in JointDNN's model. Only the updates of edge and cloud
+happen at once, as in HierTrain's model (eq 11). The cut is the best one under this model.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from weft.strategies.hiertrain.jointdnn import serial_seconds
     needs=frozenset({"tiers"}),
 )
 def jalad(task: Task) -> Plan:
+    """The plan with the best cut; InputError if the fleet has no edge server or no cloud machine."""
     codec = options.choice(task, "codec", ("int8",), "int8")
     task = dataclasses.replace(task, options={**task.options, "codec": codec})
     costs = Costs(task)
@@ -50,7 +51,7 @@ def jalad(task: Task) -> Plan:
 
 
 def hidden_update(task: Task, edge: str, cloud: str, m: int) -> float:
-    """The shorter of the two updates, which takes no time beside the longer one."""
+    """Seconds of the shorter of the two updates: it happens during the longer one and adds no time."""
     if task.mode != "train":
         return 0.0
     times, last = task.profile.devices, len(task.profile.layers) - 1

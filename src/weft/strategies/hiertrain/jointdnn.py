@@ -1,16 +1,17 @@
-"""JointDNN: each layer on the device or elsewhere, by the shortest path through layers x workers.
+"""JointDNN: a device for each layer, by the shortest path through layers x workers.
 
           enter        cross 1      cross 2       leave
-    source ──► layer 0 ──► layer 1 ──► layer 2 ──► source      a node per layer and worker,
-          ╲►  layer 0 ──► layer 1 ──► layer 2  ╱►              an edge between any two workers
+    source ──► layer 0 ──► layer 1 ──► layer 2 ──► source      one node per layer and worker,
+          ╲►  layer 0 ──► layer 1 ──► layer 2  ╱►              one edge between any two workers
 
-One thing happens at a time: a layer's forward, backward and update stay on one worker, an edge
-carries the minibatch's activations and brings their gradients back, weights never move. Under this
-serial model the answer is exact. `jointdnn` knows device and cloud, `jointdnn+` the edge as well.
+One thing happens at a time. A layer's forward, backward and update are on one worker. An edge sends the
+minibatch's activations and brings their gradients back. Weights are never sent. Under this serial model
+the answer is exact. `jointdnn` uses device and cloud, `jointdnn+` the edge server too.
 
-A real step is shorter than the serial model says: updates overlap with messages, and so do pieces. A way
-over more workers can then be shorter by the model and longer in truth. `jointdnn+` therefore compares its
-shortest path with the one without the edge by the simulator's price and takes the sooner.
+A real step is shorter than the serial model says, because updates overlap with messages, and so do
+micro-batches. So a path over more workers can be shorter in the model and longer in reality.
+`jointdnn+` therefore compares its path with the path without the edge server by the simulator's price,
+and takes the faster one.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from weft.strategies.common.stages import fastest, layer_plan
     needs=frozenset({"tiers"}),
 )
 def jointdnn(task: Task) -> Plan:
+    """The shortest path over the source and the fastest cloud machine."""
     costs = Costs(task)
     return _shortest(task, costs, "jointdnn", [fastest(task, costs, "cloud", "jointdnn")])
 
@@ -45,6 +47,7 @@ def jointdnn(task: Task) -> Plan:
     needs=frozenset({"tiers"}),
 )
 def jointdnn_plus(task: Task) -> Plan:
+    """The shortest path over the source, an edge server and a cloud machine, or the one without edge."""
     costs = Costs(task)
     present = {device.tier for device in task.fleet.devices}
     tiers: list[Tier] = [tier for tier in ("edge", "cloud") if tier in present]
@@ -54,11 +57,11 @@ def jointdnn_plus(task: Task) -> Plan:
             f"the fleet has only devices: {', '.join(task.fleet.names)}"
         )
     near = {tier: fastest(task, costs, tier, "jointdnn+") for tier in tiers}
-    own = _shortest(task, costs, "jointdnn+", list(near.values()))
+    over_all = _shortest(task, costs, "jointdnn+", list(near.values()))
     if len(near) == 1:
-        return own
+        return over_all
     without_edge = _shortest(task, costs, "jointdnn+", [near["cloud"]])
-    return own if task.price(own) <= task.price(without_edge) else without_edge
+    return over_all if task.price(over_all) <= task.price(without_edge) else without_edge
 
 
 def _shortest(task: Task, costs: Costs, name: str, others: list[str]) -> Plan:
@@ -76,14 +79,14 @@ def _shortest(task: Task, costs: Costs, name: str, others: list[str]) -> Plan:
 
 
 def shortest_path(costs: Costs, workers: Sequence[str]) -> tuple[float, tuple[str, ...]]:
-    """The cheapest worker for every layer, all layers together, and what that costs."""
+    """The worker of each layer for which the sum of all costs is least, and that sum in seconds."""
     best = {worker: costs.enter(worker) + costs.compute(worker, 0, 0) for worker in workers}
     came: list[dict[str, str]] = []
     for layer in range(1, costs.layers):
         origin: dict[str, str] = {}
         reached: dict[str, float] = {}
         for worker in workers:
-            # At equal cost stay: no message is simpler than one.
+            # At equal cost stay on the worker: no message is simpler than a message.
             seconds, _, origin[worker] = min(
                 (best[before] + costs.cross(layer, before, worker), before != worker, before)
                 for before in workers
@@ -100,7 +103,7 @@ def shortest_path(costs: Costs, workers: Sequence[str]) -> tuple[float, tuple[st
 
 
 def serial_seconds(costs: Costs, assignment: Sequence[str]) -> float:
-    """What any assignment costs under the serial model: the length of its path."""
+    """Seconds of any assignment under the serial model: the length of its path."""
     seconds = costs.enter(assignment[0]) + costs.leave(assignment[-1])
     for layer, worker in enumerate(assignment):
         seconds += costs.compute(worker, layer, layer)

@@ -1,18 +1,19 @@
 """HierTrain's cost model (the paper's equations 5 to 12), for all of its cells at once.
 
     costs = HierCosts.of(task, ("pi", "nuc", "cloud"))
-    cells = all_cells(costs)                       # one for every (roles, m_s, m_l)
-    cells.seconds(b_o, b_s, b_l)                   # the step time T in each of them
+    cells = all_cells(costs)                       # one cell for every (roles, m_s, m_l)
+    cells.seconds(b_o, b_s, b_l)                   # the step time T in each cell
 
-Worker o trains all N layers on b_o samples, s the first m_s layers on b_s, l the first m_l on b_l; o
-finishes the others' samples. In a cell everything is linear in b but for four maxima:
+Worker o trains all N layers on b_o samples, s the first m_s layers on b_s samples, l the first m_l layers
+on b_l samples. Worker o computes the remaining layers for the samples of s and l. In a cell everything
+is linear in b, except for four maxima:
 
     T = const + max(o1 b_o, s1 b_s, l1 b_l) + max(o2 b_o, s2 b_s, l2 b_l)          layers 1..m_s
               + max(o3 (b_o + b_s), l3 b_l) + max(o4 (b_o + b_s), l4 b_l)          m_s+1..m_l
 
-(1 and 3 forward, 2 and 4 backward). With two workers nobody is s: the case m_s = 0. The paper's
-bandwidth B_os is one number; where a link's two directions differ, each transfer takes its own. Latency is
-not in the paper's model.
+1 and 3 are forward, 2 and 4 backward. With two workers nobody has role s, and m_s = 0. The paper's
+bandwidth B_os is one number. If a link's two directions differ, each transfer takes its direction's
+rate. Latency is not in the paper's model.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ from weft.plans.task import Task
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# The six ways to give the workers (by their index) the roles o, s and l.
+# The six ways to give the three workers (by index) the roles o, s and l.
 ROLES: Ints = np.array(list(permutations(range(3))), dtype=np.int64)
-NOBODY = 2  # the index of the worker that is missing where there are only two
+NOBODY = 2  # with two workers: the index of the worker that does not exist
 ROLES_OF_TWO: Ints = np.array([(0, NOBODY, 1), (1, NOBODY, 0)], dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class HierCosts:
-    """What the model reads of a task: two or three workers, the first of them holds the samples.
+    """What the model reads of a task with two or three workers. The first worker holds the samples.
 
-    Arrays always have three rows; that of a missing worker is 0 and is never asked for a sample.
+    Arrays always have three rows. The row of a missing worker is 0, and it never gets samples.
     """
 
     workers: tuple[str, ...]
@@ -49,16 +50,18 @@ class HierCosts:
     backward: Array
     update: Array  # [worker, a, b]: seconds per step
     weights: Array  # [m]: bytes of the first m layers' parameters
-    output: Array  # [m]: bytes per sample over a cut after m layers
+    output: Array  # [m]: bytes per sample over the cut after m layers
     enter: Array  # [worker]: seconds per sample from the first worker
-    per_byte: Array  # [from, to]: seconds
+    per_byte: Array  # [from, to]: seconds per byte
 
     @property
     def layers(self) -> int:
+        """N, the number of layers."""
         return len(self.weights) - 1
 
     @staticmethod
     def of(task: Task, workers: tuple[str, ...]) -> HierCosts:
+        """The costs of a task for these workers."""
         profile, batch = task.profile, task.batch
         times = [profile.devices[name] for name in workers]
         route, codec = options.route(task), options.codec(task)
@@ -87,14 +90,15 @@ def _floats(values: tuple[float, ...]) -> Array:
 
 
 def _per_sample(each: tuple[float, ...], call: tuple[float, ...], batch: int) -> Array:
-    """The model knows no cost of a call: its share of one for the whole batch goes to a sample."""
+    """Seconds per sample. The model has no cost per call, so the call's cost is divided by the batch."""
     return _floats(each) + _floats(call) / batch if call else _floats(each)
 
 
 def _sections(rows: list[Array]) -> Array:
     """[worker, a, b]: the sum of layers a..b-1.
 
-    Added up from every a: differences of prefix sums would lose small layers behind large ones.
+    Each sum is added up from its own a. A difference of two prefix sums would lose small layers that
+    come after large ones.
     """
     values = np.zeros((3, len(rows[0])))
     values[: len(rows)] = np.stack(rows)
@@ -108,7 +112,7 @@ def _sections(rows: list[Array]) -> Array:
 
 @dataclass(frozen=True)
 class Cells:
-    """Columns with one entry per cell; the slopes as in the formula at the top of this file."""
+    """Columns with one entry per cell. The slopes are those of the formula at the top of this file."""
 
     batch: int
     roles: Ints  # [3, cell]: the workers in the roles o, s, l
@@ -122,6 +126,7 @@ class Cells:
         return len(self.const)
 
     def take(self, which: Ints) -> Cells:
+        """Only the cells with these indices."""
         return Cells(
             self.batch,
             self.roles[:, which],
@@ -133,12 +138,12 @@ class Cells:
         )
 
     def seconds(self, b_o: Array, b_s: Array, b_l: Array) -> Array:
-        """T (eq 12) for shares of shape [..., cell]."""
+        """T (eq 12) in seconds, for shares of shape [..., cell]."""
         return early(self.first, b_o, b_s, b_l) + late(self.rest, b_o + b_s, b_l) + self.const
 
 
 def early(first: Array, b_o: Array, b_s: Array, b_l: Array) -> Array:
-    """Layers 1..m_s (eqs 5 and 6 and their backward pass): each worker on its own samples."""
+    """Layers 1..m_s (eqs 5 and 6, and backward): each worker computes its own samples."""
     o1, s1, l1, o2, s2, l2 = first
     forward = np.maximum(np.maximum(o1 * b_o, s1 * b_s), l1 * b_l)
     backward = np.maximum(np.maximum(o2 * b_o, s2 * b_s), l2 * b_l)
@@ -146,15 +151,15 @@ def early(first: Array, b_o: Array, b_s: Array, b_l: Array) -> Array:
 
 
 def late(rest: Array, b_os: Array, b_l: Array) -> Array:
-    """Layers m_s+1..m_l (eq 7 and its backward pass): o has the samples of s as well."""
+    """Layers m_s+1..m_l (eq 7, and backward): o also computes the samples of s."""
     o3, l3, o4, l4 = rest
     return np.asarray(np.maximum(o3 * b_os, l3 * b_l) + np.maximum(o4 * b_os, l4 * b_l))
 
 
 def all_cells(costs: HierCosts) -> Cells:
-    """Every (roles, m_s, m_l), 0 <= m_s <= m_l <= N; with two workers m_s is 0.
+    """Every (roles, m_s, m_l) with 0 <= m_s <= m_l <= N; with two workers m_s is 0.
 
-    A worker without layers has no samples: there a sample costs more than any plan that is worth it.
+    A worker without layers must get no samples: there a sample is given a cost above that of any plan.
     """
     layers, batch = costs.layers, costs.batch
     m_s, m_l = np.triu_indices(layers + 1)
@@ -166,7 +171,7 @@ def all_cells(costs: HierCosts) -> Cells:
     up_s, down_s = costs.per_byte[s, o][:, None], costs.per_byte[o, s][:, None]
     up_l, down_l = costs.per_byte[l, o][:, None], costs.per_byte[o, l][:, None]
     enter = costs.enter[:, None]
-    # [worker, pair] first, so that the roles only pick rows of it.
+    # First by [worker, pair], so that the roles only choose rows.
     forward_s, backward_s = costs.forward[:, 0, m_s], costs.backward[:, 0, m_s]
     forward_d, backward_d = costs.forward[:, m_s, m_l], costs.backward[:, m_s, m_l]
     out_s, out_l = costs.output[m_s], costs.output[m_l]
@@ -207,7 +212,7 @@ def all_cells(costs: HierCosts) -> Cells:
         first,
         rest,
     )
-    # What it takes o to do everything is an upper bound of what is worth it.
+    # The time when o does everything: no better plan takes longer.
     whole = float(np.min(const + batch * (first[0] + first[3] + rest[0] + rest[2])))
     dear = 1e6 * whole or 1.0
     first[1, cells.m_s == 0] = dear

@@ -1,14 +1,16 @@
-"""HierTrain planned against physical links: no barriers, pieces, streamed gradients, codecs.
+"""hiertrain+: HierTrain planned for real links, with codecs and without barriers.
 
-The paper's model sets barriers between its stages and gives flows that share a link its full rate each.
-Here every candidate is lowered and played through the simulator (`task.price`): links carry one
-message at a time, samples travel in about eight pieces, a device computes whatever is ready, and
-gradients leave layer by layer. The search climbs from the paper's own optimum (with the codecs'
-sizes) over roles, cuts, shares and pieces. Every other strategy's plan, with the same codecs, is a
-candidate too, so `hiertrain+` is never slower than the best of them.
+    weft plan vgg16 --fleet home.toml --strategy hiertrain+
 
-Where several devices have data of their own, each has a row of shares. All samples are in one program, so
-the edge server's time and the links are shared.
+The paper's model has barriers between its stages, and flows that share a link each get its full rate.
+Here the simulator prices every candidate (`task.price`). Links carry one message at a time, samples
+are sent in about eight pieces, a device computes any piece that is ready, and gradients are sent layer
+by layer. The search starts at the paper's optimum (with the codecs' sizes) and at simple splits. It
+changes roles, cuts, shares and pieces as long as that helps. The plans of all other strategies with the
+same codecs are candidates too, so `hiertrain+` is never slower than the best of them.
+
+If several devices have data, each of them has its own row of shares. One program holds all samples, so
+the price counts that they share the edge server and the links.
 """
 
 from __future__ import annotations
@@ -43,10 +45,10 @@ OTHERS = (
     "chain",
     "hiertrain",
 )
-WORTH_IT = 0.95  # a split must gain this much over a simpler plan: runs differ from prices by less
+WORTH_IT = 0.95  # a split must be this much faster than a simpler plan: real runs differ from prices by less
 MOST_WORKERS = 6
-CLIMBS = 4  # from as many seeds
-BUDGET = 160  # prices asked for in each climb with three workers; more with more
+CLIMBS = 4  # the search starts at so many of the best seeds
+BUDGET = 160  # prices per start with three workers; each further worker adds as many
 
 
 @strategy(
@@ -62,6 +64,7 @@ BUDGET = 160  # prices asked for in each climb with three workers; more with mor
     several_sources=True,
 )
 def hiertrain_plus(task: Task) -> Plan:
+    """The best plan of the search; WeftError if none fits into the devices' memory."""
     workers, codecs = all_workers(task), chosen_codecs(task)
     search = _Search(task, workers, codecs)
     search.climb()
@@ -70,39 +73,41 @@ def hiertrain_plus(task: Task) -> Plan:
     for other in search.others():
         search.offer(other)
     plain = without_own(task, codecs)
-    if plain != codecs:  # of tiny messages a codec makes larger ones
+    if plain != codecs:  # a codec makes tiny messages larger
         for other in _Search(task, workers, plain).others():
             search.offer(other)
-    found = search.best or split
-    if found is None:
+    plan = search.best or split
+    if plan is None:
         raise WeftError("hiertrain+: no split of this network fits into the memory of this fleet")
-    return found
+    return plan
 
 
 def all_workers(task: Task) -> tuple[str, ...]:
-    """HierTrain's two or three, then the fastest of what else the fleet has within reach."""
+    """HierTrain's two or three workers, then the fastest other devices that the source can reach."""
     paper = tier_workers(task, "hiertrain+")
     costs = Costs(task)
-    more = [
+    others = [
         device.name
         for device in task.fleet.devices
         if device.name not in paper and task.fleet.connected(task.source, device.name)
     ]
-    # A device with data first: its samples need no link.
-    more.sort(key=lambda name: (name not in task.sources, costs.total(name)))
-    return (*paper, *more)[:MOST_WORKERS]
+    # A device with data comes first: its samples need no link.
+    others.sort(key=lambda name: (name not in task.sources, costs.total(name)))
+    return (*paper, *others)[:MOST_WORKERS]
 
 
 class _Search:
+    """The best plan so far, and the prices of all splits that were tried."""
+
     def __init__(self, task: Task, workers: tuple[str, ...], codecs: Codecs) -> None:
-        own = ("codecs", "codec", "sync_bn")
-        plain = {k: v for k, v in task.options.items() if k not in own}
+        read_here = ("codecs", "codec", "sync_bn")
+        plain = {k: v for k, v in task.options.items() if k not in read_here}
         finer, self.norms = with_synced_norms(task, "hiertrain+")
         self.task = dataclasses.replace(finer, options=plain)
         self.workers = workers
-        self.paper = tier_workers(task, "hiertrain+")  # what the paper's model knows
+        self.paper = tier_workers(task, "hiertrain+")  # the workers in the paper's model
         self.layers = len(self.task.profile.layers)
-        # Samples of each device with data, and its name: none where one device has all of them.
+        # Samples by device with data. The name is empty if one device has all samples.
         self.batches = {owner.device: owner.samples for owner in task.owners} or {"": task.batch}
         self.codec, self.gradient_codec, self.input_codec = codecs
         self.best: Plan | None = None
@@ -110,46 +115,47 @@ class _Search:
         self.asked: dict[Split, float] = {}
 
     def offer(self, plan: Plan) -> float:
-        """A candidate's price; it becomes the answer where it is the best so far."""
+        """The price of a plan in seconds. The plan is kept if it is the best so far."""
         seconds = self.task.price(plan)
         if seconds < self.seconds:
             self.best, self.seconds = plan, seconds
         return seconds
 
     def try_split(self, split: Split) -> float:
-        if self.norms:  # all pieces meet at every norm: one order, and no gradient leaves earlier
+        """The price of a split in seconds; each split is priced once."""
+        if self.norms:  # all pieces wait for each other at every norm, so they have one fixed order
             split = split._replace(eager=False, stream=False)
         if split not in self.asked:
             self.asked[split] = self.offer(self.plan(split))
         return self.asked[split]
 
     def climb(self) -> None:
-        """From the best seeds, as long as a neighbour is better."""
+        """Search from the best seeds, as long as a neighbour is better."""
         seeds = sorted(dict.fromkeys(self.seeds()), key=self.try_split)
         for seed in seeds[:CLIMBS]:
-            here, value, found = seed, self.try_split(seed), True
+            split, value, moved = seed, self.try_split(seed), True
             last = len(self.asked) + BUDGET * max(1, len(self.workers) - 2)
-            while found and len(self.asked) < last:
-                found = False
-                for neighbour in neighbours(here, self.layers, self.task.batch):
+            while moved and len(self.asked) < last:
+                moved = False
+                for neighbour in neighbours(split, self.layers, self.task.batch):
                     if len(self.asked) >= last:
                         break
                     price = self.try_split(neighbour)
                     if price < value * 0.9999:
-                        here, value, found = neighbour, price, True
+                        split, value, moved = neighbour, price, True
                         break
 
     def seeds(self) -> Iterator[Split]:
-        """The paper's optimum with and without codecs, and simple splits for every choice of roles."""
-        if not self.task.owners:  # the paper's model knows one device with data
+        """The paper's optimum with and without codecs, then simple splits for every choice of roles."""
+        if not self.task.owners:  # in the paper's model one device has all data
             for profile in (self.task.profile, self.coded_profile()):
                 coded = dataclasses.replace(self.task, profile=profile)
                 yield paper_split(coded, self.paper, self.workers)
         yield from simple_splits(self.workers, self.batches, self.layers)
 
     def coded_profile(self) -> Profile:
-        """What the paper's model should count where codecs shrink what crosses."""
-        batch, given = self.task.batch, self.task.profile
+        """The profile with coded sizes, for the paper's model."""
+        batch, profile = self.task.batch, self.task.profile
 
         def small(size: int, codec: CodecName) -> int:
             return coded_bytes(batch * size, codec) // batch
@@ -160,12 +166,13 @@ class _Search:
                 output_bytes=small(layer.output_bytes, self.codec),
                 param_bytes=coded_bytes(layer.param_bytes, self.gradient_codec),
             )
-            for layer in given.layers
+            for layer in profile.layers
         )
-        inputs = small(given.input_bytes, self.input_codec)
-        return msgspec.structs.replace(given, layers=layers, input_bytes=inputs)
+        inputs = small(profile.input_bytes, self.input_codec)
+        return msgspec.structs.replace(profile, layers=layers, input_bytes=inputs)
 
     def plan(self, split: Split) -> Plan:
+        """The plan of a split."""
         lanes = split.lanes(self.layers, tuple(self.batches))
         return Plan(
             strategy="hiertrain+",
@@ -201,19 +208,19 @@ class _Search:
         )  # fmt: skip
 
     def able(self) -> list[str]:
-        """The strategies whose plans are candidates; those of several owners cut the batch into pieces."""
+        """The strategies whose plans are candidates. With several owners of data only some can plan."""
         if not self.task.owners:
             return list(OTHERS)
         return [] if self.norms else [name for name in OTHERS if get(name).several_sources]
 
     def others(self) -> Iterator[Plan]:
-        """Every other strategy's plan, pipelined where it can be, with the codecs that are allowed."""
+        """The plans of all other strategies with the allowed codecs; in several pieces if possible."""
         for name in self.able():
             for pieces in ("1", "4", "8", "16"):
                 chosen = {**self.task.options, "input_codec": self.input_codec}
                 if self.norms:
                     if pieces != "1":
-                        continue  # each piece would have its own statistics
+                        continue  # each piece would have statistics of its own
                     key = "micro_batches" if "micro_batches" in get(name).options else "sync_bn"
                     chosen[key] = "1" if key == "micro_batches" else "yes"
                 if name != "jalad":
@@ -225,15 +232,15 @@ class _Search:
                 elif pieces != "1":
                     continue
                 try:
-                    found = get(name).decide(dataclasses.replace(self.task, options=chosen))
+                    plan = get(name).decide(dataclasses.replace(self.task, options=chosen))
                 except WeftError:
-                    continue  # this fleet has no such tier, or the way visits a device twice
+                    continue  # the fleet has no such tier, or the path visits a device twice
                 if name == "jalad" and self.codec != IN_8_BITS:
-                    continue  # 8 bits by definition
+                    continue  # JALAD is 8 bits by definition
                 yield msgspec.structs.replace(
-                    found.deciding(**{"as": name}),
+                    plan.deciding(**{"as": name}),
                     strategy="hiertrain+",
                     gradient_codec=self.gradient_codec,
-                    # One layering for all candidates: a live run may go from one to another.
-                    layering="norms" if self.norms else found.layering,
+                    # All candidates have the same layers, so that a live run can change between them.
+                    layering="norms" if self.norms else plan.layering,
                 )

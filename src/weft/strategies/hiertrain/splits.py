@@ -1,7 +1,7 @@
-"""The points of hiertrain+'s search: where it begins, and how one point leads to others.
+"""The points of hiertrain+'s search: the first ones, and the neighbours of a point.
 
 split = next(simple_splits(workers, {"pi1": 20, "pi2": 12}, layers=8))
-neighbours(split, layers=8, batch=32)       # a few samples, one cut, the pieces or a role changed
+neighbours(split, layers=8, batch=32)       # each differs in some samples, one cut, the pieces or a role
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ PIECES = (4, 8, 16)
 
 
 class Split(NamedTuple):
-    """A point of the search. `o` trains all layers; each of the others trains its first `cuts[i]`
-    layers on its share and o finishes them. `shares` has a row for each device with data: o's samples
-    first, then those of the others."""
+    """A point of the search.
+
+    `o` trains all layers. Device `others[i]` trains the first `cuts[i]` layers on its share, and o computes
+    the remaining layers of these samples. `shares` has one row for each device with data: the samples of
+    o, then those of the others.
+    """
 
     o: str
     others: tuple[str, ...]
@@ -31,38 +34,38 @@ class Split(NamedTuple):
     stream: bool = True
 
     def lanes(self, layers: int, owners: Sequence[str]) -> list[tuple[str, int, int, str]]:
-        """(device, its first layers, samples, whose samples) in the order of the samples."""
-        found = []
+        """(device, number of its first layers, samples, owner of the samples) in the order of the samples."""
+        lanes = []
         for owner, row in zip(owners, self.shares, strict=True):
             others = zip(self.others, self.cuts, row[1:], strict=True)
-            found += [(device, m, samples, owner) for device, m, samples in others]
-            found.append((self.o, layers, row[0], owner))
-        return found
+            lanes += [(device, m, samples, owner) for device, m, samples in others]
+            lanes.append((self.o, layers, row[0], owner))
+        return lanes
 
 
 def paper_split(task: Task, paper: tuple[str, ...], workers: tuple[str, ...]) -> Split:
-    """The optimum of the paper's model; workers that the model does not know get no samples."""
+    """The optimum of the paper's model. Workers that are not in the model get no samples."""
     cells = all_cells(HierCosts.of(task, paper))
-    found = fastest_split(cells)
-    o, *roles = cells.roles[:, found.cell]
-    cuts_of = cells.m_s[found.cell], cells.m_l[found.cell]
+    best = fastest_split(cells)
+    o, *roles = cells.roles[:, best.cell]
+    cuts_of = cells.m_s[best.cell], cells.m_l[best.cell]
     lanes = [
         (paper[index], max(1, int(m)), share)
-        for index, m, share in zip(roles, cuts_of, (found.b_s, found.b_l), strict=True)
+        for index, m, share in zip(roles, cuts_of, (best.b_s, best.b_l), strict=True)
         if index < len(paper)
     ]
     known = (paper[o], *(device for device, _, _ in lanes))
     lanes += [(device, 1, 0) for device in workers if device not in known]
     others, cuts, shares = zip(*lanes, strict=True)
-    return Split(paper[o], others, cuts, ((found.b_o, *shares),))
+    return Split(paper[o], others, cuts, ((best.b_o, *shares),))
 
 
 def simple_splits(
     workers: tuple[str, ...], batches: Mapping[str, int], layers: int
 ) -> Iterator[Split]:
-    """For every choice of o: all others alike, and each of them alone with half of the samples.
+    """Simple splits for each choice of o: all others get equal shares; one other gets half of the samples.
 
-    Of several devices with data, each also keeps all of its samples, for the first or half of the layers.
+    If several devices have data, each of them also keeps all its samples, with one layer or half of them.
     """
     middle = max(1, layers // 2)
     for o in workers:
@@ -90,7 +93,7 @@ def simple_splits(
 
 
 def neighbours(split: Split, layers: int, batch: int) -> Iterator[Split]:
-    """Splits that differ in one thing."""
+    """All splits that differ from this one in one thing."""
     for step in dict.fromkeys(max(1, batch // n) for n in (4, 8, 16, 32, batch)):
         for number, row in enumerate(split.shares):
             for give, take in permutations(range(len(row)), 2):

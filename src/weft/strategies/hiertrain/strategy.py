@@ -1,13 +1,13 @@
-"""HierTrain: layers and samples split over device, edge and cloud, exactly as the paper counts.
+"""HierTrain: layers and samples split over device, edge and cloud, exactly as in the paper.
 
                samples of s        samples of o        samples of l
     layers     1 .. m_s on s       1 .. N on o         1 .. m_l on l
                m_s+1 .. N on o                         m_l+1 .. N on o
 
-The decision (who is o, s and l; m_s <= m_l; b_o + b_s + b_l = B) minimises the paper's step time T
-and is exact. T sets barriers between stages and lets flows that share a link run at full rate each,
-so the simulator's price of the plan on physical links is another number; `decisions` hold T as model_s.
-A fleet without an edge server, or without a cloud machine, is the case m_s = 0: nobody is s.
+The decision is who has the roles o, s and l, the cuts m_s <= m_l, and the shares b_o + b_s + b_l = B. It
+minimises the paper's step time T exactly. T has barriers between stages, and flows that share a link each
+get its full rate. So the simulator's price on physical links is another number; `decisions` hold T as
+model_s. In a fleet without an edge server, or without a cloud machine, nobody has role s and m_s = 0.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ from weft.strategies.hiertrain.synced import OPTION, with_synced_norms
     needs=frozenset({"tiers"}),
 )
 def hiertrain(task: Task) -> Plan:
+    """The paper's plan; InputError if the fleet has neither an edge server nor a cloud machine."""
     task, norms = with_synced_norms(task, "hiertrain")
     workers = tier_workers(task, "hiertrain")
     cells = all_cells(HierCosts.of(task, workers))
-    found = fastest_split(cells)
-    roles = dict(zip("osl", (int(index) for index in cells.roles[:, found.cell]), strict=True))
+    best = fastest_split(cells)
+    roles = dict(zip("osl", (int(index) for index in cells.roles[:, best.cell]), strict=True))
     names = {role: workers[index] for role, index in roles.items() if index < len(workers)}
-    m_s, m_l = int(cells.m_s[found.cell]), int(cells.m_l[found.cell])
+    m_s, m_l = int(cells.m_s[best.cell]), int(cells.m_l[best.cell])
     return Plan(
         strategy="hiertrain",
         model=task.profile.model,
@@ -52,7 +53,7 @@ def hiertrain(task: Task) -> Plan:
             (names["o"], names.get("s", ""), names["l"]),
             m_s,
             m_l,
-            (found.b_o, found.b_s, found.b_l),
+            (best.b_o, best.b_s, best.b_l),
         ),
         source=task.source,
         fleet=task.fleet,
@@ -67,18 +68,18 @@ def hiertrain(task: Task) -> Plan:
             "roles": names,
             "m_s": m_s,
             "m_l": m_l,
-            "b_o": found.b_o,
-            "b_s": found.b_s,
-            "b_l": found.b_l,
-            "model_s": found.seconds,
+            "b_o": best.b_o,
+            "b_s": best.b_s,
+            "b_l": best.b_l,
+            "model_s": best.seconds,
         },
     )
 
 
 def tier_workers(task: Task, strategy: str) -> tuple[str, ...]:
-    """The device with the data, the fastest edge server and the fastest cloud machine in reach.
+    """The device with the data, the fastest edge server and the fastest cloud machine that it can reach.
 
-    Of a fleet without an edge server, or without a cloud machine, the two that there are.
+    If the fleet has no edge server or no cloud machine: only two workers. InputError if it has neither.
     """
     costs = Costs(task)
     present = {device.tier for device in task.fleet.devices}
@@ -102,7 +103,7 @@ def tier_workers(task: Task, strategy: str) -> tuple[str, ...]:
 def role_shards(
     layers: int, roles: tuple[str, str, str], m_s: int, m_l: int, shares: tuple[int, int, int]
 ) -> tuple[Shard, ...]:
-    """Who holds what: the samples of s first, then those of o, then those of l.
+    """The shards: first those for the samples of s, then of o, then of l.
 
     >>> [(s.device, s.layers) for s in role_shards(4, ("o", "s", "l"), 1, 4, (0, 3, 5))]
     [('s', (0, 0)), ('o', (1, 3)), ('l', (0, 3))]
@@ -113,18 +114,18 @@ def role_shards(
 
 
 def lane_shards(layers: int, o: str, lanes: Iterable[tuple[str, int, int]]) -> tuple[Shard, ...]:
-    """Lanes of (device, its first layers, samples), in the order of the samples; o finishes them.
+    """The shards of lanes (device, number of its first layers, samples); o computes the other layers.
 
     >>> [(s.device, s.layers) for s in lane_shards(3, "o", [("a", 1, 4), ("b", 3, 0), ("o", 3, 2)])]
     [('a', (0, 0)), ('o', (1, 2)), ('o', (0, 2))]
     """
-    found: list[Shard] = []
+    shards: list[Shard] = []
     offset = 0
     for device, m, samples in lanes:
         part = Part(samples, offset)
         offset += samples
         if samples and m > 0:
-            found.append(Shard(device, (0, m - 1), part))
+            shards.append(Shard(device, (0, m - 1), part))
         if samples and m < layers:
-            found.append(Shard(o, (m, layers - 1), part))
-    return tuple(found)
+            shards.append(Shard(o, (m, layers - 1), part))
+    return tuple(shards)

@@ -1,4 +1,7 @@
-"""`--set sync_bn=yes`: batch norms have the statistics of the whole minibatch; a split equals one process."""
+"""`--set sync_bn=yes`: batch norms use the statistics of the whole minibatch, so a split equals one process.
+
+task, norms = with_synced_norms(task, "hiertrain")
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ Norms = tuple[tuple[int, int], ...]
 
 
 def with_synced_norms(task: Task, strategy: str) -> tuple[Task, Norms]:
-    """The task in layers that begin at every batch norm, and these layers; else the task as it is."""
+    """The task with a new layer at every batch norm, and these norms; the task as it is if not asked for.
+
+    InputError if only a profile of the network is known.
+    """
     if options.choice(task, "sync_bn", ("no", "yes"), "no") == "no":
         return task, ()
     if task.graph is None:
@@ -24,7 +30,7 @@ def with_synced_norms(task: Task, strategy: str) -> tuple[Task, Norms]:
             f"{strategy} with sync_bn=yes needs the network itself, not only a profile of "
             f"{task.profile.model!r}: name a network of `weft models` or file.py:factory"
         )
-    from weft.graph.norms import (  # know torch's operators, and so import torch
+    from weft.graph.norms import (  # imports torch, so it is imported only when needed
         by_norms,
         synced_norms,
     )

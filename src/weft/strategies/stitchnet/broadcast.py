@@ -1,12 +1,12 @@
-"""Packets counted as broadcasts: one transmission is heard by all, each receiver with its own link's chance.
+"""Packets counted as broadcasts: all devices hear one transmission, each with the chance of its own link.
 
-    broadcasts(routes)                             # of a batch
-    air(spread, prr, budget=65)                    # the routes that deliver most for so many
+    broadcasts(routes)                             # transmissions of one batch
+    air(spread, prr, budget=65)                    # the routes that deliver most for 65 transmissions
 
-A device has the same values for every receiver of a layer, so one packet of it serves them all; its shares of
-gradients differ, and travel together in one packet. A relay says what it heard once more, again to all. So a
-message that is relayed once costs two packets, whatever the number of its receivers. Counted as unicast
-(`paths.packets`) every receiver has a packet of its own.
+A device sends the same values to all receivers of a layer, so one packet is enough for all of them. The
+gradients that it sends differ by receiver, but they travel together in one packet. A relay repeats once
+what it heard, again to all. So a message that is relayed once costs two packets, for any number of
+receivers. Counted as unicast (`paths.packets`), every receiver needs a packet of its own.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from weft.strategies.stitchnet.paths import slots, wanted
 
 
 def broadcasts(routes: Routes) -> int:
-    """Transmissions of one batch: what each device sends in each slot, and what relays say again."""
-    own = np.maximum(routes.direct.max(axis=2), routes.relayed.max(axis=2)).sum()
+    """Transmissions of one batch: those of the senders in each slot, and those of relays."""
+    sent = np.maximum(routes.direct.max(axis=2), routes.relayed.max(axis=2)).sum()
     again = 0
     for relay in np.unique(routes.via):
         again += int(np.where(routes.via == relay, routes.relayed, 0).max(axis=2).sum())
-    return int(own) + again
+    return int(sent) + again
 
 
 def air(spread: Spread, prr: Matrix, budget: int) -> Routes:
     """The routes that deliver most for at most `budget` broadcasts; the coordinator is the relay.
 
-    In every slot a device may send several times, and of each packet the coordinator may say what it heard
-    once more. The best gain first, until the budget is spent.
+    In every slot a device may send several times, and the coordinator may repeat each packet once. The
+    transmission with the best gain is added first, until the budget is spent.
     """
     n, c = spread.devices, spread.coordinator
     known = np.maximum(np.clip(prr, 0.0, SURE), DEAD)
     relay = np.outer(known[:, c], known[c])
     relay[c] = relay[:, c] = 0.0
     carried = worth(spread) * wanted(spread)
-    left = carried.copy()  # the weight that is expected not to have arrived yet
+    left = carried.copy()  # the weight that is expected to be still missing
     shape = (slots(spread), n)
     sent, again = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
     for _ in range(budget):
         gains = np.stack([(left * known).sum(axis=2), (left * relay).sum(axis=2)])
-        gains[1][again >= sent] = 0.0  # only what was sent can be said again
+        gains[1][again >= sent] = 0.0  # only a packet that was sent can be repeated
         kind, slot, source = np.unravel_index(int(gains.argmax()), gains.shape)
         if gains[kind, slot, source] < WORTHWHILE:
             break

@@ -1,14 +1,15 @@
-"""How a budget of packets is best spent: the expected weight that is delivered, packet by packet.
+"""How to spend a budget of packets so that the most weight is expected to be delivered.
 
     routes = spend(spread, prr, budget=200)
-    value(spread, routes, prr)         # near 1 where every message is nearly sure to arrive
+    value(spread, routes, prr)         # near 1 if every message is nearly sure to arrive
 
-Packets are counted as unicast here; `broadcast.py` counts those that every receiver hears.
+Here packets are counted as unicast; `broadcast.py` counts packets that every receiver hears.
 
-A message from device s to device d carries the weights between their neurons. Counted with weights of equal
-size, its worth is (share of the layer that s owns) x (share of the next layer that d owns), so every boundary
-is worth 1. Each further packet of a message adds worth x (chance that it is the first to arrive), which falls
-with every packet; taking the best gain per packet first is therefore optimal up to the last relayed packet.
+A message from device s to device d carries the weights between their neurons. All weights count the
+same. So a message is worth (share of the layer that s owns) x (share of the next layer that d owns), and
+each boundary is worth 1. One more packet of a message adds worth x (chance that this packet is the first
+to arrive). This gain falls with every packet. Therefore taking the best gain per packet first is
+optimal, up to the last relayed packet.
 """
 
 from __future__ import annotations
@@ -23,33 +24,33 @@ from weft.plans.delivery import Routes, chance
 from weft.strategies.stitchnet.mapping import Spread
 from weft.strategies.stitchnet.paths import slots, wanted
 
-# Fifty probes cannot tell a sure link from one that loses one packet in fifty, or a dead link from one
-# that delivers one: a link is never taken for better or worse than that.
+# Fifty probes cannot tell a sure link from a link that loses one packet in fifty, nor a dead link from one
+# that delivers one in fifty. So no link counts as better than SURE or worse than DEAD.
 SURE, DEAD = 0.98, 0.01
 MOST = 60  # packets of one message in one slot
-HALVINGS = 40  # of the interval in which the least gain lies that the budget still pays for
-WORTHWHILE = 5e-4  # of a boundary's weight: a packet that adds less is not sent
+HALVINGS = 40  # steps of the search for the least gain that the budget still pays for
+WORTHWHILE = 5e-4  # a packet that adds less than this share of a boundary's weight is not sent
 
 
 def worth(spread: Spread) -> Matrix:
-    """Slots x n x n: what each message carries; each boundary sums to 1 with what stays at home."""
+    """Slots x n x n: the worth of each message. A boundary sums to 1, with the values that are not sent."""
     n, depth = spread.devices, len(spread.owners)
     ends = np.zeros((n, 1))
     ends[spread.coordinator] = 1.0
     widths = np.array(spread.widths, dtype=float)
     shares = np.hstack([ends, spread.counts() / widths, ends])
-    found: Matrix = np.zeros((slots(spread), n, n))
+    worths: Matrix = np.zeros((slots(spread), n, n))
     for b in range(depth + 1):
-        found[b] = np.outer(shares[:, b], shares[:, b + 1])
+        worths[b] = np.outer(shares[:, b], shares[:, b + 1])
         if b:
-            found[depth + b] = found[b].T
-    return found
+            worths[depth + b] = worths[b].T
+    return worths
 
 
 def best_relays(prr: Matrix, weight: Matrix | None = None) -> tuple[NDArray[np.int64], Matrix]:
-    """For each pair the device through which a packet most likely arrives, and how likely.
+    """For each pair of devices: the relay through which a packet most likely arrives, and that chance.
 
-    `weight` makes some relays more welcome than others; one with weight 0 never relays.
+    `weight` prefers some relays to others. A device with weight 0 never relays.
     """
     both = prr[:, :, None] * prr[None]  # from, through, to
     n = len(prr)
@@ -61,7 +62,7 @@ def best_relays(prr: Matrix, weight: Matrix | None = None) -> tuple[NDArray[np.i
 
 @dataclass(frozen=True)
 class Ways:
-    """Between every two devices: whether a packet goes by a relay, by which, and how likely it arrives."""
+    """For each pair of devices: whether a packet is relayed, the relay, and the chance that it arrives."""
 
     via: NDArray[np.int64]
     by_relay: NDArray[np.bool_]
@@ -72,7 +73,7 @@ class Ways:
 def best_ways(
     prr: Matrix, alive: NDArray[np.bool_] | None = None, weight: Matrix | None = None
 ) -> Ways:
-    """The way of each pair that delivers most per packet. `alive` says which devices may relay."""
+    """For each pair of devices, the way that delivers most per packet. `alive` says who may relay."""
     known = np.clip(prr, 0.0, SURE)
     hops = known if alive is None else known * alive[:, None] * alive
     via, relayed = best_relays(hops, weight)
@@ -90,7 +91,7 @@ def spend(
 ) -> Routes:
     """The routes that deliver most for at most `budget` packets a batch.
 
-    A message goes all direct or all relayed, as `ways` says (found here where not given).
+    All packets of a message go the same way, direct or relayed, as in `ways` (computed if None).
     """
     ways = best_ways(prr, alive) if ways is None else ways
     asked = np.argwhere(wanted(spread))
@@ -109,10 +110,10 @@ def spend(
 def _affordable(
     gain: Matrix, missed: Matrix, price: NDArray[np.int64], budget: int
 ) -> NDArray[np.int64]:
-    """How often each message is sent: the k-th packet adds gain * missed ** k, the best first.
+    """How often each message is sent. Its k-th packet adds gain * missed ** k; the best are sent first.
 
-    All packets that add at least as much as some least gain are taken; it is found by halving. What is then
-    left of the budget goes to the next best, as far as it lasts.
+    All packets that add at least a certain least gain are sent. That gain is searched by halving. The rest
+    of the budget is spent on the next best packets.
     """
     if not len(gain):
         return np.zeros(0, dtype=np.int64)
@@ -120,8 +121,8 @@ def _affordable(
 
     def times(least: float) -> NDArray[np.int64]:
         count = np.floor((least - log_gain) / log_missed) + 1
-        found: NDArray[np.int64] = np.where(log_gain < least, 0, np.minimum(count, MOST))
-        return found.astype(np.int64)
+        counts: NDArray[np.int64] = np.where(log_gain < least, 0, np.minimum(count, MOST))
+        return counts.astype(np.int64)
 
     low = float(np.log(WORTHWHILE))
     if int(times(low) @ price) <= budget:
@@ -133,34 +134,35 @@ def _affordable(
             high = middle
         else:
             low = middle
-    found = times(high)
-    following = np.argsort(-(log_gain + found * log_missed), kind="stable")
-    fits = np.cumsum(price[following]) <= budget - int(found @ price)
-    found[following[fits]] += 1
-    return found
+    counts = times(high)
+    following = np.argsort(-(log_gain + counts * log_missed), kind="stable")
+    fits = np.cumsum(price[following]) <= budget - int(counts @ price)
+    counts[following[fits]] += 1
+    return counts
 
 
 def delivered(spread: Spread, routes: Routes, prr: Matrix) -> Matrix:
     """By slot: the share of the weight between two layers that is expected to be delivered."""
     known = np.clip(prr, 0.0, SURE)
-    found: Matrix = (worth(spread) * chance(routes, known)).sum(axis=(1, 2))
-    return found
+    shares: Matrix = (worth(spread) * chance(routes, known)).sum(axis=(1, 2))
+    return shares
 
 
 def value(spread: Spread, routes: Routes, prr: Matrix) -> float:
-    """What is expected to pass from end to end: input to output, and gradients back to the first layer.
+    """The weight expected to pass from end to end: input to output, and gradients back to the first layer.
 
-    Layer by layer, what a device passes on is what reached it; so a device that hears nobody adds nothing,
-    whatever it says to itself. 1 where all arrives; the geometric mean of both directions.
+    A device passes on only what reached it, layer by layer. So a device that hears nobody adds nothing,
+    although its messages to itself arrive. The value is 1 if everything arrives. It is the geometric mean
+    of both directions.
     """
     likely = chance(routes, np.clip(prr, 0.0, SURE))
     return float(_passing(spread, likely[None])[0])
 
 
 def without_each(spread: Spread, routes: Routes, prr: Matrix, silent: NDArray[np.int64]) -> Matrix:
-    """The same with each of the devices `silent` in turn, while the others know nothing of it.
+    """The same with each device of `silent` missing in turn, before the others notice it.
 
-    Its neurons are missing, and so is every message that goes through it.
+    Its neurons are missing, and so are all messages that it would relay.
     """
     known = np.clip(prr, 0.0, SURE)
     direct = Routes(routes.direct, 0 * routes.relayed, routes.via)
@@ -173,15 +175,15 @@ def without_each(spread: Spread, routes: Routes, prr: Matrix, silent: NDArray[np
 
 
 def _passing(spread: Spread, likely: Matrix) -> Matrix:
-    """For several matrices of chances (cases x slots x n x n): what passes from end to end."""
+    """For several cases of chances (cases x slots x n x n): what passes from end to end."""
     shares = spread.counts() / np.array(spread.widths, dtype=float)
     depth, c = shares.shape[1], spread.coordinator
-    forth = likely[:, 0, c]  # how much of all it should hear reaches each device
+    forth = likely[:, 0, c]  # by device: the share that reaches it of all that it should hear
     for b in range(1, depth):
         forth = np.matmul((shares[:, b - 1] * forth)[:, None], likely[:, b])[:, 0]
     back = likely[:, 2 * depth, c]
     for b in range(depth - 1, 0, -1):
         back = np.matmul((shares[:, b] * back)[:, None], likely[:, depth + b])[:, 0]
     out = (shares[:, -1] * forth * likely[:, depth, :, c]).sum(axis=1)
-    found: Matrix = np.sqrt(out * (back @ shares[:, 0]))
-    return found
+    passing: Matrix = np.sqrt(out * (back @ shares[:, 0]))
+    return passing

@@ -1,9 +1,10 @@
-"""What happens to a lost device's neurons: some are cloned to others from their last recorded weights.
+"""How important neurons are, and what happens to a lost device's neurons: some are cloned to other devices.
 
     after = clone(spread, failed=4, importance=importance(weights), seed=1)
 
-A horizontal device's neurons are all cloned, of any other device's only the most important quarter (by the
-length of their vector of incoming weights); each goes to a surviving worker drawn at random.
+Clones start from the last recorded weights. All neurons of a horizontal device are cloned. Of any other
+device only the most important quarter is cloned. A neuron's importance is the length of its vector of
+incoming weights. Each clone goes to a random worker that is left.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from numpy.typing import NDArray
 from weft.fleet.radio import Matrix
 from weft.strategies.stitchnet.mapping import NOBODY, Spread
 
-CLONED_SHARE = 0.25  # the paper's T: what is worth cloning of a device that is not horizontal
+CLONED_SHARE = 0.25  # the paper's T: the share that is cloned of a device that is not horizontal
 
-Importance = Sequence[NDArray[np.float64]]  # by hidden layer, of each neuron
+Importance = Sequence[NDArray[np.float64]]  # by hidden layer: a number for each neuron
 First = Literal["worst", "best"]
 
 
@@ -30,7 +31,7 @@ def importance(weights: Iterable[NDArray[np.floating]]) -> list[NDArray[np.float
 
 
 def failure_order(prr: Matrix, spread: Spread, first: First) -> list[int]:
-    """The workers by their connection to the coordinator, there and back."""
+    """The workers in the order of their connection to the coordinator, there and back."""
     c = spread.coordinator
     both = prr[:, c] * prr[c]
     order = sorted(spread.workers, key=lambda d: (both[d], d))
@@ -38,7 +39,7 @@ def failure_order(prr: Matrix, spread: Spread, first: First) -> list[int]:
 
 
 def drop(spread: Spread, failed: int) -> Spread:
-    """The device is gone and with it its neurons."""
+    """The spread without a device and its neurons."""
     owners = tuple(np.where(o == failed, NOBODY, o) for o in spread.owners)
     return replace(
         spread,
@@ -51,9 +52,9 @@ def drop(spread: Spread, failed: int) -> Spread:
 def clone(
     spread: Spread, failed: int, importance: Importance, seed: int = 0, share: float = CLONED_SHARE
 ) -> Spread:
-    """The spread after a device is lost and its neurons, or the most important, are cloned.
+    """The spread after a device is lost, with clones of all its neurons or of the most important ones.
 
-    With no worker left there is nowhere to clone to.
+    If no worker is left, nothing is cloned.
     """
     after = drop(spread, failed)
     workers = [d for d in spread.workers if d != failed]

@@ -1,12 +1,12 @@
-"""StitchNet as plans: neurons over devices on lossy links, with its baselines and `stitchnet+`.
+"""StitchNet's plans: neurons over devices on lossy links. Also its baselines and `stitchnet+`.
 
     coordinator   the input and the output layer
     workers       units of each hidden layer, as the mapping says
 
-A plan's shards hold whole layers for the coordinator and sets of units for workers; `plan.swarm` has every
-message and how it goes. The packet reception ratios are those of the fleet's links (1 - loss); with
-`probes=50` they are measured by so many packets, as a swarm would have to, and the plan is made by what
-was measured.
+In a plan, the coordinator's shard is a whole layer, and a worker's shards are sets of units. `plan.swarm`
+has every message and its route. The packet reception ratios are those of the fleet's links (1 - loss).
+With `probes=50` each link is measured by 50 packets, as a real swarm would do, and the plan is made from
+these measurements.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ PLUS_OPTIONS = {
 
 
 def stitchnet(task: Task) -> Plan:
-    """Mix-Mapped: well-connected workers horizontal, the others vertical."""
+    """Mix-Mapped: workers with good links are horizontal, the others vertical."""
     order = options.choice(task, "mapping", ("quality", "random", "reverse"), "quality")
     mapper = "mix-mapped" if order == "quality" else f"mix-mapped-{order}"
     return mapped(task, "stitchnet", mapper)
@@ -75,7 +75,7 @@ def horizontal(task: Task) -> Plan:
 
 
 def random_units(task: Task) -> Plan:
-    """Each unit on a random device."""
+    """Each unit is on a random device."""
     return mapped(task, "random-units", "random-units")
 
 
@@ -85,32 +85,33 @@ def average_layers(task: Task) -> Plan:
 
 
 def stitchnet_plus(task: Task) -> Plan:
-    """Spread and packets by the weight that is expected to be delivered, with all there and with any one
-    worker silent; devices may be unequal."""
+    """The spread and packets that are expected to deliver the most weight, with all devices and with any
+    one worker silent. Devices may be unequal."""
     widths, prr = hidden_widths(task), measured(task)
     cost = cast(Cost, options.choice(task, "cost", get_args(Cost), "unicast"))
     usual = cost_of(plan_routes("subpath", prr, mix_mapped(prr, widths)), cost)
     budget = options.integer(task, "packets", usual)
-    found = best_spread(prr, widths, budget, capacity=capacities(task.fleet), cost=cost)
+    best = best_spread(prr, widths, budget, capacity=capacities(task.fleet), cost=cost)
     rescale = options.choice(task, "rescale", ("no", "yes"), "no") == "yes"
-    gives_up = task.options.get("update") == "none"  # a minibatch without one of its workers
-    decided = {"delivered_weight": found.value, "delivered_without_one": found.least}
+    # A minibatch stops if one of its workers is missing.
+    gives_up = task.options.get("update") == "none"
+    decided = {"delivered_weight": best.value, "delivered_without_one": best.least}
     return as_plan(
-        task, "stitchnet+", prr, found.spread, found.routes, decided,
+        task, "stitchnet+", prr, best.spread, best.routes, decided,
         budget=budget, rescale=rescale, copied=options.integer(task, "copies", 0, high=100), cost=cost,
-        drill=drill_of(task, 0 if gives_up else usual_drill(found.spread)),
+        drill=drill_of(task, 0 if gives_up else usual_drill(best.spread)),
     )  # fmt: skip
 
 
 def drill_of(task: Task, usual: int) -> int:
-    """The percentage that the user gives; "none" is 0."""
+    """The user's percentage; "none" is 0; else `usual`."""
     if task.options.get("drill") == "none":
         return 0
     return options.integer(task, "drill", usual, high=100)
 
 
 def capacities(fleet: Fleet) -> list[float] | None:
-    """What each device can carry beside the others; None where all are alike, or one is not known."""
+    """The relative speed of each device; None if all are equal or one is not known."""
     known = [device.gflops for device in fleet.devices if device.gflops is not None]
     unequal = len(known) == len(fleet.devices) and len(set(known)) > 1
     return known if unequal else None
@@ -126,12 +127,12 @@ def mapped(task: Task, name: str, mapper: str) -> Plan:
 
 
 def seed_of(task: Task) -> int:
-    """The seed that the user gave."""
+    """The user's seed, else 1."""
     return options.integer(task, "seed", 1)
 
 
 def measured(task: Task) -> Matrix:
-    """What the plan may know of the links."""
+    """The packet reception ratios that the plan uses; InputError for fewer than three devices."""
     if len(task.fleet.devices) < 3:
         raise InputError(
             f"the fleet has {len(task.fleet.devices)} devices; a swarm needs a coordinator and at "
@@ -144,7 +145,10 @@ def measured(task: Task) -> Matrix:
 
 
 def hidden_widths(task: Task) -> tuple[int, ...]:
-    """Neurons (or channels) of each layer but the last; they are what is spread."""
+    """The number of neurons (or channels) of each layer except the last: these are spread.
+
+    InputError if only a profile is known, or if the layers do not follow one another.
+    """
     if task.graph is None:
         raise InputError(
             "neurons can only be spread where the network itself is known, not from a profile alone: "
@@ -172,10 +176,10 @@ def as_plan(
     prr: Matrix,
     spread: Spread,
     routes: Routes,
-    decided: Mapping[str, Any],  # by this strategy, for people
+    decided: Mapping[str, Any],  # this strategy's decisions, for people
     **policies: Any,  # further fields of Swarm: path, budget, rescale, copied
 ) -> Plan:
-    """The plan of a spread and its messages, with all that is needed to price and run it."""
+    """The plan of a spread and its messages."""
     check_links(task.fleet)
     names = task.fleet.names
     head = names[spread.coordinator]

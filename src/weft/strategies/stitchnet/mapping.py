@@ -1,4 +1,4 @@
-"""Which device owns which neuron: StitchNet's Mix-Mapped and what it is compared with.
+"""Which device owns which neuron: StitchNet's Mix-Mapped and its baselines.
 
     spread = mix_mapped(prr, (64, 64, 64, 64))
     spread.owners[0]         # the device of each of the 64 neurons of the first hidden layer
@@ -8,8 +8,8 @@
     ...                                        ...
     w4           8  8  8  8                    w8    .  .  . 32
 
-Devices are numbers 0 .. n-1; `prr` is the matrix of measured packet reception ratios, row sends. The
-coordinator owns the input and the output layer and no hidden neuron.
+Devices are numbers 0 .. n-1. `prr` is the matrix of measured packet reception ratios; the row is the
+sender. The coordinator owns the input and the output layer and no hidden neuron.
 """
 
 from __future__ import annotations
@@ -29,31 +29,33 @@ Owners = tuple[NDArray[np.int64], ...]
 Order = Literal["quality", "random", "reverse"]
 
 NOBODY = -1  # the owner of a neuron that was lost with its device
-FEW = 7  # up to so many vertical devices all orders are tried, beyond it the nearest goes next
+# For at most so many vertical devices all orders are tried; for more, the nearest goes next.
+FEW = 7
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A network's hidden neurons over devices."""
+    """Which device owns each hidden neuron of a network."""
 
     devices: int
     coordinator: int
     owners: Owners  # by hidden layer: the device of each neuron
     horizontal: tuple[int, ...] = ()  # devices with a share of every layer
-    vertical: tuple[int, ...] = ()  # devices with one layer each, first layer first
+    vertical: tuple[int, ...] = ()  # devices with one layer each, in the order of the layers
 
     @property
     def widths(self) -> tuple[int, ...]:
+        """The number of neurons of each hidden layer."""
         return tuple(len(owners) for owners in self.owners)
 
     @property
     def workers(self) -> tuple[int, ...]:
-        """Every device that owns a hidden neuron."""
-        found = {int(d) for owners in self.owners for d in owners}
-        return tuple(sorted(found - {NOBODY}))
+        """All devices that own a hidden neuron."""
+        owning = {int(d) for owners in self.owners for d in owners}
+        return tuple(sorted(owning - {NOBODY}))
 
     def holders(self) -> list[tuple[int, ...]]:
-        """Who holds a part of the input, of each hidden layer, of the output."""
+        """The devices that hold a part of the input, of each hidden layer, and of the output."""
         hidden = [tuple(sorted({int(d) for d in o} - {NOBODY})) for o in self.owners]
         return [(self.coordinator,), *hidden, (self.coordinator,)]
 
@@ -63,26 +65,26 @@ class Spread:
 
     def counts(self) -> NDArray[np.int64]:
         """How many neurons each device (row) owns of each hidden layer (column)."""
-        found = [np.bincount(o[o >= 0], minlength=self.devices) for o in self.owners]
-        return np.stack(found, axis=1)
+        columns = [np.bincount(o[o >= 0], minlength=self.devices) for o in self.owners]
+        return np.stack(columns, axis=1)
 
 
 def scores(prr: Matrix) -> Matrix:
-    """A device's connectivity: the mean over the others of PRR there times PRR back."""
+    """The connectivity of each device: the mean over the others of PRR there times PRR back."""
     n = len(prr)
     both: Matrix = prr * prr.T
-    found: Matrix = (both.sum(axis=1) - np.diag(both)) / (n - 1)
-    return found
+    means: Matrix = (both.sum(axis=1) - np.diag(both)) / (n - 1)
+    return means
 
 
 def elect(prr: Matrix, among: Sequence[int] | None = None) -> int:
-    """The coordinator: the device with the best score, by its links with the others `among` whom it is."""
-    here = list(range(len(prr))) if among is None else sorted(among)
-    return here[int(scores(prr[np.ix_(here, here)]).argmax())]
+    """The coordinator: the device of `among` that has the best score by its links with the others."""
+    candidates = list(range(len(prr))) if among is None else sorted(among)
+    return candidates[int(scores(prr[np.ix_(candidates, candidates)]).argmax())]
 
 
 def ranked(prr: Matrix, coordinator: int) -> list[int]:
-    """The workers, best connected first."""
+    """The workers; the best connected comes first."""
     score = scores(prr)
     return sorted((d for d in range(len(prr)) if d != coordinator), key=lambda d: (-score[d], d))
 
@@ -95,9 +97,9 @@ def mix_mapped(
     coordinator: int | None = None,
     seed: int = 0,
 ) -> Spread:
-    """The better half of the workers horizontal, the rest vertical.
+    """The better half of the workers is horizontal, the other half vertical.
 
-    `order` says who counts as better: `quality` by score, `reverse` the other way round, `random`.
+    `order` says who is better: `quality` by score, `reverse` the worse ones, `random` by chance.
     """
     c = elect(prr) if coordinator is None else coordinator
     workers = ranked(prr, c)
@@ -112,7 +114,7 @@ def mix_mapped(
     share = sum(widths) // len(workers)
     layers = [index % len(widths) for index in range(len(vertical))]
     for device, layer in zip(vertical, layers, strict=True):
-        # The vertical devices of a layer have at most half of it, the rest is the horizontal ones'.
+        # A layer's vertical devices have at most half of it; the horizontal devices have the rest.
         counts[device, layer] = min(share, widths[layer] // 2 // layers.count(layer))
     left = np.array(widths) - counts.sum(axis=0)
     counts[list(horizontal)] = even_counts(left.tolist(), len(horizontal))
@@ -122,7 +124,7 @@ def mix_mapped(
 def near_each_other(prr: Matrix, coordinator: int, devices: Sequence[int]) -> tuple[int, ...]:
     """Vertical devices in the order of layers in which neighbours hear each other best.
 
-    A neighbour is heard directly or through the coordinator, forward and back.
+    Neighbours hear each other directly or through the coordinator; both directions count.
     """
     heard = np.maximum(prr, np.outer(prr[:, coordinator], prr[coordinator]))
     both = np.log(np.maximum(heard * heard.T, 1e-6))
@@ -152,7 +154,7 @@ def horizontal(prr: Matrix, widths: Sequence[int], coordinator: int | None = Non
 def vertical(
     prr: Matrix, widths: Sequence[int], coordinator: int | None = None, seed: int = 0
 ) -> Spread:
-    """Neurons are dealt layer by layer to the workers in random order: two workers a layer."""
+    """Neurons are dealt layer by layer to the workers in random order; few workers share a layer."""
     c = elect(prr) if coordinator is None else coordinator
     workers = [d for d in range(len(prr)) if d != c]
     workers = [workers[i] for i in _random(seed).permutation(len(workers))]
@@ -163,7 +165,7 @@ def vertical(
 def random_units(
     prr: Matrix, widths: Sequence[int], coordinator: int | None = None, seed: int = 0
 ) -> Spread:
-    """Every worker gets equally many neurons, drawn from all layers."""
+    """Every worker gets the same number of neurons, drawn at random from all layers."""
     c = elect(prr) if coordinator is None else coordinator
     workers = [d for d in range(len(prr)) if d != c]
     order = _random(seed).permutation(sum(widths))
@@ -174,9 +176,9 @@ def random_units(
 def average_layers(
     prr: Matrix, widths: Sequence[int], coordinator: int | None = None, seed: int = 0
 ) -> Spread:
-    """The control for Mix-Mapped: half of the workers have two layers each, half three.
+    """The control for Mix-Mapped: half of the workers have two layers each, half have three.
 
-    A worker's layers follow each other around the circle of layers, so that each has equally many.
+    A worker's layers follow each other in a circle of layers, so that each layer has as many workers.
     """
     c = elect(prr) if coordinator is None else coordinator
     workers = [d for d in range(len(prr)) if d != c]
@@ -185,7 +187,7 @@ def average_layers(
     counts = np.zeros((len(prr), layers), dtype=np.int64)
     for half, many in ((workers[0::2], 2), (workers[1::2], 3)):
         many = min(many, layers)
-        places: list[list[int]] = [[] for _ in range(layers)]  # by layer, the longest held first
+        places: list[list[int]] = [[] for _ in range(layers)]  # workers by layer
         for offset in range(many):
             for index, device in enumerate(half):
                 places[(index + offset) % layers].append(device)
@@ -193,7 +195,7 @@ def average_layers(
             share = widths[layer] * len(half) // len(workers)
             for device, number in zip(devices, parts(share, len(devices)), strict=True):
                 counts[device, layer] = number
-    for layer, width in enumerate(widths):  # what rounding left over
+    for layer, width in enumerate(widths):  # neurons that rounding left over
         for _ in range(width - int(counts[:, layer].sum())):
             held = [d for d in workers if counts[d, layer]] or workers
             counts[min(held, key=lambda d: int(counts[d].sum())), layer] += 1
@@ -201,7 +203,7 @@ def average_layers(
 
 
 def parts(total: int, count: int) -> list[int]:
-    """`total` as `count` nearly equal whole numbers, the larger first.
+    """`total` as `count` nearly equal whole numbers; the larger ones come first.
 
     >>> parts(32, 3)
     [11, 11, 10]
@@ -210,19 +212,19 @@ def parts(total: int, count: int) -> list[int]:
 
 
 def even_counts(widths: Sequence[int], devices: int) -> NDArray[np.int64]:
-    """Each layer shared equally; what does not divide goes round, so that sums stay even too."""
-    found = np.zeros((devices, len(widths)), dtype=np.int64)
+    """Each layer shared equally. Neurons that are left over go to one device after the other."""
+    counts = np.zeros((devices, len(widths)), dtype=np.int64)
     next_one = 0
     for layer, width in enumerate(widths):
-        found[:, layer] = width // devices
+        counts[:, layer] = width // devices
         for _ in range(width % devices):
-            found[next_one % devices, layer] += 1
+            counts[next_one % devices, layer] += 1
             next_one += 1
-    return found
+    return counts
 
 
 def deal(counts: NDArray[np.int64]) -> Owners:
-    """Neurons in runs: the first device's first."""
+    """Owners from counts: the first device's neurons come first, then the second's."""
     devices = np.arange(len(counts))
     return tuple(np.repeat(devices, counts[:, layer]) for layer in range(counts.shape[1]))
 

@@ -1,15 +1,15 @@
-"""A swarm's plan after devices are lost: who takes over what, and the messages made anew.
+"""A swarm's plan after devices are lost: who gets the lost units, and the new messages.
 
     after = after_loss(plan, ["n3"], importance(weights))
 
-By the paper's rule the lost units that are worth it are cloned to others. Pairs of devices go on as they did,
-straight or by a relay; a new pair goes the way that its measured packet reception ratios make likelier. A
-relay that is lost relays no more. `stitchnet+` spreads what is left anew, with the same budget of packets.
+By the paper's rule the important lost units are cloned to other devices. Two devices that already had
+messages keep their route, direct or through a relay. A new pair takes the route that is likelier by the
+measured packet reception ratios. A lost relay is not used any more. `stitchnet+` makes a new spread over
+the devices that are left, with the same budget of packets.
 
-Where the coordinator is lost, the survivor with the best score takes over the input and the output layer. It
-keeps its hidden units: they are up to date and where they are, and between them and what it has taken over
-nothing gets lost any more, while cloning would take the weights of three in four of a vertical device's
-units away.
+If the coordinator is lost, the device with the best score takes the input and the output layer. It keeps
+its hidden units. They are up to date, and messages between them and the new layers cannot be lost. If
+they were cloned instead, three of four units of a vertical device would lose their weights.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from weft.strategies.stitchnet.swarm import as_messages, spread_of, unit_shards
 
 
 def after_loss(plan: Plan, lost: Sequence[str], importance: Importance) -> Plan:
-    """The plan without some devices, one version on; WeftError where nobody can go on.
+    """The next version of the plan without the lost devices; WeftError if nobody can go on.
 
-    `lost` are all devices that cannot be counted on, those included that have no part in this plan.
+    `lost` are all devices that are out, also those without a part in this plan.
     """
     assert plan.swarm is not None
     names = plan.fleet.names
@@ -79,7 +79,7 @@ def after_loss(plan: Plan, lost: Sequence[str], importance: Importance) -> Plan:
 
 
 def _head(plan: Plan, lost: Sequence[str]) -> int:
-    """Who is the coordinator from now on: the same, or the survivor with the best score."""
+    """The coordinator from now on: the same device, or the one with the best score of those left."""
     names = plan.fleet.names
     if plan.source not in lost:
         return names.index(plan.source)
@@ -93,7 +93,7 @@ def _head(plan: Plan, lost: Sequence[str]) -> int:
 
 
 def moved_units(before: Plan, after: Plan, lost: Sequence[str]) -> tuple[int, int]:
-    """How many units were with the lost devices, and how many of them have a place again."""
+    """How many units the lost devices had, and how many of these have an owner again."""
     gone = [before.fleet.names.index(device) for device in lost]
     owners = list(zip(spread_of(before).owners, spread_of(after).owners, strict=True))
     units = sum(int(np.isin(old, gone).sum()) for old, _ in owners)
@@ -103,16 +103,16 @@ def moved_units(before: Plan, after: Plan, lost: Sequence[str]) -> tuple[int, in
 def _anew(
     plan: Plan, spread: Spread, gone: Sequence[int], importance: Importance, budget: int
 ) -> tuple[Spread, tuple[Message, ...]]:
-    """The spread over the survivors that delivers most; units that do not fit are let go."""
-    found = recover(
+    """The spread over the remaining devices that delivers most. Units without room are dropped."""
+    best = recover(
         spread, known_links(plan), budget, gone, importance, capacity=capacities(plan.fleet),
         cost=plan.swarm.cost if plan.swarm else "unicast",
     )  # fmt: skip
-    return found.spread, as_messages(found.routes, plan.fleet.names)
+    return best.spread, as_messages(best.routes, plan.fleet.names)
 
 
 def _by_path(plan: Plan, spread: Spread) -> tuple[Message, ...]:
-    """All messages anew, by the plan's kind of path, now with another coordinator to relay them."""
+    """All messages with the plan's kind of path and the new coordinator as relay."""
     assert plan.swarm is not None
     usual: Path = "subpath" if any(m.relayed for m in plan.swarm.messages) else "direct"
     routes = plan_routes(plan.swarm.path or usual, known_links(plan), spread)
@@ -120,7 +120,7 @@ def _by_path(plan: Plan, spread: Spread) -> tuple[Message, ...]:
 
 
 def _cloned(spread: Spread, gone: Sequence[int], importance: Importance, seed: int) -> Spread:
-    """Every lost device's units to those that are left: not to one that is lost as well."""
+    """The units of every lost device, cloned to devices that are not lost."""
     after = spread
     for device in gone:
         after = drop(after, device)
@@ -129,9 +129,9 @@ def _cloned(spread: Spread, gone: Sequence[int], importance: Importance, seed: i
         alone = spread
         for other in gone:
             alone = alone if other == device else drop(alone, other)
-        found = clone(alone, device, importance, seed).owners
+        cloned = clone(alone, device, importance, seed).owners
         for layer, before in enumerate(spread.owners):
-            owners[layer] = np.where(before == device, found[layer], owners[layer])
+            owners[layer] = np.where(before == device, cloned[layer], owners[layer])
     return replace(after, owners=tuple(owners))
 
 
@@ -140,7 +140,7 @@ def _messages(
 ) -> tuple[Message, ...]:
     known = {(m.slot, m.source, m.dest): m for m in swarm.messages}
     pairs = {(m.source, m.dest): m for m in swarm.messages}
-    found = []
+    sent = []
     for slot, i, j in np.argwhere(wanted(spread)).tolist():
         source, dest = names[i], names[j]
         like = known.get((slot, source, dest)) or pairs.get((source, dest))
@@ -148,12 +148,12 @@ def _messages(
             like = _new_pair(swarm, names, i, j)
         if like.via in lost:
             like = Message(slot, source, dest, max(like.direct, 1))
-        found.append(Message(slot, source, dest, like.direct, like.relayed, like.via))
-    return tuple(found)
+        sent.append(Message(slot, source, dest, like.direct, like.relayed, like.via))
+    return tuple(sent)
 
 
 def _new_pair(swarm: Swarm, names: Sequence[str], i: int, j: int) -> Message:
-    """Two devices that had nothing for each other: by the coordinator where that is likelier."""
+    """The message of two devices that had none before: through the coordinator if that is likelier."""
     c = names.index(swarm.coordinator)
     relays = any(m.relayed for m in swarm.messages) and c not in (i, j) and swarm.prr
     if relays and swarm.prr[i][c] * swarm.prr[c][j] > swarm.prr[i][j]:

@@ -1,6 +1,6 @@
-"""What is left of a swarm after devices are lost, spread anew by `stitchnet+`.
+"""`stitchnet+` after devices are lost: a new spread over the devices that are left.
 
-after = recover(found.spread, prr, budget=200, lost=[3, 5], importance=norms)
+after = recover(best.spread, prr, budget=200, lost=[3, 5], importance=norms)
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from weft.strategies.stitchnet.budget import Ways, best_ways, spend, value
 from weft.strategies.stitchnet.dealing import dealt
 from weft.strategies.stitchnet.importance import Importance
 from weft.strategies.stitchnet.mapping import NOBODY, Spread
-from weft.strategies.stitchnet.search import LOOKS, Cost, Found, spaced
+from weft.strategies.stitchnet.search import Cost, PricedSpread
+from weft.strategies.stitchnet.swaps import best_by_swaps
 
-OVERLOADS = (2.0, 3.0, 4.0)  # times its share that a device may carry after others are lost
-ENOUGH = 0.8  # of the weight passing from end to end: no need to load devices further
+OVERLOADS = (2.0, 3.0, 4.0)  # how many times its share a device may carry after others are lost
+ENOUGH = 0.8  # if this share of the weight passes from end to end, devices are not loaded further
 
 
 def recover(
@@ -34,18 +35,19 @@ def recover(
     *,
     capacity: Sequence[float] | None = None,
     cost: Cost = "unicast",
-) -> Found:
-    """The best spread without the lost devices; every neuron that fits is cloned somewhere.
+) -> PricedSpread:
+    """The best spread without the lost devices. Every neuron that has room is cloned to some device.
 
-    The coordinator has the weights on record and carries neurons too. A device carries up to twice its share,
-    up to four times where too little would pass otherwise (Mix-Mapped's last worker carries five times its
-    share). One that is hardly heard is left out, and where not all neurons fit the least important go.
+    The coordinator has recorded all weights, and it may get neurons too. A device carries at most twice its
+    share; up to four times if too little would pass otherwise (Mix-Mapped's last worker carries five times
+    its share). A device with bad links is left out. If not all neurons have room, the least important ones
+    are dropped.
     """
-    best: Found | None = None
+    best: PricedSpread | None = None
     for overload in OVERLOADS:
-        found = _respread(spread, prr, budget, lost, importance, capacity, overload, cost)
-        if best is None or found.value > best.value:
-            best = found
+        candidate = _respread(spread, prr, budget, lost, importance, capacity, overload, cost)
+        if best is None or candidate.value > best.value:
+            best = candidate
         if best.value >= ENOUGH:
             break
     assert best is not None
@@ -55,38 +57,40 @@ def recover(
 def _respread(
     spread: Spread, prr: Matrix, budget: int, lost: Sequence[int], importance: Importance,
     capacity: Sequence[float] | None, overload: float, cost: Cost,
-) -> Found:  # fmt: skip
+) -> PricedSpread:  # fmt: skip
     n, c = spread.devices, spread.coordinator
     share = np.ones(n) if capacity is None else np.array(capacity, dtype=float)
     alive = ~np.isin(np.arange(n), list(lost))
     workers = [d for d in range(n) if d != c]
-    each = overload * share / share[workers].sum() * sum(spread.widths)  # neurons at most
+    # The most neurons by device.
+    each = overload * share / share[workers].sum() * sum(spread.widths)
     both = prr[:, c] * prr[c]
     able = sorted(np.flatnonzero(alive).tolist(), key=lambda d: (d != c, -both[d]))
     room = np.cumsum([each[d] for d in able]) / sum(spread.widths)
-    found, ways = [], best_ways(prr, alive)
+    candidates, ways = [], best_ways(prr, alive)
     for used in range(1, len(able) + 1):
         fits = min(1.0, float(room[used - 1]))
         kept = [np.sort(np.argsort(-norm)[: ceil(fits * len(norm))]) for norm in importance]
         deal = _Deal(prr, spread.widths, kept, budget, share, ways, c, cost)
-        found.append(deal.improved(able, used))
-    return max(found, key=lambda one: one.value)
+        candidates.append(deal.improved(able, used))
+    return max(candidates, key=lambda one: one.value)
 
 
 @dataclass(frozen=True)
 class _Deal:
-    """Everything that stays the same while orders are compared."""
+    """What stays the same while orders of devices are compared."""
 
     prr: Matrix
     widths: tuple[int, ...]
-    kept: list[NDArray[np.int64]]  # by layer: the neurons that are dealt
+    kept: list[NDArray[np.int64]]  # by layer: the neurons that are kept
     budget: int
     share: NDArray[np.float64]
-    ways: Ways  # by those who may relay
+    ways: Ways  # with the relays that are left
     coordinator: int
     cost: Cost
 
-    def priced(self, order: Sequence[int]) -> Found:
+    def priced(self, order: Sequence[int]) -> PricedSpread:
+        """The spread over the devices in this order, with its routes and value."""
         counts = [len(units) for units in self.kept]
         owners = []
         for width, units, dealt_out in zip(
@@ -100,20 +104,14 @@ class _Deal:
             routes = air(spread, self.prr, self.budget)
         else:
             routes = spend(spread, self.prr, self.budget, ways=self.ways)
-        return Found(spread, routes, value(spread, routes, self.prr))
+        return PricedSpread(spread, routes, value(spread, routes, self.prr))
 
-    def improved(self, order: list[int], used: int) -> Found:
-        """Swaps devices, those beyond the first `used` too, as long as that delivers more."""
-        best = self.priced(order[:used])
-        swaps = [(i, j) for i, j in combinations(range(len(order)), 2) if i < used]
-        looks, better = LOOKS // len(self.prr) ** 2, True
-        while better and looks > 0:
-            better = False
-            for i, j in spaced(swaps, looks):
-                looks -= 1
-                other = list(order)
-                other[i], other[j] = other[j], other[i]
-                found = self.priced(other[:used])
-                if found.value > best.value + 1e-9:
-                    best, order, better = found, other, True
-        return best
+    def improved(self, order: list[int], used: int) -> PricedSpread:
+        """The spread after all swaps, also with devices after the first `used`, that deliver more."""
+        return best_by_swaps(
+            order,
+            [(i, j) for i, j in combinations(range(len(order)), 2) if i < used],
+            price=lambda other: self.priced(other[:used]),
+            worth=lambda spread: spread.value,
+            devices=len(self.prr),
+        )

@@ -1,16 +1,15 @@
-"""`stitchnet+`: who owns which neurons, chosen by the weight that a budget of packets delivers.
+"""`stitchnet+`: the owners of neurons with which a budget of packets delivers the most weight.
 
-    found = best_spread(prr, (64, 64, 64, 64), budget=200)
-    found.spread, found.routes, found.value, found.least
+    best = best_spread(prr, (64, 64, 64, 64), budget=200)
+    best.spread, best.routes, best.value, best.least
 
-Few devices share a layer, so a batch has few messages, and the packets that this saves are spent on sending
-the messages that remain several times, directly or through the best relay. The order of the devices is
-improved by swaps.
+Few devices share a layer, so a batch has few messages. The packets that this saves are used to send each
+message several times, directly or through the best relay. The order of the devices is improved by swaps.
 
-What counts is the weight that passes when all are there *and* when any one worker is silent before anybody
-has noticed: a layer that one device has alone would be gone with it. So at least two devices share every
-layer, and a spread is taken only where, whoever is silent, still as much passes as Mix-Mapped delivers with
-all there. Where none does, as in swarms of a few devices, it is Mix-Mapped's own spread.
+The value counts the weight that passes with all devices *and* with any one worker silent before others
+notice. A layer that is on one device alone would be lost with it. So at least two devices share every
+layer. A spread is taken only if, with any worker silent, at least as much passes as Mix-Mapped delivers
+with all devices. If there is no such spread, as in swarms of a few devices, Mix-Mapped's spread is taken.
 """
 
 from __future__ import annotations
@@ -31,37 +30,37 @@ from weft.strategies.stitchnet.budget import Ways, best_ways, spend, value, with
 from weft.strategies.stitchnet.dealing import rounds, windows
 from weft.strategies.stitchnet.mapping import Spread, elect, mix_mapped, near_each_other
 from weft.strategies.stitchnet.paths import packets, plan_routes
+from weft.strategies.stitchnet.swaps import best_by_swaps
 
 Cost = Literal["unicast", "broadcast"]
 
-LEAST = 0.2  # of the weight that must pass whichever worker is silent
-# How welcome other relays are beside the coordinator, who is never silent unnoticed: each is tried.
+LEAST = 0.2  # the share of the weight that must pass with any worker silent
+# How much other relays count beside the coordinator, which is never silent unnoticed. Each is tried.
 RELAYS = (0.0, 0.6, 1.0)
-LOOKS = 40_000  # devices x devices x spreads that are compared at most, for each kind of spread
 
 
 @dataclass(frozen=True)
-class Found:
-    """The best spread of units, and its value."""
+class PricedSpread:
+    """A spread of units with its routes and its value."""
 
     spread: Spread
     routes: Routes
-    value: float  # the share of weight that is expected to be delivered from end to end
-    silent: tuple[float, ...] = ()  # the same with each worker silent
+    value: float  # the share of the weight that is expected to pass from end to end
+    silent: tuple[float, ...] = ()  # the same with each worker silent in turn
 
     @property
     def least(self) -> float:
-        """What still passes when the worker is silent that is missed most."""
+        """The value when the most important worker is silent."""
         return min(self.silent, default=0.0)
 
     @property
     def score(self) -> float:
-        """With all there, times what is left on average and at worst when one is silent."""
+        """The value with all devices, times the mean plus the least value with one worker silent."""
         return self.value * (float(np.mean(self.silent)) + self.least)
 
 
 def cost_of(routes: Routes, cost: Cost) -> int:
-    """Packets of a batch, counted one way or the other."""
+    """The packets of a batch, counted as broadcasts or as unicast."""
     return broadcasts(routes) if cost == "broadcast" else packets(routes)
 
 
@@ -73,44 +72,44 @@ def best_spread(
     capacity: Sequence[float] | None = None,
     coordinator: int | None = None,
     cost: Cost = "unicast",
-) -> Found:
-    """The best spread found for `budget` packets a batch.
+) -> PricedSpread:
+    """The best spread for `budget` packets a batch.
 
-    `capacity` is what each device can carry beside the others (all the same where not given);
-    `coordinator` where it is settled already, else the device with the best score.
+    `capacity` is the relative speed of each device (None: all equal). `coordinator` is a device that is
+    already chosen (None: the one with the best score).
     """
     n = len(prr)
     if n < 2:
         raise InputError(f"stitchnet+ needs a coordinator and a worker; there are {n} devices")
     c = elect(prr) if coordinator is None else coordinator
     order = near_each_other(prr, c, [d for d in range(n) if d != c])
-    found = []
+    candidates = []
     for holders in sharing(n - 1, len(widths)):
         for welcome in RELAYS:
             weight = np.where(np.arange(n) == c, 1.0, welcome)
             kind = _Kind(prr, tuple(widths), budget, capacity, c, holders, cost, weight)
-            found.append(kind.improved(list(order)))
+            candidates.append(kind.improved(list(order)))
     if capacity is not None:
-        return max(found, key=lambda one: one.score)
+        return max(candidates, key=lambda one: one.score)
     usual = mix_mapped(prr, widths, coordinator=c)
     routes = plan_routes("subpath", prr, usual)
     if cost_of(routes, cost) > budget:
         routes = air(usual, prr, budget) if cost == "broadcast" else spend(usual, prr, budget)
     known = valued(usual, routes, prr)
-    good = [one for one in found if one.least >= max(LEAST, known.value)]
+    good = [one for one in candidates if one.least >= max(LEAST, known.value)]
     return max(good, key=lambda one: one.score, default=known)
 
 
 def usual_drill(spread: Spread) -> int:
-    """Percent of the minibatches that a worker is left out of: 2 for each worker, 10 to 25.
+    """Percent of the training minibatches in which one worker is left out: 2 per worker, from 10 to 25.
 
-    The more workers there are, the less it costs to leave one out, and the rarer is each one's turn.
+    With more workers it costs less to leave one out, and each one's turn comes more rarely.
     """
     return min(max(10, 2 * len(spread.workers)), 25)
 
 
 def sharing(workers: int, layers: int) -> tuple[int, ...]:
-    """How many devices share a layer: as few as all workers allow, at least two; and one more.
+    """How many devices may share a layer: as few as possible with all workers, at least two; or one more.
 
     >>> sharing(8, 4), sharing(3, 4), sharing(15, 4)
     ((2, 3), (2, 3), (4, 5))
@@ -119,16 +118,16 @@ def sharing(workers: int, layers: int) -> tuple[int, ...]:
     return tuple(range(few, min(few + 1, workers) + 1))
 
 
-def valued(spread: Spread, routes: Routes, prr: Matrix) -> Found:
-    """A spread and its routes with what passes, with all there and with each worker silent."""
+def valued(spread: Spread, routes: Routes, prr: Matrix) -> PricedSpread:
+    """A spread with its routes and its value, with all devices and with each worker silent."""
     workers = np.array([d for d in spread.workers if d != spread.coordinator])
     silent = without_each(spread, routes, prr, workers) if len(workers) else np.zeros(0)
-    return Found(spread, routes, value(spread, routes, prr), tuple(silent.tolist()))
+    return PricedSpread(spread, routes, value(spread, routes, prr), tuple(silent.tolist()))
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """Spreads that differ in the order of the devices alone."""
+    """Spreads that differ only in the order of the devices."""
 
     prr: Matrix
     widths: tuple[int, ...]
@@ -137,9 +136,10 @@ class _Kind:
     coordinator: int
     holders: int  # devices that share a layer
     cost: Cost
-    welcome: Matrix  # which relays are preferred
+    welcome: Matrix  # by device: how much it counts as a relay
 
-    def priced(self, order: Sequence[int], ways: Ways) -> Found:
+    def priced(self, order: Sequence[int], ways: Ways) -> PricedSpread:
+        """The spread over the devices in this order, with its routes and value."""
         owners = (
             windows(self.widths, order, self.holders)
             if self.capacity is None
@@ -150,30 +150,13 @@ class _Kind:
             return valued(spread, air(spread, self.prr, self.budget), self.prr)
         return valued(spread, spend(spread, self.prr, self.budget, ways=ways), self.prr)
 
-    def improved(self, order: list[int]) -> Found:
-        """Swaps devices as long as that gives a better score, in as many looks as time allows."""
+    def improved(self, order: list[int]) -> PricedSpread:
+        """The spread after all swaps of devices that give a better score."""
         ways = best_ways(self.prr, weight=self.welcome)
-        best = self.priced(order, ways)
-        swaps = list(combinations(range(len(order)), 2))
-        looks, better = LOOKS // len(self.prr) ** 2, True
-        while better and looks > 0:
-            better = False
-            for i, j in spaced(swaps, looks):
-                looks -= 1
-                other = list(order)
-                other[i], other[j] = other[j], other[i]
-                found = self.priced(other, ways)
-                if found.score > best.score + 1e-9:
-                    best, order, better = found, other, True
-        return best
-
-
-def spaced(swaps: list[tuple[int, int]], looks: int) -> list[tuple[int, int]]:
-    """At most so many swaps, evenly over all: where time is short, not always the same devices'.
-
-    >>> spaced([(0, 1), (0, 2), (1, 2)], 2)
-    [(0, 1), (0, 2)]
-    """
-    if len(swaps) <= looks:
-        return swaps
-    return [swaps[k * len(swaps) // looks] for k in range(looks)]
+        return best_by_swaps(
+            order,
+            list(combinations(range(len(order)), 2)),
+            price=lambda other: self.priced(other, ways),
+            worth=lambda spread: spread.score,
+            devices=len(self.prr),
+        )

@@ -1,4 +1,4 @@
-"""StitchNet's strategies by name.
+"""Registers StitchNet's strategies by name.
 
 weft plan mlp --fleet examples/fleets/swarm.toml --strategy stitchnet --batch 100 --set probes=50
 """

@@ -1,9 +1,9 @@
-"""Between plans of units and numbers: who owns which unit, which messages that takes.
+"""Turns a spread and routes (numbers) into the shards and messages of a plan, and back.
 
-    unit_shards(spread, names), as_messages(routes, names)      # numbers to plan
+    unit_shards(spread, names), as_messages(routes, names)      # from numbers to a plan
     spread_of(plan)                                             # and back
 
-Devices have the numbers that they have in the fleet. `weft.plans.delivery` has the messages as numbers.
+A device's number is its place in the fleet. `weft.plans.delivery` turns messages into numbers.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from weft.plans.profile import Profile
 from weft.plans.swarm import Message
 from weft.strategies.stitchnet.mapping import NOBODY, Spread
 
-FLOAT = 4  # bytes of a value, where only a profile says how large a layer is
+FLOAT = 4  # bytes of a value if only a profile is known
 
 
 def crossings(profile: Profile, graph: Graph | None) -> tuple[Blank, ...]:
-    """What crosses each cut, the input and the output included."""
+    """The tensors that cross each cut, with the input and the output."""
     if graph is None:
         sizes = [profile.cut_bytes(m) // FLOAT for m in range(len(profile.layers) + 1)]
         return tuple(Blank(f"cut{m}", (1, size)) for m, size in enumerate(sizes))
-    unit_widths(graph)  # an error of its own where a layer cannot be spread
+    unit_widths(graph)  # raises an InputError if a layer cannot be spread
     names = [input_of(graph, 0), *(output_of(graph, m) for m in range(len(graph.layers)))]
     values = [graph.values[name] for name in names]
     return tuple(Blank(n, v.shape, v.dtype) for n, v in zip(names, values, strict=True))
 
 
 def as_messages(routes: Routes, names: Sequence[str]) -> tuple[Message, ...]:
-    """Every message of a minibatch: who sends to whom in which slot, how often and by which relay."""
+    """All messages of a minibatch: sender, receiver, slot, how often, and the relay."""
     sent = []
     for slot, s, d in np.argwhere((routes.direct + routes.relayed) > 0).tolist():
         direct, relayed = int(routes.direct[slot, s, d]), int(routes.relayed[slot, s, d])
@@ -47,7 +47,7 @@ def as_messages(routes: Routes, names: Sequence[str]) -> tuple[Message, ...]:
 
 
 def unit_shards(spread: Spread, names: Sequence[str]) -> tuple[Shard, ...]:
-    """One shard for every device and layer, and the output layer for the coordinator."""
+    """One shard for each device and layer, and the output layer for the coordinator."""
     shards = [
         Shard(names[d], (layer, layer), Part(units=tuple(int(u) for u in spread.units(d, layer))))
         for layer in range(len(spread.owners))
@@ -59,7 +59,7 @@ def unit_shards(spread: Spread, names: Sequence[str]) -> tuple[Shard, ...]:
 
 
 def spread_of(plan: Plan) -> Spread:
-    """Who owns which unit, by the plan's shards."""
+    """Which device owns which unit, from the plan's shards."""
     swarm = plan.swarm
     assert swarm is not None
     number = {name: n for n, name in enumerate(plan.fleet.names)}
@@ -72,7 +72,7 @@ def spread_of(plan: Plan) -> Spread:
 
 
 def check_links(fleet: Fleet) -> None:
-    """InputError where two devices have no link: every two of a swarm hear each other, if badly."""
+    """InputError if two devices have no link. In a swarm all devices can hear each other, some badly."""
     direct = {(hop.source, hop.dest) for hop in fleet.hops()}
     for a in fleet.names:
         for b in fleet.names:

@@ -1,10 +1,10 @@
-"""Finds radio topologies like the paper's: those on which all five PRR figures come out.
+"""Searches radio topologies like the paper's: all five of its PRR figures must come out.
 
     place = find_topologies(1)[0]
     figures(place)           # all_links .49, direct .64, subpath .81, coordinator .91 and .65
 
-The figures are those of a Mix-Mapped 4 x 64 network. A mean over messages counts what a device keeps for
-itself as delivered; without that no random placement comes near all five.
+The figures are those of a Mix-Mapped 4 x 64 network. In a mean over messages, the values that a device
+keeps for itself count as delivered. Without that, no random placement comes near all five figures.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from weft.fleet.radio import Radio, Topology, mean_link, topology
 from weft.strategies.stitchnet.mapping import mix_mapped
 from weft.strategies.stitchnet.paths import Path, mean_chance, plan_routes
 
-EXPONENT = 3.9  # the paper's path-loss exponent where it names none
+EXPONENT = 3.9  # the path-loss exponent if the paper names none
 WIDTHS = (64, 64, 64, 64)
 TOLERANCE = 0.03
-MOST_SEEDS = 100_000  # looked at before the search gives up; one in about 200 is found
+MOST_SEEDS = 100_000  # seeds that are tried before the search gives up; about one in 200 is good
 
 
 class Figures(Struct, frozen=True):
-    """Mean packet reception ratios."""
+    """The paper's five mean packet reception ratios."""
 
     all_links: float = 0.49
     direct: float = 0.64
@@ -34,6 +34,7 @@ class Figures(Struct, frozen=True):
     coordinator_high: float = 0.65  # at 4.0
 
     def near(self, other: Figures, tolerance: float) -> bool:
+        """Whether all five figures differ by at most `tolerance`."""
         fields = self.__struct_fields__
         return all(abs(getattr(self, f) - getattr(other, f)) <= tolerance for f in fields)
 
@@ -63,22 +64,22 @@ def find_topologies(
     count: int, first_seed: int = 0, tolerance: float = TOLERANCE, radio: Radio = Radio()  # noqa: B008
 ) -> tuple[Topology, ...]:  # fmt: skip
     """The first `count` topologies, by seed, whose figures are all within `tolerance`."""
-    found: list[Topology] = []
+    places: list[Topology] = []
     for seed in range(first_seed, first_seed + MOST_SEEDS):
         place = topology(seed, radio)
-        # The cheap figure first: four of five topologies end here.
+        # The figure that is quick to compute comes first: four of five topologies fail it.
         if abs(mean_link(place.delivery(EXPONENT)) - PAPER.all_links) > tolerance:
             continue
         if figures(place).near(PAPER, tolerance):
-            found.append(place)
-            if len(found) == count:
-                return tuple(found)
+            places.append(place)
+            if len(places) == count:
+                return tuple(places)
     raise WeftError(
-        f"only {len(found)} of {count} topologies have all five PRR figures within {tolerance:g} "
+        f"only {len(places)} of {count} topologies have all five PRR figures within {tolerance:g} "
         f"(seeds {first_seed} to {first_seed + MOST_SEEDS - 1}); allow a larger tolerance"
     )
 
 
 def find_topology(first_seed: int = 0, tolerance: float = TOLERANCE) -> Topology:
-    """The first one from a seed on."""
+    """The first such topology from a seed on."""
     return find_topologies(1, first_seed, tolerance)[0]

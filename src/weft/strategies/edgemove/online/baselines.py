@@ -1,4 +1,4 @@
-"""The policies that EdgeMove's paper compares with. Each is deterministic given its seed.
+"""The policies that EdgeMove's paper compares with. The same seed gives the same decisions.
 
 policy = PipeDreamE(costs, seed=3)
 decision = policy.decide(seen)
@@ -17,14 +17,14 @@ from weft.codecs.registry import CodecName
 from weft.plans.online import Decision, Fits, Seen, Server, Setting, always_fits
 from weft.strategies.edgemove.model import Floats, SplitCosts, Ways, period, stage_seconds
 
-IN_FLIGHT = 2  # PipeDream's count for two stages; all get the same
-PROFILED = 140  # minibatches that every layer runs on both sides in a layer-by-layer profile
+IN_FLIGHT = 2  # PipeDream's number for two stages; all policies get the same
+PROFILED = 140  # minibatches that a layer-by-layer profile runs, for every layer on both sides
 NO_ROOM = "no cut leaves both sides a layer and fits into the memory of client and server"
-NEARBY = 0.5  # of the servers in reach, by round trip
+NEARBY = 0.5  # the share of the reachable servers, by round trip, that counts as near
 
 
 def ways_of(servers: Iterable[Server]) -> Ways:
-    """Several servers' numbers side by side."""
+    """The numbers of several servers as arrays."""
     rows = [(s.slowdown, s.up_bytes_per_s, s.down_bytes_per_s, s.rtt_s, s.shared) for s in servers]
     return Ways(*np.array(rows, dtype=float).T)
 
@@ -40,7 +40,7 @@ class OnDevice:
 
 
 class Chosen:
-    """What the policies with one count and one codec for the whole run have in common."""
+    """The common part of policies that have one count in flight and one codec for the whole run."""
 
     def __init__(
         self,
@@ -54,22 +54,26 @@ class Chosen:
         self.codec, self.fits = codec, fits
 
     def setting(self, worker: str | None, cut: int) -> Setting:
+        """A setting with the policy's count and codec."""
         return Setting(worker, cut, self.in_flight, self.codec)
 
     def best_cut(self, worker: str, seconds: Floats) -> int | None:
-        """The cut with the fewest seconds (of cut 1, 2, ...) that both sides have the memory for."""
+        """The fastest cut that fits into the memory of both sides; `seconds` are those of cut 1, 2, ..."""
         by_seconds = (int(index) + 1 for index in np.argsort(seconds, kind="stable"))
         return next((cut for cut in by_seconds if self.fits(self.setting(worker, cut))), None)
 
 
 class DeviceCloud(Chosen):
-    """One cloud machine for the whole run. It profiles once, and cuts again when the data rates
-    have changed so much that another cut is better; it does not see how busy anybody is."""
+    """One cloud machine for the whole run.
+
+    It profiles once. It cuts again if the data rates changed so much that another cut is better. It does
+    not notice how busy a device is.
+    """
 
     def __init__(
-        self, costs: SplitCosts, every: int = 50, gain: float = 0.05, **given: Any
+        self, costs: SplitCosts, every: int = 50, gain: float = 0.05, **settings: Any
     ) -> None:
-        super().__init__(costs, every, **given)
+        super().__init__(costs, every, **settings)
         self.gain = gain
         self._profiled: Server | None = None
 
@@ -95,12 +99,14 @@ class DeviceCloud(Chosen):
 
 
 class PipeDreamE(Chosen):
-    """A random server nearby, kept as long as it is in reach; the cut balances computing and ignores
-    links. Nearby are those that answer a ping sooner than half of the others do. Every choice is
-    preceded by a layer-by-layer profile, for which training stops."""
+    """A random near server, kept as long as it is in reach.
 
-    def __init__(self, costs: SplitCosts, every: int = 500, seed: int = 0, **given: Any) -> None:
-        super().__init__(costs, every, **given)
+    The cut balances computing and ignores links. The nearer half of the servers, by ping, counts as near.
+    Before every choice a layer-by-layer profile is made, and training stops for it.
+    """
+
+    def __init__(self, costs: SplitCosts, every: int = 500, seed: int = 0, **settings: Any) -> None:
+        super().__init__(costs, every, **settings)
         self._random = np.random.default_rng([seed, 11])
 
     def decide(self, seen: Seen) -> Decision | None:
@@ -118,7 +124,7 @@ class PipeDreamE(Chosen):
         return Decision(self.setting(chosen.name, cut), why, profile=True)
 
     def computing(self, slowdown: float) -> Floats:
-        """By cut, the seconds of whoever computes longer."""
+        """By cut: the seconds of the side that computes longer."""
         inner, home = self.costs.inner, self.costs.home
         mine, theirs = self.costs.client_s[inner], self.costs.worker_s[inner]
         if home is not None:
@@ -128,5 +134,5 @@ class PipeDreamE(Chosen):
 
 
 def alone(costs: SplitCosts, why: str) -> Decision:
-    """The client goes on by itself. Where it already does, this changes nothing and tells why."""
+    """The client trains alone. If it already does, this changes nothing and gives the reason."""
     return Decision(Setting(None, costs.layers), why)

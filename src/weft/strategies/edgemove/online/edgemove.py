@@ -1,12 +1,12 @@
-"""EdgeMove's online decisions (Algorithms 1 to 3), one look per training cycle.
+"""EdgeMove's decisions during a run (Algorithms 1 to 3), once per training cycle.
 
     policy = EdgeMove(costs, every=500, seed=3)
 
-Algorithm 1 gives a first cut for a worker. Algorithm 2 then moves the cut by one layer per cycle: as
-printed it never stops, so it keeps the best cut seen, takes a neighbour only where that is 3%
-faster, holds when both neighbours failed, and starts again when a cycle takes 10% more or less than the
-best one did. Algorithm 3 probes all servers in reach when a cycle is slower than the worst so far, and
-changes to a better one a cycle later, when the answers are there.
+Algorithm 1 gives the first cut for a worker. Algorithm 2 then moves the cut by one layer per cycle. As
+printed, it never stops. So this one keeps the best cut, takes a neighbour only if it is 3% faster, and
+stops when both neighbours failed. It starts again when a cycle takes 10% more or less than the best
+one. Algorithm 3 probes all servers in reach when a cycle is slower than the worst so far. One cycle
+later, with the answers, it changes to a better server.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from weft.plans.online import Decision, Seen, Server
 from weft.strategies.edgemove.model import SplitCosts, approximate_cut, middling
 from weft.strategies.edgemove.online.baselines import NO_ROOM, Chosen, alone
 
-BETTER = 0.03  # a neighbouring cut must be so much faster
-DRIFT = 0.10  # a held cut is looked at again when its time leaves this band
+BETTER = 0.03  # a neighbouring cut must be faster by this share
+DRIFT = 0.10  # a stopped search starts again when the time changes by more than this share
 
 
 class CutSearch:
-    """Algorithm 2 for one worker: asked once per cycle for the next cut."""
+    """Algorithm 2 for one worker. It is asked for the next cut once per cycle."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class CutSearch:
         self.armed = True
 
     def next(self, cut: int, seconds: float) -> int:
-        """The cut of the next cycle, after one of `seconds` per minibatch with `cut`."""
+        """The cut of the next cycle. The last cycle had `cut` and took `seconds` per minibatch."""
         if not self.armed:
             if abs(seconds / self.best_s - 1) <= DRIFT:
                 return cut
@@ -49,7 +49,7 @@ class CutSearch:
             self.best, self.best_s = cut, seconds
             self.todo = [1, -1] if self.random.integers(2) else [-1, 1]
         elif seconds < (1 - BETTER) * self.best_s:
-            onward = 1 if cut > self.best else -1  # where it came from is known to be worse
+            onward = 1 if cut > self.best else -1  # the other direction is known to be worse
             self.best, self.best_s, self.todo = cut, seconds, [onward]
         while self.todo:
             neighbour = self.best + self.todo.pop(0)
@@ -62,8 +62,8 @@ class CutSearch:
 class EdgeMove(Chosen):
     """The paper's policy: Algorithms 1 to 3."""
 
-    def __init__(self, costs: SplitCosts, every: int = 500, seed: int = 0, **given: Any) -> None:
-        super().__init__(costs, every, **given)
+    def __init__(self, costs: SplitCosts, every: int = 500, seed: int = 0, **settings: Any) -> None:
+        super().__init__(costs, every, **settings)
         self._random = np.random.default_rng([seed, 12])
         self._search: CutSearch | None = None
         self._worst_s = 0.0  # t_wst; 0: the next cycle sets it
@@ -108,7 +108,7 @@ class EdgeMove(Chosen):
         by_score = self._by_score(servers)
         for chosen in by_score:
             wanted = self._first_cut(chosen)
-            # The paper knows nothing of memory: the nearest cut that fits.
+            # The paper does not consider memory: take the nearest cut that fits.
             distance = np.abs(np.arange(1, self.costs.most_cut + 1) - wanted).astype(float)
             cut = self.best_cut(chosen.name, distance)
             if cut is not None:
@@ -117,7 +117,7 @@ class EdgeMove(Chosen):
         return alone(self.costs, NO_ROOM if by_score else "no server is in reach")
 
     def _first_cut(self, server: Server) -> int:
-        """Algorithm 1."""
+        """The cut by Algorithm 1."""
         cut = approximate_cut(
             self.costs.layers,
             self.costs.alone_s,
@@ -133,12 +133,14 @@ class EdgeMove(Chosen):
         return next(iter(self._by_score(servers)), None)
 
     def _score(self, server: Server) -> float:
-        """Seconds of the test network there, with the way there and back."""
+        """Seconds of the test network on a server, with the time to send it there and back."""
         return float(self.costs.worker_s[0]) * server.slowdown + self._network_s(server)
 
     def _network_s(self, server: Server) -> float:
-        """RTT per iteration: propagation, and transmission over a middling cut, since the cut is not
-        known yet and the test network must not tell."""
+        """The RTT of an iteration in seconds: propagation, and sending a cut of middle size.
+
+        The cut is not known yet, and the test network does not show it.
+        """
         inner = self.costs.inner
         up, down = (
             middling(sizes[inner]) for sizes in (self.costs.up_bytes, self.costs.down_bytes)

@@ -1,11 +1,11 @@
-"""A policy on a walk through a simulated city: minibatch by minibatch, as a live run would go.
+"""A policy on a walk through a simulated city, minibatch by minibatch, as in a live run.
 
     journey = travel(EdgeMove(costs, seed=3), costs, day, steps=10_000, seed=3)
     journey.seconds, journey.changes
 
-A change of setting waits until the pipeline is empty; then training stands still while weights move.
-Where the client leaves the worker's cell, what is in flight is done again with another worker.
-Measuring and probing run beside the training and cost it nothing.
+A change of setting waits until the pipeline is empty. Then training stops while weights are sent. If
+the client leaves the worker's cell, the minibatches in flight are done again with another worker.
+Measuring and probing happen beside the training and cost nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from weft.strategies.edgemove.model import SplitCosts
 from weft.strategies.edgemove.online.baselines import PROFILED
 from weft.strategies.edgemove.online.pipeline import LINK_CV, WORKER_CV, Pipeline, Road, draw_noise
 
-LOOKED, PROBED = 4, 50  # minibatches behind a passing measurement, and behind a probe
+LOOKED, PROBED = 4, 50  # minibatches in a measurement on the way, and in a probe
 RTT_CV = 0.1  # of one measurement
 
 
@@ -34,17 +34,18 @@ class Change(NamedTuple):
     now_s: float  # when the pipeline was empty
     before: Setting
     after: Setting
-    pause_s: float  # training stood still for so long
+    pause_s: float  # how long training stopped
     why: str
 
     @property
     def new_worker(self) -> bool:
+        """Whether the worker changed, not only the cut, count or codec."""
         return self.before.worker != self.after.worker
 
 
 @dataclass
 class Journey:
-    """What happened: when each minibatch was done, every change, and how often was probed."""
+    """What happened: the end of each minibatch in seconds, every change, and the number of probes."""
 
     ends_s: list[float] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
@@ -52,20 +53,26 @@ class Journey:
 
     @property
     def seconds(self) -> float:
+        """Seconds of the whole journey."""
         return self.ends_s[-1]
 
     @property
     def paused_s(self) -> float:
+        """Seconds in which training stopped."""
         return math.fsum(change.pause_s for change in self.changes)
 
 
 def travel(policy: Policy, costs: SplitCosts, day: Day, steps: int, seed: int) -> Journey:
-    """`steps` minibatches of a client that walks through the day. The clock runs from the first
-    decision on: the first profile and the first upload count."""
+    """Train `steps` minibatches on a client that walks through the day.
+
+    The clock starts at the first decision, so the first profile and the first upload count.
+    """
     return _Travel(policy, costs, day, steps, seed).to_the_end()
 
 
 class _Travel:
+    """The state of one journey."""
+
     def __init__(self, policy: Policy, costs: SplitCosts, day: Day, steps: int, seed: int) -> None:
         self.policy, self.costs, self.day, self.steps = policy, costs, day, steps
         self.journey = Journey()
@@ -77,6 +84,7 @@ class _Travel:
         self.noise = draw_noise(np.random.default_rng([seed, 5]), steps)
 
     def to_the_end(self) -> Journey:
+        """Run and decide in turn, until all minibatches are done."""
         ends = self.journey.ends_s
         self.look(0.0, lost=False)
         while len(ends) < self.steps:
@@ -88,7 +96,7 @@ class _Travel:
         return self.journey
 
     def run(self, count: int) -> bool:
-        """So many minibatches more, or fewer: True where the worker is lost."""
+        """Run at most `count` minibatches; True if the worker was lost."""
         if self.pipe is None:
             self.run_alone(count)
             return False
@@ -97,7 +105,7 @@ class _Travel:
         return lost
 
     def run_alone(self, count: int) -> None:
-        """Where nobody was in reach, only until somebody is: the policy then looks at once."""
+        """Train without a worker. If no server was in reach, stop when one is: the policy then decides."""
         ends, nobody = self.journey.ends_s, not self.anybody()
         for n in range(len(ends), len(ends) + count):
             self.now += self.costs.alone_s * self.noise.client[n]
@@ -106,9 +114,11 @@ class _Travel:
                 return
 
     def anybody(self) -> bool:
+        """Whether any edge server is in reach now."""
         return bool(self.day.at(self.now).reach[:-1].any())
 
     def look(self, period_s: float, lost: bool) -> None:
+        """Measure, ask the policy, and do what it decides."""
         step = len(self.journey.ends_s)
         probed = self.measure(PROBED) if step == 0 or lost else self.probed
         servers = self.measure(LOOKED)
@@ -126,6 +136,7 @@ class _Travel:
             self.change(decision, lost)
 
     def change(self, decision: Decision, lost: bool) -> None:
+        """Empty the pipeline, pause while weights are sent, and go on with the new setting."""
         if self.pipe is not None and not lost:
             lost = self.pipe.flush(self.journey.ends_s, self.steps)
             self.now = max(self.now, self.pipe.leaves_s if lost else self.pipe.client)
@@ -138,8 +149,11 @@ class _Travel:
         self.pipe = None if after.worker is None else self.pipeline(after)
 
     def pause_s(self, decision: Decision) -> float:
-        """Training stands still for so long: layers that change hands cross the link; a new worker
-        gets its whole part (it comes from the old one meanwhile, and downlinks are faster)."""
+        """Seconds in which training stops.
+
+        Layers that change sides are sent over the link. A new worker gets all its layers; their time on the
+        client's uplink is counted.
+        """
         before, after, costs = self.setting, decision.setting, self.costs
         if after.worker is None:
             return 0.0
@@ -155,6 +169,7 @@ class _Travel:
         return float(seconds)
 
     def pipeline(self, setting: Setting) -> Pipeline:
+        """An empty pipeline with this setting, from now on."""
         assert setting.worker is not None
         index, cut, begin = self.index(setting.worker), setting.cut, self.now
         costs = self.costs.coded(setting.codec)
@@ -174,8 +189,10 @@ class _Travel:
         return Pipeline(forward, whole - forward, setting.in_flight, self.noise, begin, lay)
 
     def measure(self, minibatches: int) -> tuple[Server, ...]:
-        """Every server in reach, with the noise that is left in a mean over so many minibatches; the
-        worker is measured by all that it does between two looks."""
+        """Every server in reach, with the noise of a mean over so many minibatches.
+
+        The worker's mean is over all minibatches since the last decision.
+        """
         moment, city, names = self.day.at(self.now), self.day.city, self.day.city.names
         near = np.flatnonzero(moment.reach)
         counts = np.full(len(near), float(minibatches))

@@ -2,9 +2,9 @@
 
     online = registry.get("edgemove+").make_online(OnlineRequest(plan, options={"in_flight": 2}))
 
-A policy's costs are those of one server, the reference; what is measured of the others is told in
-multiples of it. `every` or `scale` shorten the papers' cycles: a live run has hundreds of minibatches
-where they have ten thousands, and a layer-by-layer profile is shortened alike.
+A policy's costs are those of one server, the reference. Measurements of other servers are multiples of
+it. `every` or `scale` shorten the papers' cycles, because a live run has hundreds of minibatches and the
+papers have ten thousands. A layer-by-layer profile is shortened in the same way.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from weft.strategies.edgemove.online.edgemove import EdgeMove
 from weft.strategies.edgemove.online.plus import EdgeMovePlus
 
 CYCLE = 500  # minibatches of the paper's training cycle
-LEAST_LOOKED = 10  # minibatches: fewer are measured badly
+LEAST_LOOKED = 10  # minibatches between two decisions: the mean of fewer is too noisy
 
 
 def edgemove(request: OnlineRequest) -> Online:
     """The policy of `edgemove` for a live run."""
 
-    def policy(costs: SplitCosts, given: dict[str, Any]) -> Policy:
-        return EdgeMove(costs, seed=request.seed, codec=request.plan.codec, **given)
+    def policy(costs: SplitCosts, settings: dict[str, Any]) -> Policy:
+        return EdgeMove(costs, seed=request.seed, codec=request.plan.codec, **settings)
 
     return _online(request, policy, ("edge",))
 
 
 def edgemove_plus(request: OnlineRequest) -> Online:
-    """The policy of `edgemove+` for a live run: as its planner, it may use every machine in reach."""
+    """The policy of `edgemove+` for a live run. Like the planner, it may use every machine in reach."""
     codecs: tuple[CodecName, ...] = (request.plan.codec,)
     if request.options.get("codecs") == "all":
         codecs = tuple(CODECS)
 
-    def policy(costs: SplitCosts, given: dict[str, Any]) -> Policy:
-        return EdgeMovePlus(costs, codecs=codecs, **given)
+    def policy(costs: SplitCosts, settings: dict[str, Any]) -> Policy:
+        return EdgeMovePlus(costs, codecs=codecs, **settings)
 
     return _online(request, policy, get_args(Tier))
 
@@ -54,8 +54,8 @@ def pipedream_e(request: OnlineRequest) -> Online:
     """The policy of `pipedream-e` for a live run."""
     seed = int(str(request.options.get("seed", request.seed)))
 
-    def policy(costs: SplitCosts, given: dict[str, Any]) -> Policy:
-        return PipeDreamE(costs, seed=seed, codec=request.plan.codec, **given)
+    def policy(costs: SplitCosts, settings: dict[str, Any]) -> Policy:
+        return PipeDreamE(costs, seed=seed, codec=request.plan.codec, **settings)
 
     return _online(request, policy, ("edge",))
 
@@ -63,8 +63,8 @@ def pipedream_e(request: OnlineRequest) -> Online:
 def device_cloud(request: OnlineRequest) -> Online:
     """The policy of `device-cloud` for a live run."""
 
-    def policy(costs: SplitCosts, given: dict[str, Any]) -> Policy:
-        return DeviceCloud(costs, codec=request.plan.codec, **given)
+    def policy(costs: SplitCosts, settings: dict[str, Any]) -> Policy:
+        return DeviceCloud(costs, codec=request.plan.codec, **settings)
 
     return _online(request, policy, ("cloud",))
 
@@ -82,12 +82,12 @@ def _online(
             "beside the source"
         )
     costs = split_costs(plan.profile, plan.source, servers[0], plan.batch, labels)
-    given: dict[str, Any] = {} if request.every is None else {"every": request.every}
+    settings: dict[str, Any] = {} if request.every is None else {"every": request.every}
     if "in_flight" in request.options:
-        given["in_flight"] = int(str(request.options["in_flight"]))
+        settings["in_flight"] = int(str(request.options["in_flight"]))
     if any(device.memory_mb is not None for device in plan.fleet.devices):
-        given["fits"] = functools.cache(functools.partial(_fits, plan, labels))
-    policy = make(costs, given)
+        settings["fits"] = functools.cache(functools.partial(_fits, plan, labels))
+    policy = make(costs, settings)
     if request.every is None:
         policy.every = min(policy.every, max(LEAST_LOOKED, round(policy.every * scale)))
     else:
@@ -102,7 +102,7 @@ def _online(
 
 
 def _fits(plan: Plan, labels: Labels, setting: Setting) -> bool:
-    """Whether client and worker have the memory for a setting: the same count as a planner's."""
+    """Whether client and worker have enough memory for a setting, counted as in planning."""
     return fits(plan_for(setting, plan, labels=labels))
 
 

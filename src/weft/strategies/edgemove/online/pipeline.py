@@ -1,13 +1,13 @@
-"""The pipeline between a client and one worker, minibatch by minibatch, in closed form.
+"""The pipeline between a client and one worker, minibatch by minibatch, by formulas.
 
     pipe = Pipeline(forward_s, backward_s, in_flight, noise, begin_s, lay)
-    pipe.run(500, ends)           # appends when each minibatch was done
+    pipe.run(500, ends)           # appends the end of each minibatch in seconds
 
     client  F1 F2 .. Fk  B1 F(k+1)  B2 F(k+2)  ...
-    uplink  after F(n), in turn;  worker after its arrival, in turn;  downlink after that, in turn
+    uplink  after F(n), in order;  worker after the arrival, in order;  downlink after that, in order
 
-Every resource serves in order, so each minibatch's times follow from those of the one before; no
-event queue is needed, and 10,000 minibatches take some hundredths of a second.
+Every resource works in order. So the times of a minibatch follow from those of the minibatch before
+it. No event queue is needed, and 10,000 minibatches take some hundredths of a second.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ import numpy as np
 
 from weft.strategies.edgemove.model import Spread
 
-WORKER_CV, CLIENT_CV, LINK_CV = 0.3, 0.05, 0.1  # of one minibatch's seconds
+# Variation of one minibatch's seconds (deviation / mean).
+WORKER_CV, CLIENT_CV, LINK_CV = (0.3, 0.05, 0.1)
 SPREAD = Spread(CLIENT_CV, WORKER_CV, LINK_CV, LINK_CV)
-MARGIN_S = 60  # what must be known of the road ahead: longer than any minibatch is under way
+MARGIN_S = 60  # the road must be known so far ahead: longer than any minibatch is in flight
 
 
 class Noise(NamedTuple):
@@ -47,17 +48,17 @@ def draw_noise(random: np.random.Generator, steps: int) -> Noise:
 
 
 class Road(NamedTuple):
-    """What a minibatch takes that sets out in each second; lists, as one is read at a time."""
+    """Seconds of a minibatch that starts in each second. Lists, because one entry is read at a time."""
 
     up_s: list[float]
     work_s: list[float]
     down_s: list[float]
     half_rtt_s: list[float]
-    leaves_s: float  # from then on the worker is out of reach
+    leaves_s: float  # the second from which the worker is out of reach
 
 
 class Pipeline:
-    """One setting's pipeline, empty at first. `lay(t)` gives the road at least up to second t."""
+    """The pipeline of one setting, empty at first. `lay(t)` gives the road at least up to second t."""
 
     def __init__(
         self,
@@ -71,20 +72,22 @@ class Pipeline:
         self.forward_s, self.backward_s, self.in_flight = forward_s, backward_s, in_flight
         self.noise, self.lay = noise, lay
         self.road = lay(begin_s + MARGIN_S)
-        self.client = self.up = self.worker = self.down = begin_s  # when each is free again
-        self.ahead: deque[float] = deque()  # when the forward passes in flight ended
+        # The second when each becomes free.
+        self.client = self.up = self.worker = self.down = begin_s
+        self.ahead: deque[float] = deque()  # ends of the forward passes that are in flight
 
     @property
     def leaves_s(self) -> float:
+        """The second from which the worker is out of reach."""
         return self.road.leaves_s
 
     def run(self, count: int, ends: list[float]) -> bool:
-        """`count` minibatches more; True where the worker was out of reach before they were done."""
+        """Do `count` more minibatches; True if the worker went out of reach before they were done."""
         noise, last = self.noise.client, len(self.noise.client) - 1
         ahead, k = self.ahead, self.in_flight
         first = len(ends)
         for n in range(first, first + count):
-            # Up to F(n + k - 1), which comes before B(n); at first this fills the pipeline.
+            # Forward passes up to F(n + k - 1) come before B(n). At first this fills the pipeline.
             while len(ahead) < k:
                 self.client += self.forward_s * noise[min(n + len(ahead), last)]
                 ahead.append(self.client)
@@ -93,14 +96,14 @@ class Pipeline:
         return False
 
     def flush(self, ends: list[float], steps: int) -> bool:
-        """What is in flight is finished, nothing new begins; True where that did not succeed."""
+        """Finish the minibatches in flight and start no new one; True if the worker went out of reach."""
         while self.ahead and len(ends) < steps:
             if not self.finish(len(ends), ends):
                 return True
         return False
 
     def finish(self, n: int, ends: list[float]) -> bool:
-        """The way of minibatch n after its forward pass; False where the worker is gone."""
+        """Compute the times of minibatch n after its forward pass; False if the worker is out of reach."""
         sent = self.ahead.popleft()
         second = int(sent)
         if second + MARGIN_S >= len(self.road.up_s):

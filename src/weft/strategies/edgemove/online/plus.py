@@ -2,9 +2,10 @@
 
     policy = EdgeMovePlus(costs, in_flight=2)        # or in_flight=None: up to four
 
-Every 50 minibatches it computes the exact period P of every choice. A change that holds for H seconds
-and costs c of them (the pipeline runs empty, weights move) makes (H - c) / (P H) minibatches per
-second; the best is taken where it makes 5% more than what runs now. Another server is probed before.
+Every 50 minibatches it computes the exact period P of every choice. A change that lasts H seconds and
+costs c of them (the pipeline becomes empty, weights are sent) gives (H - c) / (P H) minibatches per
+second. The best choice is taken if it gives 5% more than the present setting. Before a change to another
+server, that server is probed.
 """
 
 from __future__ import annotations
@@ -33,28 +34,31 @@ from weft.strategies.edgemove.model import (
 )
 from weft.strategies.edgemove.online.baselines import NO_ROOM, alone, ways_of
 
-MOST_IN_FLIGHT = 4  # plain SGD takes no more iterations up to here
-# Minibatches that are remembered; a new measurement counts by how many are behind it. Links change
-# with every street corner and are measured well, a server's load changes over minutes and single
-# minibatches say little of it.
+MOST_IN_FLIGHT = 4  # up to 4, plain SGD needs no more iterations
+# The number of minibatches that a mean remembers. A new measurement counts by its minibatches. Links
+# change at every street corner, and their measurements are good. A server's load changes over minutes,
+# and single minibatches say little about it.
 MEMORY = {"slowdown": 20, "up_bytes_per_s": 4, "down_bytes_per_s": 4, "rtt_s": 10}
-GAIN = 0.05
-CURIOUS = 0.02  # a server that promises so much is probed
-HOLDS_S = 150.0  # a choice is not expected to last longer: loads and links change
-EVEN = Spread()  # every minibatch like the others
+GAIN = 0.05  # a change must promise at least this share more
+CURIOUS = 0.02  # a server that promises this share more is probed
+HOLDS_S = 150.0  # a choice is expected to last at most so long, because loads and links change
+EVEN = Spread()  # minibatches do not vary
 
 
 class Choice(NamedTuple):
-    """A setting and how many minibatches a second it promises."""
+    """A setting, and how many minibatches per second it promises."""
 
-    rate: float  # minibatches per second, the change paid for
+    rate: float  # minibatches per second, with the cost of the change
     period_s: float
     setting: Setting
 
 
 class EdgeMovePlus:
-    """`spread` is how much single minibatches scatter, where that is known; `idle` is the slowdown
-    that no server is below, so that smaller measurements are taken for the chance they are."""
+    """The policy of edgemove+.
+
+    `spread` says how much single minibatches vary, if that is known. `idle` is a slowdown that no server is
+    below: a smaller measurement is chance.
+    """
 
     def __init__(
         self,
@@ -70,7 +74,7 @@ class EdgeMovePlus:
         self.costs, self.every, self.in_flight = costs, every, in_flight
         self.spread, self.idle, self.fits, self.tiers = spread, idle, fits, tiers
         self._coded = {codec: costs.coded(codec) for codec in codecs}
-        self._known: dict[str, Server] = {}  # means; `over` says how many minibatches are in them
+        self._known: dict[str, Server] = {}  # means; `over` is their number of minibatches
 
     def decide(self, seen: Seen) -> Decision | None:
         near = self._means(seen)
@@ -89,7 +93,7 @@ class EdgeMovePlus:
             return Decision(best.setting, why)
         gain = best.rate * self._period(near, now) - 1
         other = best.setting.worker != now.worker
-        # Of many servers that are measured in passing, the luckiest seems the best: it is probed first.
+        # Among many rough measurements the best one is partly luck, so its server is probed first.
         if other and not seen.probed:
             return Decision(now, "is it better?", probe=True) if gain > CURIOUS else None
         if best.setting == now or gain <= GAIN:
@@ -98,9 +102,9 @@ class EdgeMovePlus:
         return Decision(best.setting, f"another {moved}: {best.period_s * 1e3:.1f} ms expected")
 
     def _best(self, near: Sequence[Server], codec: CodecName, placed: Setting) -> Choice | None:
-        """The best server, cut and count for one codec; the weights lie where `placed` says."""
+        """The best server, cut and count for one codec; `placed` says where the weights are now."""
         stages = stage_seconds(self._coded[codec], ways_of(near))
-        # The pipeline runs empty and fills again: one whole way.
+        # The pipeline becomes empty and is filled again: that costs one minibatch from start to end.
         spent_s = stages.way_s + self._moving_s(near, placed)
         holds_s = np.minimum([server.stays_s for server in near], HOLDS_S)[:, None]
         share = np.maximum(holds_s - spent_s, 0.0) / np.maximum(holds_s, 1e-3)
@@ -109,10 +113,10 @@ class EdgeMovePlus:
             counts = [np.full(useful.shape, self.in_flight)]
         elif self.fits is always_fits:
             counts = [useful]
-        else:  # fewer in flight need fewer versions of weights and activations
+        else:  # fewer in flight need fewer versions of the weights and fewer activations
             counts = [np.minimum(useful, most) for most in range(1, MOST_IN_FLIGHT + 1)]
-        found = (self._first_that_fits(near, codec, stages, count, share) for count in counts)
-        fitting = [choice for choice in found if choice is not None]
+        choices = (self._first_that_fits(near, codec, stages, count, share) for count in counts)
+        fitting = [choice for choice in choices if choice is not None]
         return max(fitting, key=lambda choice: choice.rate, default=None)
 
     def _first_that_fits(
@@ -123,7 +127,7 @@ class EdgeMovePlus:
         counts: NDArray[np.int64],
         share: Floats,
     ) -> Choice | None:
-        """The fastest server and cut that client and server have the memory for."""
+        """The fastest server and cut that fit into the memory of client and server; None if none fits."""
         if not counts.size:
             return None  # no cut leaves both sides a layer
         periods = self._periods(stages, counts)
@@ -137,8 +141,11 @@ class EdgeMovePlus:
         return None
 
     def _moving_s(self, near: Sequence[Server], placed: Setting) -> Floats:
-        """Seconds in which weights move: a new worker gets its whole part, the old one what is new
-        to it, and the client what comes back."""
+        """Seconds to send weights, by server and cut.
+
+        A new worker gets all its layers. The present worker gets the layers that are new to it, or sends back
+        those that the client takes.
+        """
         inner = self.costs.inner
         ways = ways_of(near)
         moved = np.tile(self.costs.worker_bytes[inner], (len(near), 1)) / ways[1][:, None]
@@ -151,7 +158,7 @@ class EdgeMovePlus:
         return moved
 
     def _period(self, near: Sequence[Server], now: Setting) -> float:
-        """What runs now, by the same measurements as the alternatives."""
+        """Seconds per minibatch of the present setting, by the same measurements as the alternatives."""
         server = next((server for server in near if server.name == now.worker), None)
         if server is None:
             return math.inf
@@ -164,24 +171,24 @@ class EdgeMovePlus:
         return noisy_period(stages, in_flight, self.spread)
 
     def _means(self, seen: Seen) -> list[Server]:
-        """Every machine in reach, as its latest measurements have it; one that was away starts anew."""
+        """The means of every machine in reach. A machine that was out of reach starts with a new mean."""
         probed = {server.name: server for server in seen.probed}
-        found: dict[str, Server] = {}
+        means: dict[str, Server] = {}
         for server in seen.servers:
             if server.tier not in self.tiers:
                 continue
             known = mean_of(self._known.get(server.name), server)
             probe = probed.get(server.name, server)
-            found[server.name] = known if probe == server else mean_of(known, probe)
-        self._known = found
+            means[server.name] = known if probe == server else mean_of(known, probe)
+        self._known = means
         return [
             msgspec.structs.replace(server, slowdown=max(server.slowdown, self.idle))
-            for server in found.values()
+            for server in means.values()
         ]
 
 
 def mean_of(known: Server | None, new: Server) -> Server:
-    """The mean of what is known of a server and a new measurement, each by its minibatches."""
+    """The mean of what is known of a server and a new measurement, weighted by their minibatches."""
     if known is None:
         return new
     means = {}
