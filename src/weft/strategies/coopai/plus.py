@@ -50,7 +50,8 @@ def coopai_plus(task: Task) -> Plan:
     """The fastest plan, or for throughput the plan with the most frames per second."""
     planner = Planner(task)
     if not planner.streams:
-        return planner.plan(planner.polished([planner.best()]))
+        shared = planner.plan(planner.polished([planner.best()]))
+        return min([shared, *planner.alone()], key=planner.task.price)
     plans = list(planner.whole_frames()) if planner.frames != "cut" else []
     if planner.frames != "whole":  # the best candidate for one frame may also be the best for many
         stream = ("objective", "in_flight", "frames")

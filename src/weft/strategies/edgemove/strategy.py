@@ -193,7 +193,8 @@ def fleet_stages(task: Task, costs: Costs, worker: str) -> AnyStages:
     """The stages of every cut between the source and one worker.
 
     Uplink and downlink may share a channel. So the time of the busiest channel stands for both, and all
-    other time on the way counts as propagation. The labels are sent with the activations.
+    other time on the way counts as propagation. The labels are sent with the activations. The worker updates
+    its weights after it has sent the gradients. Nobody waits for that, so it is subtracted from the way.
     """
     if at_home(task):
         return home_stages(task, costs, worker)
@@ -202,7 +203,9 @@ def fleet_stages(task: Task, costs: Costs, worker: str) -> AnyStages:
     theirs = np.array([costs.compute(worker, m, costs.layers - 1) for m in cuts])
     load = np.array([costs.load(m, task.source, worker, riding) for m in cuts])
     way = np.array([costs.cross(m, task.source, worker, riding) for m in cuts])
-    return Stages(client, theirs, load, np.zeros_like(load), np.maximum(way - load, 0.0))
+    updates = [task.profile.devices[worker].update(m, costs.layers - 1) for m in cuts]
+    rest = np.maximum(way - load, 0.0) - np.array(updates)
+    return Stages(client, theirs, load, np.zeros_like(load), rest)
 
 
 def home_stages(task: Task, costs: Costs, worker: str) -> HomeStages:
