@@ -160,15 +160,15 @@ def _adviser(asked: Asked, adapt: bool | None, look_every: int | None) -> Advise
     return lambda plan: Adaptive(steering)
 
 
-def _optimizer(given: Optimizer | str, lr: float | None) -> Optimizer:
-    if isinstance(given, Optimizer):
-        return given
-    rate = lr if lr is not None else (0.001 if given.startswith("adam") else 0.05)
+def _optimizer(rule: Optimizer | str, lr: float | None) -> Optimizer:
+    if isinstance(rule, Optimizer):
+        return rule
+    rate = lr if lr is not None else (0.001 if rule.startswith("adam") else 0.05)
     if not 0 < rate < 1e6:
         raise InputError(f"learning rate {rate} is not allowed; it must be above 0")
     try:
-        return msgspec.convert({"name": given, "lr": rate}, Optimizer)
+        return msgspec.convert({"name": rule, "lr": rate}, Optimizer)
     except msgspec.ValidationError as error:
         raise InputError(
-            f"optimizer {given!r}: {error}; there are sgd, momentum, adam, adamw"
+            f"optimizer {rule!r}: {error}; there are sgd, momentum, adam, adamw"
         ) from None

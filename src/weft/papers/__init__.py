@@ -1,6 +1,6 @@
-"""The papers' evaluations beside ours. A new one is a module of this folder and one more name here.
+"""The papers' evaluations beside ours. A new paper is a folder here and one more name below.
 
-They are imported when they are asked for: some of them train, and other commands need no torch.
+A paper is imported only when it is asked for: some papers train, and other commands do not need torch.
 """
 
 NAMES = ("coopai", "decoupled", "edgemove", "hiertrain", "stitchnet")

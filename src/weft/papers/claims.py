@@ -2,10 +2,10 @@
 
     Claim("fig7-all-edge", "AlexNet: largest speedup over All-Edge", 2.3, 2.25, "x", True)
 
-Each side is a number or a few words. A claim that does not come out is a row like any other:
-`reproduced` is False and the note says why. A claim is *fitted* where a setting that the paper does not
-print was chosen here so that the claim holds. Such a row shows that one setting exists; it is not evidence,
-and it is not counted as reproduced.
+Each side is a number or a few words. A claim that is not confirmed is a row like any other: `reproduced` is
+False, and the note says why. A claim is *fitted* if the paper does not print a setting, and the setting was
+chosen here so that the claim holds. Such a row shows only that a setting exists. It is no evidence, and it
+does not count as reproduced.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-WITHIN = 0.05  # a printed number counts as reproduced where ours is this close to it
+WITHIN = 0.05  # a printed number counts as reproduced if ours differs by at most this share
 
 Said = float | str
 Verdict = Literal["yes", "no", "fitted"]
 
 
 class Claim(Struct, frozen=True):
-    """One thing that a paper says, and what comes out here. `reproduced`: the two agree."""
+    """One statement of a paper, and our result. `reproduced`: the two agree."""
 
     id: str
     what: str
@@ -36,14 +36,14 @@ class Claim(Struct, frozen=True):
 
     @property
     def verdict(self) -> Verdict:
-        """How the row counts. A fitted claim that does not even agree counts as not reproduced."""
+        """How the row counts. A fitted claim that does not agree counts as not reproduced."""
         if not self.reproduced:
             return "no"
         return "fitted" if self.fitted else "yes"
 
 
 class Table(Struct, frozen=True):
-    """Cells as they are printed; the first column names the row."""
+    """Cells as they are printed. The first column names the row."""
 
     title: str
     columns: tuple[str, ...]
@@ -51,7 +51,7 @@ class Table(Struct, frozen=True):
 
 
 class Reproduction(Struct, frozen=True):
-    """All claims of a paper, with the files and tables that were written."""
+    """All claims of a paper, and the files and tables that were written."""
 
     paper: str
     claims: tuple[Claim, ...]
@@ -69,6 +69,7 @@ class Reproduction(Struct, frozen=True):
 
     @property
     def not_reproduced(self) -> int:
+        """How many claims do not agree with the paper."""
         return self.count("no")
 
     @property
@@ -81,7 +82,7 @@ def number_claim(
     id: str, what: str, paper: float, ours: float, unit: str = "x", note: str = "",
     *, fitted: bool = False,
 ) -> Claim:  # fmt: skip
-    """A claim with a number: it is reproduced where ours is within 5% of the paper's."""
+    """A claim with a number. It is reproduced if ours is within 5% of the paper's."""
     near = abs(ours - paper) <= WITHIN * paper
     return Claim(id, what, paper, ours, unit, near, note, fitted)
 
@@ -92,7 +93,7 @@ def mark_fitted(claims: Iterable[Claim], ids: Container[str]) -> list[Claim]:
 
 
 def joined(reproductions: list[Reproduction]) -> Reproduction:
-    """Several papers as one, for `weft reproduce all`: ids say which paper they are of."""
+    """Several papers as one, for `weft reproduce all`. The ids then begin with the paper's name."""
     return Reproduction(
         "all",
         tuple(replace(c, id=f"{r.paper}/{c.id}") for r in reproductions for c in r.claims),

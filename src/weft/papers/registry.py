@@ -1,8 +1,8 @@
-"""The papers by name, and the one way to reproduce one.
+"""The papers by name, and how to reproduce one.
 
     reproduce("hiertrain", Path("runs/reproduce/hiertrain"), quick=True)
 
-A paper is one module with a function under `@paper`; `weft/papers/__init__.py` names the modules.
+A paper is a folder with a function under `@paper` in its paper.py. `weft/papers/__init__.py` names them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from weft.errors import InputError
 from weft.papers import NAMES
 from weft.papers.claims import Reproduction
 
-Tell = Callable[[str, float], None]  # what is being done, and which share of all is behind it
-Run = Callable[[Path, bool, Tell], Reproduction]  # folder for files, quick or not, progress
+Tell = Callable[[str, float], None]  # what is done now, and which share of all work is done
+Run = Callable[[Path, bool, Tell], Reproduction]  # folder for files, whether quick, progress
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def paper(name: str, title: str) -> Callable[[Run], Run]:
 
 
 def get(name: str) -> Paper:
-    """The paper of that name, or InputError with a name that is near."""
+    """The paper with this name; InputError with the nearest name if there is none."""
     if name not in NAMES:
         near = difflib.get_close_matches(name, NAMES, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
@@ -56,11 +56,14 @@ def get(name: str) -> Paper:
 
 
 def silent(what: str, share: float) -> None:
-    """For callers who show no progress."""
+    """For callers that show no progress."""
 
 
 def reproduce(name: str, out: Path, *, quick: bool = False, tell: Tell = silent) -> Reproduction:
-    """The paper's claims beside ours; its tables and figures become files in `out`."""
+    """The paper's claims beside ours. Tables and figures are written to `out`.
+
+    InputError if the paper is unknown or the folder cannot be made.
+    """
     chosen = get(name)
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,7 @@
-"""Claims as people read them: a table for the terminal, the same in Markdown for a file."""
+"""Claims for people: a table for the terminal, and the same in Markdown for a file.
+
+console.print(reproduction_table(reproduce("coopai", out)))
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def said(value: Said, unit: str) -> str:
         return seconds(value)
     if unit == "%":
         return f"{round(value, 2):g} %"
-    # A paper's numbers are printed as it prints them, ours with three digits.
+    # A paper's numbers are printed with the paper's digits, ours with three digits.
     text = f"{value:g}" if len(f"{value:g}") <= 4 else digits(value)
     return f"{text}{unit}" if unit == "x" else f"{text} {unit}".rstrip()
 
@@ -44,24 +47,24 @@ def cells(claim: Claim) -> tuple[str, ...]:
     )
 
 
-def reproduction_table(found: Reproduction) -> RenderableType:
-    """All claims, why each stands or falls, the paper's tables, and the three counts."""
+def reproduction_table(reproduction: Reproduction) -> RenderableType:
+    """All claims, the reason of each, the paper's tables, and the three counts."""
     table = new_table()
     for name in COLUMNS:
         table.add_column(name, overflow="fold", no_wrap=name in ("claim", "holds"))
-    for claim in found.claims:
+    for claim in reproduction.claims:
         style = STYLES[claim.verdict]
         *text, verdict = map(escape, cells(claim))
         table.add_row(*text, f"[{style}]{verdict}[/{style}]")
-    parts: list[RenderableType] = [framed(headline(found), table)]
-    for note, ids in shared_notes(found.claims).items():
+    parts: list[RenderableType] = [framed(headline(reproduction), table)]
+    for note, ids in shared_notes(reproduction.claims).items():
         parts += [Text(", ".join(ids), style="bold"), Padding(Text(note), (0, 0, 0, 2))]
-    parts += [Group(Text(""), plain_table(table)) for table in found.tables]
-    return Group(*parts, Text(f"\n{ending(found)}", style="bold"))
+    parts += [Group(Text(""), plain_table(table)) for table in reproduction.tables]
+    return Group(*parts, Text(f"\n{ending(reproduction)}", style="bold"))
 
 
 def shared_notes(claims: Iterable[Claim]) -> dict[str, list[str]]:
-    """Each note once, with the claims that it is about."""
+    """Each note once, with the ids of its claims."""
     notes: dict[str, list[str]] = {}
     for claim in claims:
         if claim.note:
@@ -79,48 +82,53 @@ def plain_table(table: Table) -> RenderableType:
     return framed(table.title, drawn)
 
 
-def headline(found: Reproduction) -> str:
+def headline(reproduction: Reproduction) -> str:
     """How many claims are reproduced, and by which rule."""
     return (
-        f"{found.paper}: {found.reproduced} of {len(found.claims)} claims reproduced "
+        f"{reproduction.paper}: {reproduction.reproduced} of {len(reproduction.claims)} claims reproduced "
         f"(a printed number: within {WITHIN:.0%}; a fitted row does not count)"
     )
 
 
-def ending(found: Reproduction) -> str:
+def ending(reproduction: Reproduction) -> str:
     """The last line: `hiertrain: 34 reproduced, 8 not reproduced, 4 fitted`."""
     return (
-        f"{found.paper}: {found.reproduced} reproduced, {found.not_reproduced} not reproduced, "
-        f"{found.fitted} fitted"
+        f"{reproduction.paper}: {reproduction.reproduced} reproduced, "
+        f"{reproduction.not_reproduced} not reproduced, {reproduction.fitted} fitted"
     )
 
 
-def document(found: Reproduction) -> dict[str, object]:
-    """What `--json` prints. In it a fitted claim is not `reproduced`; `holds` says that it agrees."""
+def document(reproduction: Reproduction) -> dict[str, object]:
+    """What `--json` prints. There a fitted claim is not `reproduced`; `holds` says whether it agrees."""
     claims = [
         {
             **msgspec.structs.asdict(claim),
             "reproduced": claim.verdict == "yes",
             "holds": claim.reproduced,
         }
-        for claim in found.claims
+        for claim in reproduction.claims
     ]
     counts = {
-        "reproduced": found.reproduced,
-        "not_reproduced": found.not_reproduced,
-        "fitted": found.fitted,
+        "reproduced": reproduction.reproduced,
+        "not_reproduced": reproduction.not_reproduced,
+        "fitted": reproduction.fitted,
     }
-    return {"paper": found.paper, "claims": claims, "files": found.files, "counts": counts}
+    return {
+        "paper": reproduction.paper,
+        "claims": claims,
+        "files": reproduction.files,
+        "counts": counts,
+    }
 
 
-def claims_markdown(found: Reproduction) -> str:
+def claims_markdown(reproduction: Reproduction) -> str:
     """All claims as Markdown."""
     rows = []
-    for claim in found.claims:
+    for claim in reproduction.claims:
         *text, verdict = cells(claim)
         rows.append((*text, f"*{verdict}*" if verdict == "fitted" else verdict, claim.note))
     table = markdown_rows((*COLUMNS, "note"), rows)
-    return f"# {headline(found)}\n\n{table}\n{ending(found)}\n"
+    return f"# {headline(reproduction)}\n\n{table}\n{ending(reproduction)}\n"
 
 
 def table_markdown(table: Table) -> str:
@@ -137,7 +145,7 @@ def markdown_rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def write_texts(texts: Mapping[Path, str]) -> list[Path]:
-    """Writes texts to their files; InputError where one cannot be written."""
+    """Write texts to their files; InputError if a file cannot be written."""
     for path, text in texts.items():
         try:
             path.write_text(text, encoding="utf-8")

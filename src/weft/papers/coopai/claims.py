@@ -1,4 +1,7 @@
-"""Every statement of CoopAI's evaluation (section V) as a claim."""
+"""Every statement of CoopAI's evaluation (section V) as a claim.
+
+device_claims([run_network(captured("vgg16"), "VGG16")])
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,10 @@ MLS_DEVICES, SLS_DEVICES = (2, 7, 7, 6), (2, 3, 3, 4)
 SAVED = (4.91, 31.49, 28.53, 17.75)  # percent against the best SLS
 SAVED_AGAINST_ONE = (18.43, 60.46, 58.94, 55.91)
 SAVED_BY_MBPS = (5.71, 31.10, 27.69, 18.09)  # the largest of Fig. 9
-POINTS = (
-    0.02  # percentages are printed with two digits: one unit of the last digit, and our rounding
-)
-SLIGHTLY = 10.0  # percent more that still count as "slightly"
-MOST = 3  # of the four networks that count as "most cases"
+# Percentages are printed with two digits: one unit of the last digit, and our rounding.
+POINTS = 0.02
+SLIGHTLY = 10.0  # at most so many percent more count as "slightly"
+MOST = 3  # so many of the four networks count as "most cases"
 
 TIES = (
     "Several plans of YOLOv2 take equally long under the model, with different numbers of blocks; here "
@@ -40,7 +42,7 @@ PASSTHROUGH = (
     "The derivation is in a report that is no longer available; how it counts YOLOv2's passthrough is "
     "chosen here so that the number of devices and the saving against one device come out."
 )
-# By the reading of the passthrough, and by the transfer that one device pays though the text denies it.
+# Fitted by how the passthrough is read, and by the transfer of one device that the text denies.
 FITTED = (
     "fig8-yolov2-devices",
     "fig8-yolov2-saved-one",
@@ -67,10 +69,10 @@ NOT_BEYOND = (
 
 def table_claims(runs: Sequence[NetworkRuns]) -> list[Claim]:
     """Tables I and II."""
-    found = []
+    claims = []
     for index, run in enumerate(runs):
         key = run.title.lower()
-        found += [
+        claims += [
             _printed(f"table1-{key}-operations", f"{run.title}: operations", GFLOPS[index],
                      run.graph.forward_flops / 1e9, "GFLOPs"),
             _printed(f"table1-{key}-parameters", f"{run.title}: parameters", PARAMETERS[index],
@@ -79,23 +81,23 @@ def table_claims(runs: Sequence[NetworkRuns]) -> list[Claim]:
     for index, run in enumerate(runs):
         ours = tuple(len(split.blocks) for split in run.splits["mls"])
         same = ours == BLOCKS[index]
-        found.append(
+        claims.append(
             Claim(f"table2-{run.title.lower()}", f"{run.title}: blocks of MLS on 1 to 10 devices",
                   _row(BLOCKS[index]), _row(ours), "", same, "" if same else TIES)
         )  # fmt: skip
-    return found
+    return claims
 
 
 def device_claims(runs: Sequence[NetworkRuns]) -> list[Claim]:
     """Section V-A: how many devices are chosen, and what that saves."""
-    found = []
+    claims = []
     for index, run in enumerate(runs):
         key, title = run.title.lower(), run.title
         mls, sls = run.best("mls").devices, run.best("sls").devices
         times = run.seconds("sls")
         flat = FLAT.format(four=digits(times[3]), five=digits(times[4]))
         note = flat if sls != SLS_DEVICES[index] else ""
-        found += [
+        claims += [
             Claim(f"fig8-{key}-devices", f"{title}: devices that MLS chooses",
                   MLS_DEVICES[index], mls, "", mls == MLS_DEVICES[index]),
             Claim(f"fig8-{key}-sls-devices", f"{title}: devices of the best SLS",
@@ -105,13 +107,13 @@ def device_claims(runs: Sequence[NetworkRuns]) -> list[Claim]:
             _saved(f"fig8-{key}-saved-one", f"{title}: MLS saves against one device",
                    SAVED_AGAINST_ONE[index], run.saved_against_one),
         ]  # fmt: skip
-    return mark_fitted(found, FITTED)
+    return mark_fitted(claims, FITTED)
 
 
 def shape_claims(runs: Sequence[NetworkRuns]) -> list[Claim]:
-    """What section V says of the curves of Figs. 8 and 9 in words."""
+    """What section V says in words about the curves of Figs. 8 and 9."""
     alexnet, *large = runs
-    more = [_overhead(run, "compute_s") for run in large]
+    longer = [_overhead(run, "compute_s") for run in large]
     less = [-_overhead(run, "transfer_s") for run in large]
     rising = alexnet.seconds("mls")[1:]
     falls = [_falls_to(run) for run in large]
@@ -124,7 +126,8 @@ def shape_claims(runs: Sequence[NetworkRuns]) -> list[Claim]:
               f"20 % or more for {enough} of {len(saved)} networks, {min(saved):.1f} to {max(saved):.1f} %",
               "", enough >= MOST, ABSTRACT),
         Claim("fig8-computing", "MLS computes slightly longer than SLS on as many devices", "slightly",
-              f"{min(more):.1f} to {max(more):.1f} % longer", "", 0 <= min(more) <= max(more) <= SLIGHTLY,
+              f"{min(longer):.1f} to {max(longer):.1f} % longer", "",
+              0 <= min(longer) <= max(longer) <= SLIGHTLY,
               LONG_BLOCKS),
         Claim("fig8-transmission", "MLS transmits for a shorter time than SLS", "shorter",
               f"{min(less):.1f} to {max(less):.1f} % less", "", min(less) > 0),
@@ -144,24 +147,24 @@ def shape_claims(runs: Sequence[NetworkRuns]) -> list[Claim]:
 
 def bandwidth_claims(runs: Sequence[NetworkRuns]) -> list[Claim]:
     """Section V-B: the largest saving of Fig. 9."""
-    found = []
+    claims = []
     for index, run in enumerate(runs):
         ours = max(run.saved_by_mbps)
         note = "" if abs(ours - SAVED_BY_MBPS[index]) < POINTS else PASSTHROUGH
-        found.append(
+        claims.append(
             _saved(f"fig9-{run.title.lower()}", f"{run.title}: the most that MLS saves at 40 to 400 Mbps",
                    SAVED_BY_MBPS[index], ours, note)
         )  # fmt: skip
-    return found
+    return claims
 
 
 def _saved(id: str, what: str, paper: float, ours: float, note: str = "") -> Claim:
-    """Percentages are printed with two digits, and held to them."""
+    """A percentage with two printed digits: ours must have the same."""
     return Claim(id, what, paper, round(ours, 2), "%", abs(ours - paper) < POINTS, note)
 
 
 def _printed(id: str, what: str, paper: str, ours: float, unit: str) -> Claim:
-    """A number of Table I: the same when it is rounded to the digits that are printed."""
+    """A number of Table I: ours must be equal after rounding to the printed digits."""
     digits = len(paper.partition(".")[2])
     return Claim(
         id, what, float(paper), round(ours, digits + 1), unit, f"{ours:.{digits}f}" == paper
@@ -179,14 +182,14 @@ def _pairs(run: NetworkRuns) -> list[tuple[float, float]]:
 
 
 def _overhead(run: NetworkRuns, part: str) -> float:
-    """Percent that MLS spends more than SLS on this part, on the devices that MLS chooses."""
+    """By how many percent MLS needs longer than SLS for this part, on the devices that MLS chooses."""
     mls = run.best("mls")
     sls = run.splits["sls"][mls.devices - 1]
     return -percent(getattr(mls, part), getattr(sls, part))
 
 
 def _falls_to(run: NetworkRuns) -> int:
-    """The number of devices up to which SLS's time falls without a break."""
+    """The number of devices up to which SLS's time falls without interruption."""
     times = run.seconds("sls")
     for k in range(1, len(times)):
         if times[k] >= times[k - 1]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 GREY = "#7b8794"
-# name, colour of computing, of transmitting
+# By method: its name, the colour of computing, the colour of transmitting.
 LOOKS: dict[Method, tuple[str, str, str]] = {
     "mls": ("MLS", "#2f6fde", "#9dbcf0"),
     "sls": ("SLS", "#e07b1f", "#f7c99a"),
@@ -22,7 +22,7 @@ BAR = 0.38
 
 
 def draw_devices(path: Path, runs: Sequence[NetworkRuns]) -> None:
-    """Figure 8: computing and transmitting, one on top of the other, by number of devices."""
+    """Figure 8: computing and transmitting by number of devices, one bar above the other."""
     with sheet(path, 9, 3.3 * len(runs), [1] * len(runs)) as panels:
         for axes, run in zip(panels, runs, strict=True):
             _bars(axes, run)
@@ -59,7 +59,7 @@ def _bars(axes: Axes, run: NetworkRuns) -> None:
 
 
 def _frame(axes: Axes, name: str, top: float) -> None:
-    axes.set_ylim(0, top * 1.12)  # from zero: a ratio of heights is a speedup
+    axes.set_ylim(0, top * 1.12)  # from zero, so that a ratio of heights is a speedup
     axes.set_ylabel(f"{name}, seconds")
     axes.grid(axis="y", color=FAINT, lw=0.8)
     axes.set_axisbelow(True)

@@ -1,13 +1,13 @@
-"""CoopAI's plans really run: sliced inference on one process per device, through a gateway.
+"""CoopAI's plans in real runs: sliced inference, one process per device, through a gateway.
 
     for row in run_rows("alexnet"):
         print(row.title, row.predicted_s, row.measured_s)
 
-Ten emulated Raspberry Pi 4 (13.6 GFLOPS) behind a gateway with 100 Mbps for all, or six unequal devices. A
-small machine cannot be ten Pis, so everything is `SCALE` times slower, speeds and link alike; times are
-divided by it again. One device alone needs less of that (`ALONE`). Every answer is compared with the
-whole network's, and the bytes on the wire with the plan's. The paper's gateway relays and computes
-nothing, so coopai+ is told here to leave it at that: the same devices for everybody.
+The fleet is ten emulated Raspberry Pi 4 (13.6 GFLOPS) behind a gateway with 100 Mbps for all, or six unequal
+devices. A small machine cannot be ten Pis. So everything is `SCALE` times slower, speeds and link, and the
+times are divided by it. One device alone needs less of that (`ALONE`). Every answer is compared with the
+whole network's answer, and the bytes on the wire with the plan's. The paper's gateway only relays, so
+coopai+ gets gateway=off here: all strategies use the same devices.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ PI_GFLOPS, MBPS, DEVICES = 13.6, 100.0, 10
 EQUAL = (PI_GFLOPS,) * DEVICES
 UNEQUAL = (13.6, 10.0, 10.0, 6.8, 6.8, 6.8)
 SCALE = {"alexnet": 40, "vgg16": 12, "vgg19": 12, "yolov2": 12}
-ALONE = 4  # times faster than the others of the network
-BEYOND = 0.98  # of the slower one's time: what is really measured must differ by this much
+ALONE = 4  # one device alone runs so many times faster than the others of the network
+BEYOND = 0.98  # a measured time must be below this share of the other to count as faster
 ANSWERS = 3  # the first one warms up
-LONG_S = 10.0  # an answer that takes so long is asked for once more only
+LONG_S = 10.0  # if an answer takes so long, only one more is asked for
 DEADLINE_S = 300.0
 
 Ask = tuple[str, str, dict[str, str]]  # title, strategy, options
@@ -52,7 +52,7 @@ UNEQUAL_ROWS: tuple[Ask, ...] = (
     ("coopai", "coopai", {}),
     ("coopai+", "coopai+", {"gateway": "off"}),
 )
-STREAM_ROWS: tuple[Ask, ...] = (  # of batches of frames
+STREAM_ROWS: tuple[Ask, ...] = (  # for batches of frames
     ("coopai, in flight", "coopai", {"micro_batches": "4", "in_flight": "4"}),
     (
         "coopai+, throughput",
@@ -71,14 +71,15 @@ class RealRow:
     title: str
     devices: int
     rounds: int
-    predicted_s: float  # of an answer; of a stream: of a frame
+    predicted_s: float  # of an answer; in a stream: of a frame
     measured_s: float
     planned_bytes: int
-    wire_bytes: frozenset[int]  # of each answer, or of each batch of a stream
+    wire_bytes: frozenset[int]  # the different sums of bytes: of each answer, or of each batch
     far: float  # largest difference from the whole network's answer, relative to its largest value
 
     @property
     def ratio(self) -> float:
+        """Measured divided by predicted time."""
         return self.measured_s / self.predicted_s
 
 
@@ -95,7 +96,7 @@ def cell(scale: float = 1.0, gflops: Sequence[float] = EQUAL) -> Fleet:
 def run_rows(
     name: str, asks: Sequence[Ask] = ROWS, gflops: Sequence[float] = EQUAL, batch: int = 1
 ) -> Iterator[RealRow]:
-    """Plans and really runs a network of the zoo, one way after the other."""
+    """Plan and really run a network of the zoo, one strategy after the other."""
     import torch
 
     from weft.graph.capture import capture
@@ -110,7 +111,7 @@ def run_rows(
     for title, strategy, options in asks:
         scale = SCALE.get(name, 16) / (ALONE if options.get("devices") == "1" else 1)
         fleet = cell(scale, gflops)
-        profile = derive_profile(graph, fleet)  # as the paper counts; nodes are paced by it
+        profile = derive_profile(graph, fleet)  # as the paper counts; it also paces the nodes
         plan = plan_for(graph, profile, fleet, strategy, options, batch)
         yield run_really(model, x, plan, title, scale)
 
@@ -129,7 +130,7 @@ def plan_for(
 
 
 def run_really(model: nn.Module, x: Tensor, plan: Plan, title: str, scale: float) -> RealRow:
-    """Runs a plan on emulated devices and measures it."""
+    """Run a plan on emulated devices and measure it."""
     import torch
 
     from weft.runtime.run.serve import latency_s, serve
@@ -178,7 +179,7 @@ def measured_table(title: str, rows: Sequence[RealRow]) -> Table:
 
 
 def measured_claims(title: str, rows: Sequence[RealRow]) -> list[Claim]:
-    """What the paper only computes: that the order holds where the network is really run."""
+    """What the paper only computes: the order of the methods, here from real runs."""
     by_title = {row.title: row.measured_s for row in rows}
     one, single, blocks = (by_title[key] for key in ("one device", "sls", "coopai"))
     key = title.lower()

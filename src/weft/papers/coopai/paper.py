@@ -1,11 +1,11 @@
-"""CoopAI's evaluation beside ours: Tables I and II, Figures 8 and 9, and section V's percentages.
+"""CoopAI's evaluation beside ours: Tables I and II, Figures 8 and 9, and the percentages of section V.
 
     weft reproduce coopai
 
-Times are those of the paper's cost model, exactly minimised; beside them the simulator's of the same plans on
-physical links. The model's derivation is in a report that is no longer available; the reading in
-`strategies/coopai/model.py` gives the printed numbers. Without --quick coopai+ is planned too, and AlexNet's
-plans are really run.
+The times are those of the paper's cost model, minimised exactly. Beside them are the simulator's times of the
+same plans on physical links. The model's derivation is in a report that is no longer available; the reading
+in `strategies/coopai/model.py` gives the printed numbers. Without --quick, coopai+ is planned too, and
+AlexNet's plans are really run.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ TITLE = "CoopAI: cooperative inference on small devices behind a gateway"
 
 @paper("coopai", TITLE)
 def coopai(out: Path, quick: bool, tell: Tell) -> Reproduction:
-    """The cost model, exactly minimised, for every network, number of devices and bandwidth."""
+    """Minimise the cost model exactly for every network, number of devices and bandwidth."""
     runs, simulated = [], []
     for index, (name, title) in enumerate(NETWORKS.items()):
         tell(f"planning {title}", (0.8 if quick else 0.5) * index / len(NETWORKS))
@@ -102,7 +102,7 @@ def input_shape(run: NetworkRuns) -> tuple[int, ...]:
 
 
 def blocks_table(runs: Sequence[NetworkRuns]) -> Table:
-    """How many blocks the search finds, beside the paper's."""
+    """The number of blocks of our plans, beside the paper's."""
     rows = []
     for run, paper_row in zip(runs, BLOCKS, strict=True):
         ours = (str(len(split.blocks)) for split in run.splits["mls"])
@@ -134,11 +134,11 @@ def bandwidth_table(runs: Sequence[NetworkRuns]) -> Table:
     return Table("Fig. 9: seconds of the model by bandwidth", columns, tuple(rows))
 
 
-def write_tables(out: Path, found: Reproduction) -> list[Path]:
+def write_tables(out: Path, reproduction: Reproduction) -> list[Path]:
     """The claims, Tables I and II, and the numbers behind the figures."""
-    networks, blocks, *figures = found.tables
+    networks, blocks, *figures = reproduction.tables
     texts = {
-        out / "claims.md": claims_markdown(found),
+        out / "claims.md": claims_markdown(reproduction),
         out / "table1.md": table_markdown(networks),
         out / "table2.md": table_markdown(blocks),
         out / "figures.md": "\n".join(map(table_markdown, figures)),

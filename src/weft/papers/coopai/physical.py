@@ -1,10 +1,10 @@
-"""CoopAI's plans on physical links: the simulator's seconds, where a receiver waits for the sender and
-the medium carries one message at a time.
+"""CoopAI's plans on physical links: the simulator's seconds.
 
     rows = simulate_plans("vgg16", PLANS)
 
-The paper's equation (3) gives every device its share of the bandwidth for as long as the slowest needs
-it, and counts no waiting. Which of two plans is faster can come out the other way here.
+In the simulator a receiver waits for the sender, and the medium carries one message at a time. The paper's
+equation (3) gives every device its share of the bandwidth as long as the slowest needs it, and counts no
+waiting. So the order of two plans can be the other way round here.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ PLANS: tuple[Ask, ...] = (
     ("SLS, overlapping", "sls", {"overlap": "on"}),
     ("MLS", "coopai", {}),
 )
-# On the same devices: the paper's gateway computes nothing.
+# On the same devices as the paper, whose gateway computes nothing.
 PLUS: Ask = ("coopai+", "coopai+", {"gateway": "off"})
 WITH_GATEWAY: Ask = ("coopai+, the gateway too", "coopai+", {})
-FASTER = 8.0  # percent that coopai+ is to save against coopai
-BEYOND = 1.0  # percent by which one plan must be faster to count as faster
+FASTER = 8.0  # percent that coopai+ should save against coopai
+BEYOND = 1.0  # a plan must be faster by so many percent to count as faster
 
 IDLE = (
     "Equation (3) charges a round k times the transfers of its slowest device, also while the others are "
@@ -45,23 +45,24 @@ class Simulated:
 
     title: str
     seconds: dict[str, float]
-    sent_s: dict[str, float]  # how long the medium is taken
-    spent_s: dict[str, float]  # computing, all devices together
+    sent_s: dict[str, float]  # seconds that the medium is occupied
+    spent_s: dict[str, float]  # seconds of computing, all devices together
 
     def idle(self) -> str:
         """Why MLS may be slower than SLS."""
         sent, spent = (
-            f"{found['SLS']:.2f} s (SLS), {found['MLS']:.2f} s (MLS)"
-            for found in (self.sent_s, self.spent_s)
+            f"{seconds['SLS']:.2f} s (SLS), {seconds['MLS']:.2f} s (MLS)"
+            for seconds in (self.sent_s, self.spent_s)
         )
         return IDLE.format(sent=sent, spent=spent)
 
     def saved(self, of: str, against: str) -> float:
+        """Percent that one plan saves against another."""
         return 100 * (1 - self.seconds[of] / self.seconds[against])
 
 
 def simulate_plans(title: str, asks: Iterable[Ask]) -> Simulated:
-    """Plans for ten Raspberry Pi 4 behind 100 Mbps."""
+    """Simulated seconds of plans for ten Raspberry Pi 4 behind 100 Mbps."""
     graph: Graph = captured(title.lower())
     fleet = cell()
     profile = derive_profile(graph, fleet)
@@ -76,19 +77,20 @@ def simulate_plans(title: str, asks: Iterable[Ask]) -> Simulated:
     return Simulated(title, seconds, sent, spent)
 
 
-def physical_table(found: Sequence[Simulated]) -> Table:
+def physical_table(networks: Sequence[Simulated]) -> Table:
     """Latency on physical links, by strategy and network."""
     rows = tuple(
-        (row, *(f"{network.seconds[row]:.3f}" for network in found)) for row in found[0].seconds
+        (row, *(f"{network.seconds[row]:.3f}" for network in networks))
+        for row in networks[0].seconds
     )
-    columns = ("plan", *(network.title for network in found))
+    columns = ("plan", *(network.title for network in networks))
     return Table("On physical links: simulated seconds of an answer", columns, rows)
 
 
-def physical_claims(found: Sequence[Simulated]) -> list[Claim]:
-    """What `coopai+` saves on physical links."""
+def physical_claims(networks: Sequence[Simulated]) -> list[Claim]:
+    """What MLS and `coopai+` save on physical links."""
     claims = []
-    for network in found:
+    for network in networks:
         key, saved = network.title.lower(), network.saved("MLS", "SLS")
         ours = f"{abs(saved):.1f} % {'faster' if saved > 0 else 'slower'}"
         claims.append(

@@ -1,8 +1,9 @@
-"""CoopAI's experiments on the paper's own cost model: MLS and SLS on up to ten Raspberry Pi 4 behind a
-gateway, for every number of devices and for every bandwidth.
+"""CoopAI's experiments on the paper's own cost model: MLS and SLS on up to ten Raspberry Pi 4.
 
     runs = run_network(captured("vgg16"), "VGG16")
     runs.best("mls").devices       # 7
+
+They are run for every number of devices behind the gateway and for every bandwidth.
 """
 
 from __future__ import annotations
@@ -39,9 +40,11 @@ class NetworkRuns:
     by_mbps: dict[Method, tuple[float, ...]]
 
     def best(self, method: Method) -> Split:
+        """The fastest split of a method."""
         return min(self.splits[method], key=lambda split: split.seconds)
 
     def seconds(self, method: Method) -> list[float]:
+        """Seconds of a method by number of devices, from 1 on."""
         return [split.seconds for split in self.splits[method]]
 
     @property
@@ -51,24 +54,26 @@ class NetworkRuns:
 
     @property
     def saved_against_one(self) -> float:
+        """Percent that MLS saves against one device."""
         return percent(self.best("mls").seconds, self.splits["mls"][0].seconds)
 
     @property
     def saved_by_mbps(self) -> list[float]:
+        """Percent that MLS saves against SLS at every bandwidth."""
         return [
             percent(mls, sls)
             for mls, sls in zip(self.by_mbps["mls"], self.by_mbps["sls"], strict=True)
         ]
 
 
-def percent(less: float, more: float) -> float:
-    """By how many percent `less` is below `more`."""
-    return 100 * (1 - less / more)
+def percent(faster: float, slower: float) -> float:
+    """By how many percent `faster` is below `slower`."""
+    return 100 * (1 - faster / slower)
 
 
-@functools.cache  # reading takes seconds, and a graph never changes
+@functools.cache  # capturing takes seconds, and a graph never changes
 def captured(name: str) -> Graph:
-    """The network's graph, layers in sequence. Its weights are left out: planning needs only sizes."""
+    """The network's graph with its layers in sequence, without weights: planning needs only sizes."""
     from weft.graph.sequence import in_sequence
 
     return in_sequence(named_graph(name))
@@ -80,7 +85,9 @@ def run_network(graph: Graph, title: str) -> NetworkRuns:
     splits = _splits(geometry, (MBPS,))[MBPS]
     swept = _splits(geometry, tuple(map(float, SWEEP)))
     by_mbps: dict[Method, tuple[float, ...]] = {
-        method: tuple(min(s.seconds for s in found[method]) for found in swept.values())
+        method: tuple(
+            min(s.seconds for s in splits_at_rate[method]) for splits_at_rate in swept.values()
+        )
         for method in METHODS
     }
     return NetworkRuns(title, graph, splits, by_mbps)
@@ -88,11 +95,11 @@ def run_network(graph: Graph, title: str) -> NetworkRuns:
 
 def _splits(geometry: Geometry, mbps: tuple[float, ...]) -> dict[float, dict[Method, list[Split]]]:
     work = row_work(geometry, DEVICES)  # the same at every bandwidth
-    found: dict[float, dict[Method, list[Split]]] = {}
+    splits: dict[float, dict[Method, list[Split]]] = {}
     for rate in mbps:
         speeds = Speeds(GFLOPS * 1e9, rate * 1e6)
-        found[rate] = {
+        splits[rate] = {
             method: best_splits(geometry, speeds, DEVICES, single=method == "sls", work=work)
             for method in METHODS
         }
-    return found
+    return splits

@@ -1,4 +1,7 @@
-"""Every statement of the paper's evaluation (section III) as a claim, and our own targets."""
+"""Every statement of the paper's evaluation (section III) as a claim, and our own targets.
+
+compute_claims(loads())
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ from weft.papers.decoupled.compute import Load
 from weft.papers.decoupled.runs import Setting, Summary
 
 FITTED_LOADS = ("cifar10", "cifar100", "kws")
-POINT = 1.0  # what may lie between two accuracies where one is said to reach the other
-NOISE = 2.0  # standard errors of a difference: what is more is no noise
+POINT = 1.0  # one accuracy reaches another if it is at most so many points below
+NOISE = 2.0  # a difference of more than so many standard errors is no noise
 ENOUGH = 3  # seeds: with fewer the noise is not known, and nothing is claimed
 
 PER_EPOCH = (
@@ -25,10 +28,10 @@ CIFAR100 = (
 )
 
 
-def compute_claims(found: Sequence[Load]) -> list[Claim]:
+def compute_claims(loads: Sequence[Load]) -> list[Claim]:
     """Claims on how much computing a peer needs."""
     claims = []
-    for load in found:
+    for load in loads:
         if load.paper is None:
             continue
         share = load.shared_macs / load.dense_macs
@@ -36,7 +39,7 @@ def compute_claims(found: Sequence[Load]) -> list[Claim]:
         if load.id == "cifar100":
             note += CIFAR100.format(most=load.per_epoch / load.per_sample / share)
         what = f"{load.label}: less computation of a peer"
-        # The paper does not print its filters: they were chosen by these numbers.
+        # The paper does not print its filters. They were chosen here by these numbers.
         claims.append(
             number_claim(
                 f"fig5-{load.id}", what, load.paper, load.per_epoch, note=note,
@@ -47,7 +50,7 @@ def compute_claims(found: Sequence[Load]) -> list[Claim]:
 
 
 def _error(one: Summary, other: Summary) -> float:
-    """The standard error of the difference of two means, as if their seeds were not the same."""
+    """The standard error of the difference of two means, as if their seeds were different."""
     return sqrt(one.spread**2 / one.seeds + other.spread**2 / other.seeds)
 
 
@@ -66,7 +69,7 @@ def _seeds(*rows: Summary) -> str:
 
 
 def _reaches(ours: Summary, other: Summary) -> bool:
-    """Within a point, with the noise of the difference counted against us."""
+    """At most a point below; the noise of the difference counts against us."""
     return _judged(ours, other) and other.mean - ours.mean + _error(ours, other) <= POINT
 
 
@@ -89,9 +92,9 @@ def _reach_claim(id: str, what: str, ours: Summary, other: Summary, note: str = 
     )
 
 
-def accuracy_claims(setting: Setting, found: Mapping[str, Summary]) -> list[Claim]:
+def accuracy_claims(setting: Setting, summaries: Mapping[str, Summary]) -> list[Claim]:
     """Figure 3: 4N_5Cls on a ring against centralized training."""
-    dense, central, ours = found["dense"], found["central"], found["4N_5Cls"]
+    dense, central, ours = summaries["dense"], summaries["central"], summaries["4N_5Cls"]
     of = "" if setting.network == "cnn5" else f"-{setting.network}"
     size = f"{setting.rounds} rounds, {setting.train} samples, {setting.network}."
     rise = ours.curve[-1] - ours.curve[0]
@@ -124,8 +127,8 @@ def accuracy_claims(setting: Setting, found: Mapping[str, Summary]) -> list[Clai
                 "against us.",
             )
         )  # fmt: skip
-    if "equal-steps" in found:
-        equal = found["equal-steps"]
+    if "equal-steps" in summaries:
+        equal = summaries["equal-steps"]
         claims.append(
             _reach_claim(
                 f"fig3-equal-steps{of}",
@@ -135,12 +138,14 @@ def accuracy_claims(setting: Setting, found: Mapping[str, Summary]) -> list[Clai
                 f"{dense.work / equal.work:.2f}x less than dense centralized training.",
             )
         )  # fmt: skip
-    if "fedavg" in found:
+    if "fedavg" in summaries:
         claims.append(
-            _better("fedavg", setting, ours, found["fedavg"], "FedAvg on the same class sets")
+            _better("fedavg", setting, ours, summaries["fedavg"], "FedAvg on the same class sets")
         )
-    if "no-sync" in found:
-        claims.append(_better("sync", setting, ours, found["no-sync"], "no exchange until the end"))
+    if "no-sync" in summaries:
+        claims.append(
+            _better("sync", setting, ours, summaries["no-sync"], "no exchange until the end")
+        )
     return claims
 
 
@@ -154,7 +159,7 @@ def _better(id: str, setting: Setting, ours: Summary, other: Summary, words: str
 
 
 def overlap_claims(setting: Setting, rows: Sequence[Summary], dense: Summary) -> list[Claim]:
-    """Figure 4; rows from the smallest overlap to the largest."""
+    """Figure 4; the rows are in the order of the overlap, the smallest first."""
     steps = [b.mean - a.mean >= -_error(a, b) for a, b in pairwise(rows)]
     falls = all(steps) and _beats(rows[-1], rows[0])
     text = ", ".join(f"{row.method.label.split(' (')[0]}: {row.mean:.1f}%" for row in rows)
@@ -173,7 +178,7 @@ def overlap_claims(setting: Setting, rows: Sequence[Summary], dense: Summary) ->
 
 
 def missing_claims(setting: Setting, why: str) -> list[Claim]:
-    """The claims of Figure 4 on a set that is not here."""
+    """The claims of Figure 4 for a data set that is not on this machine."""
     file = why.partition(";")[0].removeprefix("data file not found: ")
     ours, note = f"data not there: {file}", f"It is run where the data is: {why}"
     return [
@@ -186,7 +191,7 @@ def missing_claims(setting: Setting, why: str) -> list[Claim]:
 
 
 def topology_claims(setting: Setting, ring: Summary, mesh: Summary) -> list[Claim]:
-    """Claims on rings and meshes."""
+    """The claim about rings and meshes."""
     return [
         Claim(
             "fig2-mesh", f"{setting.title}: a mesh is the upper bound of topologies", "mesh best",

@@ -1,7 +1,9 @@
-"""The paper's Figure 5: what a peer computes, counted.
+"""The paper's Figure 5: how much a peer computes, counted from shapes.
 
-The printed factors come out when a peer's smaller share of the samples counts too. Per sample, decoupling
-gives at most 1.65x, since the shared layers of VGG-16 are 61% of it.
+    [load.per_epoch for load in loads()]
+
+The printed factors come out if a peer's smaller share of the samples counts too. Per sample, decoupling gives
+at most 1.65x, because the shared layers of VGG-16 are 61% of its work.
 """
 
 from __future__ import annotations
@@ -11,12 +13,12 @@ from functools import cache
 
 from weft.strategies.decoupled.costs import TRAINING, ClassCosts, class_costs, convolutions
 
-LAST = 6  # VGG-16: conv4_1 to conv5_3
+LAST = 6  # decoupled layers of VGG-16: conv4_1 to conv5_3
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """One bar of the figure. `hidden`: dense layers of the network before it was decoupled."""
+    """One bar of the figure. `hidden`: sizes of the dense layers before the network was decoupled."""
 
     id: str
     label: str
@@ -25,7 +27,7 @@ class Configuration:
     held: int
     peers: int
     filters: int  # of 512, for each class and layer, as the paper prints
-    samples: int  # of the data set's training part
+    samples: int  # in the training part of the data set
     hidden: tuple[int, ...]
     paper: float | None
 
@@ -50,12 +52,12 @@ class Load:
     peer_macs: int
     per_sample: float
     per_epoch: float
-    aggregation_share: float  # operations of one exchange over those of a peer's epoch
+    aggregation_share: float  # operations of one exchange divided by those of a peer's epoch
 
 
 @cache
 def vgg_costs(channels: int) -> ClassCosts:
-    """What VGG's shared and decoupled layers cost."""
+    """The costs of VGG's shared and decoupled layers."""
     import torch
 
     from weft import zoo

@@ -1,4 +1,7 @@
-"""Pictures of decoupled training: convergence, overlap, topologies, computation."""
+"""Pictures of decoupled training: convergence, overlap, topologies, computation.
+
+draw_compute(Path("figure5.png"), loads())
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,11 @@ COLOURS = {
 GREY = "#7b8794"
 
 
-def draw_convergence(path: Path, setting: Setting, found: Mapping[str, Summary]) -> None:
-    """Figure 3: the whole network after each round, and the peers' own sub-models."""
+def draw_convergence(path: Path, setting: Setting, summaries: Mapping[str, Summary]) -> None:
+    """Figure 3: accuracy after each round, of the whole network and of the peers' own networks."""
     with sheet(path, 8, 5, [1]) as panels:
         axes = panels[0]
-        for name, summary in found.items():
+        for name, summary in summaries.items():
             if len(summary.curve) < 2:
                 continue
             colour = COLOURS.get(name, GREY)
@@ -43,7 +46,7 @@ def draw_convergence(path: Path, setting: Setting, found: Mapping[str, Summary])
 def draw_bars(
     path: Path, title: str, settings: Sequence[tuple[Setting, Sequence[Summary]]]
 ) -> None:
-    """Figure 4 and topologies: one bar per method with its deviation over the seeds."""
+    """Figure 4 and topologies: one bar per method, with its deviation over the seeds."""
     with sheet(path, 8, 3.2 * len(settings) + 0.6, [1] * len(settings)) as panels:
         for axes, (setting, rows) in zip(panels, settings, strict=True):
             labels = [row.method.label for row in rows]
@@ -62,7 +65,7 @@ def draw_bars(
 
 
 def draw_compute(path: Path, loads: Sequence[Load]) -> None:
-    """Figure 5: a peer's computation in one epoch, and what averaging takes, against the dense network's."""
+    """Figure 5: a peer's computation in an epoch, and that of averaging, against the dense network's."""
     with sheet(path, 8, 4.2, [1]) as panels:
         axes = panels[0]
         labels = [load.label for load in loads]

@@ -1,4 +1,4 @@
-"""The methods that are compared, each a few words of data, and how one is run.
+"""The methods that are compared, each as a small record, and how one is run.
 
 run_method(METHODS["4N_5Cls"], net, data, Recipe(), last=3).run.accuracy
 """
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from weft.reference.peers import Recipe, Run, Samples
 
 PEERS = 4
-SHARE = 0.1  # of the filters, for each class: the paper's
+SHARE = 0.1  # the share of the filters that a class keeps, in the paper
 
 
 @dataclass(frozen=True)
 class Method:
-    """What is trained by whom. `overlap` names the class sets where `sets` does not."""
+    """What is trained, and by whom. If `sets` is empty, `overlap` gives the class sets."""
 
     name: str
     label: str
@@ -41,15 +41,16 @@ class Method:
     overlap: int = 0
     topology: str = "ring"
     filters: tuple[int, ...] = ()  # percent of each decoupled layer's filters; empty: 10
-    recipe: tuple[tuple[str, Any], ...] = ()
-    rounds: float = 1.0  # exchanges for each of the others' rounds, with the same samples in all
+    recipe: tuple[tuple[str, Any], ...] = ()  # fields of Recipe that this method changes
+    rounds: float = 1.0  # exchanges for each round of the others, with the same samples in all
     equal_steps: bool = False  # as many minibatches a round as centralized training
-    watched: bool = False  # judged after every round: a curve is drawn of it
-    copies: float = 0.0  # owners of a class where sets follow speed, as decoupled+ deals them
-    eight_bits: bool = False  # exchanges are coded
-    slow: float = 0.0  # the last peer takes this many times as long; nobody waits for it
+    watched: bool = False  # tested after every round, for a curve
+    copies: float = 0.0  # owners of a class, if sets follow speed as in decoupled+
+    eight_bits: bool = False  # exchanges are coded in 8 bits
+    slow: float = 0.0  # the last peer takes this many times as long, and nobody waits for it
 
     def class_sets(self, classes: int) -> ClassSets:
+        """The classes of each peer."""
         if self.sets and max(label for held in self.sets for label in held) < classes == 10:
             return self.sets
         if self.copies:
@@ -61,8 +62,8 @@ def _four(name: str, label: str, **fields: Any) -> Method:
     return Method(name, label, "peers", FOUR_OF_FIVE, **fields)
 
 
-# Nearly all classes at every peer, but few passes: what a third of the computation buys is best spent so.
-# Four peers' means are less noisy than one network, so they may take longer steps.
+# Nearly all classes at every peer, but few passes: this is the best use of a third of the computation.
+# The mean of four peers is less noisy than one network, so the learning rate may be higher.
 _PLUS = Method(
     "plus", "decoupled+", "peers", copies=PLUS_OWNERS, filters=(PLUS_FILTERS[0], *[PLUS_FILTERS[1]] * 2),
     rounds=2.0, eight_bits=True,
@@ -101,7 +102,7 @@ METHODS = {method.name: method for method in _ALL}
 
 
 def eight_bits(tensor: Tensor) -> tuple[Tensor, int]:
-    """A tensor as it arrives in 8 bits, and its bytes on the way."""
+    """A tensor as it arrives after coding in 8 bits, and its bytes on the link."""
     from weft.codecs.tensors import rounded
 
     return rounded(tensor, "int8"), tensor.numel()
@@ -109,17 +110,18 @@ def eight_bits(tensor: Tensor) -> tuple[Tensor, int]:
 
 @dataclass(frozen=True)
 class Result:
-    """A training run, and what each peer computed."""
+    """A training run, and how much each peer computed."""
 
     run: Run
-    work: list[float]  # by peer: multiply-adds of its forward passes; those alone count a third
-    round_s: float = 0.0  # a usual peer's round over what its own computing takes
+    # By peer: multiply-adds of its forward passes in training, a third of all work.
+    work: list[float]
+    round_s: float = 0.0  # a usual peer's round divided by its own computing time
 
 
 def run_method(
     method: Method, net: nn.Module, data: Samples, recipe: Recipe, last: int, share: float = SHARE
 ) -> Result:
-    """Trains with one of the compared methods."""
+    """Train with one of the compared methods."""
     from weft.graph.capture import capture
     from weft.reference.peers_baselines import train_fedavg, train_whole
 
@@ -145,21 +147,21 @@ def run_method(
 
 
 def accuracy_among(net: nn.Module, held: Sequence[int], data: Samples) -> float:
-    """Of the samples of some classes, the share that a whole network gets right among these classes."""
+    """The share of right answers of a whole network on the samples of some classes, among these classes."""
     import torch
 
     from weft.reference.peers import logits_of
 
-    own = torch.isin(data.test_y, torch.tensor(held))
-    logits = logits_of(net, data.test_x[own])[:, list(held)]
-    return float((torch.tensor(held)[logits.argmax(1)] == data.test_y[own]).float().mean())
+    of_these = torch.isin(data.test_y, torch.tensor(held))
+    logits = logits_of(net, data.test_x[of_these])[:, list(held)]
+    return float((torch.tensor(held)[logits.argmax(1)] == data.test_y[of_these]).float().mean())
 
 
 def run_peers(
     method: Method, net: nn.Module, parts: DecoupledNet, data: Samples, costs: ClassCosts,
     recipe: Recipe,
 ) -> Result:  # fmt: skip
-    """Trains a decoupled network at peers, in one process."""
+    """Train a decoupled network at peers, in one process."""
     from weft.reference.peers import train_peers
     from weft.reference.peers_async import train_async
 
@@ -189,8 +191,8 @@ def run_peers(
 
 
 def closing_macs(costs: ClassCosts, net: DecoupledNet, data: Samples, recipe: Recipe) -> float:
-    """Putting the network together: the public samples forward for new statistics and once more for
-    calibration, in the unit of `work` (forward passes that a backward pass follows)."""
+    """The work of putting the network together: the public samples forward for new statistics, and once
+    more for calibration. The unit is that of `work` (a forward pass that a backward pass follows)."""
     passes = 2 * data.public if recipe.calibrated else 0
     return passes * peer_macs(costs, net, net.classes) / TRAINING
 
@@ -198,7 +200,7 @@ def closing_macs(costs: ClassCosts, net: DecoupledNet, data: Samples, recipe: Re
 def decoupled_net(
     method: Method, net: nn.Module, data: Samples, last: int, share: float = SHARE
 ) -> DecoupledNet:
-    """The pre-trained network in parts, its statistics estimated anew."""
+    """The pre-trained network in parts, with new batch-norm statistics."""
     from weft.graph.split.classes.calibrate import reestimate_norms
     from weft.graph.split.classes.decouple import by_layer, captured, decouple, score_filters
 
@@ -211,7 +213,7 @@ def decoupled_net(
 
 
 def peer_macs(costs: ClassCosts, net: DecoupledNet, held: Sequence[int]) -> float:
-    """One forward pass of a peer's sub-model."""
+    """Multiply-adds of one forward pass of a peer's network."""
     weights = [mixer.weight for mixer in net.blueprint.reading.mixers[:-1]]
     total = float(costs.shared_macs())
     for label in held:

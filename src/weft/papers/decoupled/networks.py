@@ -1,9 +1,9 @@
-"""The networks of the study: five small convolutions, and the paper's AlexNet and VGG-16.
+"""The networks of the study: a small one with five convolutions, and the paper's AlexNet and VGG-16.
 
     network("vgg16", (3, 32, 32), 10)
 
-The paper does not print how its AlexNet and VGG-16 end on 32x32 images. Here an average and one linear layer
-stand in place of their dense layers, and a batch norm follows each convolution: without it VGG-16 does not
+The paper does not print how its AlexNet and VGG-16 end for 32x32 images. Here an average and one linear layer
+replace their dense layers, and a batch norm follows each convolution. Without the batch norms VGG-16 does not
 learn from a few thousand samples.
 """
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def network(name: str, shape: Sequence[int], classes: int, width: int = 16) -> nn.Module:
-    """A fresh network for images of a shape; `width` is for the small one."""
+    """A new network for images of a shape; `width` is for cnn5."""
     from weft import zoo
     from weft.graph.split.classes.averaged import averaged
     from weft.zoo.chains import cnn5

@@ -1,12 +1,12 @@
-"""Decoupled training's evaluation beside ours: Figures 2 to 5, and every claim made of them.
+"""Decoupled training's evaluation beside ours: Figures 2 to 5 and all claims about them.
 
-    weft reproduce decoupled            # subsets of CIFAR-10, Speech Commands and, where it is, CIFAR-100
-    weft reproduce decoupled --quick    # MNIST images that come with a package, one seed: nothing is claimed
-                                        # of accuracies, since one seed does not show noise
+    weft reproduce decoupled            # subsets of CIFAR-10, Speech Commands and, if present, CIFAR-100
+    weft reproduce decoupled --quick    # MNIST images that come with a package, one seed: no claims about
+                                        # accuracies, because one seed does not show noise
 
-The accuracy runs use a small network of five convolutions, AlexNet and VGG-16 on subsets, for a few rounds:
-they show which method is better, not the paper's absolute numbers. A long run that was stopped goes on where
-it was.
+The accuracy runs use a small network of five convolutions, AlexNet and VGG-16 on subsets, for a few rounds.
+They show which method is better, not the paper's absolute numbers. A long run that was stopped continues
+where it stopped.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from weft.papers.tables import claims_markdown, table_markdown, write_texts
 
 TITLE = "Decoupled training: unequal peers, different classes, no server"
 SEEDS = (0, 1, 2)
-# For the two rows of our own target: three seeds differ by more than the target's point.
+# Further seeds for the two rows of our own target: three seeds differ by more than the target's point.
 MORE = (3, 4)
-BARRIER = 10.0  # rounds of the fast peers that a barrier costs when one peer is ten times slower
+BARRIER = 10.0  # with one peer ten times slower, a round with a barrier takes so many fast rounds
 METHODS_CIFAR = (
     "dense", "central", "equal-steps", "4N_5Cls", "split", "overlap-1", "overlap-2", "mesh", "gossip",
     "no-sync", "fedavg", "plus", "plus-slow", "dense-third",
 )  # fmt: skip
-METHODS_PAPER = ("dense", "central", "4N_5Cls")  # with the paper's own networks
+METHODS_PAPER = ("dense", "central", "4N_5Cls")  # for the paper's own networks
 METHODS_CIFAR100 = ("dense", "central", "overlap-10", "overlap-25")
 METHODS_SPEECH = ("dense", "central", "overlap-1", "overlap-3", "overlap-6", "fedavg")
 METHODS_QUICK = (
@@ -62,6 +62,7 @@ METHODS_QUICK = (
 
 @paper("decoupled", TITLE)
 def decoupled(out: Path, quick: bool, tell: Tell) -> Reproduction:
+    """Run all methods (or those that earlier calls left out), draw the figures, and judge the claims."""
     plans: list[tuple[Setting, Sequence[str], Sequence[int]]]
     absent: str | None = None
     if quick:
@@ -76,17 +77,17 @@ def decoupled(out: Path, quick: bool, tell: Tell) -> Reproduction:
             plans.append((CIFAR100, METHODS_CIFAR100, SEEDS))
     wanted = [job for setting, names, seeds in plans for job in jobs(setting, names, seeds)]
     outcomes = run_all(wanted, out, tell, workers=1 if quick else 2)
-    found = {setting: summarise(outcomes, setting) for setting, _, _ in plans}
+    summaries = {setting: summarise(outcomes, setting) for setting, _, _ in plans}
     counted = loads()
     tell("drawing", 0.98)
-    files = draw_figures(out, found, counted)
-    claims = [*compute_claims(counted), *learning_claims(found)]
+    files = draw_figures(out, summaries, counted)
+    claims = [*compute_claims(counted), *learning_claims(summaries)]
     if absent is not None:
         claims += missing_claims(CIFAR100, absent)
     tables = (
         compute_table(counted),
         scoring_table(plans[0][0]),
-        *(accuracy_table(setting, rows) for setting, rows in found.items()),
+        *(accuracy_table(setting, rows) for setting, rows in summaries.items()),
     )
     files += write_tables(out, Reproduction("decoupled", tuple(claims), (), tables))
     tell("done", 1.0)
@@ -94,7 +95,7 @@ def decoupled(out: Path, quick: bool, tell: Tell) -> Reproduction:
 
 
 def why_not_there(name: str) -> str | None:
-    """None where a data set can be read; else the file that is not there, in words."""
+    """None if a data set can be read; else the error that names the missing file."""
     from weft import data
 
     try:
@@ -104,10 +105,10 @@ def why_not_there(name: str) -> str | None:
     return None
 
 
-def learning_claims(found: Mapping[Setting, Mapping[str, Summary]]) -> list[Claim]:
-    """Claims on accuracy."""
+def learning_claims(summaries: Mapping[Setting, Mapping[str, Summary]]) -> list[Claim]:
+    """The claims about accuracy."""
     claims: list[Claim] = []
-    for setting, rows in found.items():
+    for setting, rows in summaries.items():
         if "4N_5Cls" in rows:
             claims += accuracy_claims(setting, rows)
         overlaps = overlap_rows(rows)
@@ -128,21 +129,21 @@ def learning_claims(found: Mapping[Setting, Mapping[str, Summary]]) -> list[Clai
 
 
 def overlap_rows(rows: Mapping[str, Summary]) -> list[Summary]:
-    """From the smallest overlap to the largest; 4N_5Cls shares the most of the sets for ten classes."""
+    """Rows by overlap, the smallest first; 4N_5Cls has the largest overlap of the sets for ten classes."""
     names = [f"overlap-{n}" for n in (1, 2, 3, 6, 10, 25) if f"overlap-{n}" in rows]
     return [rows[name] for name in [*names, *(["4N_5Cls"] if "4N_5Cls" in rows else [])]]
 
 
 def draw_figures(
-    out: Path, found: Mapping[Setting, Mapping[str, Summary]], counted: Sequence[Load]
+    out: Path, summaries: Mapping[Setting, Mapping[str, Summary]], counted: Sequence[Load]
 ) -> list[Path]:
-    """Draws the paper's figures with our numbers."""
+    """Draw the paper's figures with our numbers."""
     files = [out / name for name in ("figure3.png", "figure4.png", "topology.png", "figure5.png")]
-    first, rows = next(iter(found.items()))
+    first, rows = next(iter(summaries.items()))
     draw_convergence(files[0], first, rows)
     overlaps = [
         (setting, [*overlap_rows(own), own["central"], own["dense"]])
-        for setting, own in found.items()
+        for setting, own in summaries.items()
         if setting.network == first.network
     ]
     draw_bars(files[1], "Fig. 4, overlap", overlaps)
@@ -170,7 +171,7 @@ def compute_table(counted: Sequence[Load]) -> Table:
 
 
 def scoring_table(setting: Setting) -> Table:
-    """What choosing filters by score, and new statistics, are worth before any training."""
+    """Accuracy before any training, by how filters are chosen, and with new statistics."""
     rows = tuple(
         (name, f"{before:.1f}%", f"{after:.1f}%") for name, before, after in scoring_rows(setting)
     )
@@ -178,9 +179,9 @@ def scoring_table(setting: Setting) -> Table:
     return Table(f"Decoupling alone: {setting.title}, 10% of the filters a class", columns, rows)
 
 
-def accuracy_table(setting: Setting, found: Mapping[str, Summary]) -> Table:
+def accuracy_table(setting: Setting, summaries: Mapping[str, Summary]) -> Table:
     """Accuracy of each method in one setting."""
-    dense = found["dense"]
+    dense = summaries["dense"]
     rows = tuple(
         (
             summary.method.label,
@@ -189,17 +190,17 @@ def accuracy_table(setting: Setting, found: Mapping[str, Summary]) -> Table:
             f"{dense.work / summary.work:.2f}x",
             f"{summary.sent:.2f}" if summary.sent else "-",
         )
-        for summary in found.values()
+        for summary in summaries.values()
     )  # fmt: skip
     title = f"{setting.title}: {setting.train} samples, {setting.rounds} rounds"
     columns = ("method", "accuracy, %", "seeds", "less computation", "MB sent by a peer")
     return Table(title, columns, rows)
 
 
-def write_tables(out: Path, found: Reproduction) -> list[Path]:
-    """Writes claims and tables as Markdown."""
+def write_tables(out: Path, reproduction: Reproduction) -> list[Path]:
+    """Write claims and tables as Markdown."""
     texts = {
-        out / "claims.md": claims_markdown(found),
-        out / "tables.md": "\n".join(map(table_markdown, found.tables)),
+        out / "claims.md": claims_markdown(reproduction),
+        out / "tables.md": "\n".join(map(table_markdown, reproduction.tables)),
     }
     return write_texts(texts)

@@ -1,9 +1,9 @@
-"""The experiments of decoupled training: which data, which methods, and how they are run.
+"""The experiments of decoupled training: data, methods, and how they are run.
 
-    outcomes = run_all(jobs(FULL), Path("runs/reproduce/decoupled"), workers=2, tell=silent)
+    outcomes = run_all(jobs(CIFAR, ["dense", "4N_5Cls"], [0]), Path("runs/reproduce/decoupled"), tell=silent)
 
-Everybody starts from the same network, pre-trained on the public samples. An outcome is kept in
-`results.json` of the folder under its whole setting, so that a run that was stopped goes on.
+All methods start from the same network, pre-trained on the public samples. Each outcome is stored in
+`results.json` of the folder under its whole setting, so that a run that was stopped can continue.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ SCORES: tuple[Score, ...] = ("activation", "taylor", "random")
 
 @dataclass(frozen=True)
 class Setting:
-    """A data set, how much of it, and how long everybody trains."""
+    """A data set, how much of it is used, and how long everybody trains."""
 
     data: str
     title: str
     classes: int
     train: int  # samples, the same number of each class
-    public: int  # of them; they also pre-train and calibrate
-    test: int | None  # None: all
+    public: int  # of these samples; they also pre-train and calibrate
+    test: int | None  # None: all test samples
     rounds: int = 8
     pretraining: int = 6  # epochs
     width: int = 16
     batch: int = 16
     network: str = "cnn5"
     last: int = 3  # convolutions that are decoupled
-    share: float = 0.1  # of the filters, for each class: the paper's
-    side: int | None = None  # pictures are made this large
+    share: float = 0.1  # of the filters that a class keeps: the paper's
+    side: int | None = None  # images are scaled to this side
     lr: float = 0.03
 
 
 CIFAR = Setting("cifar10", "CIFAR-10 subset", 10, 5000, 1000, 2000)
-# The paper's networks; few samples and rounds, since one pass of VGG-16 takes 20 ms on a core.
+# The paper's networks. Few samples and rounds, because one pass of VGG-16 takes 20 ms on a core.
 ALEXNET = Setting(
     "cifar10", "AlexNet, CIFAR-10 subset", 10, 1000, 300, 500, rounds=4, network="alexnet", side=64
 )
@@ -71,7 +71,7 @@ VGG = Setting(
     last=6,
     lr=0.01,
 )
-# The paper keeps 1% of 512.
+# The paper keeps 1% of 512 filters.
 CIFAR100 = Setting("cifar100", "CIFAR-100 subset", 100, 10_000, 2000, 5000, share=0.03)
 SPEECH = Setting("speech-commands", "Speech Commands subset", 12, 1800, 480, None)
 DIGITS = Setting(
@@ -80,13 +80,13 @@ DIGITS = Setting(
 
 
 class Outcome(Struct, frozen=True):
-    """What one run gave."""
+    """The results of one run."""
 
-    accuracy: list[float]  # of the whole network, by judged round
-    local: list[list[float]]  # of each peer's sub-model on its classes, by judged round
+    accuracy: list[float]  # of the whole network, by tested round
+    local: list[list[float]]  # of each peer's network on its classes, by tested round
     work: list[float]  # by peer: multiply-adds of all its forward passes
     sent: list[int]  # by peer: bytes
-    round_s: float = 0.0  # a usual peer's round over what its own computing takes
+    round_s: float = 0.0  # a usual peer's round divided by its own computing time
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Job:
 
     @property
     def key(self) -> str:
-        """Names everything that the outcome depends on."""
+        """A name for everything that the outcome depends on."""
         whole = repr((self.setting, METHODS[self.method], self.seed))
         digest = hashlib.sha256(whole.encode()).hexdigest()[:12]
         return f"{self.setting.data}/{self.setting.network}/{self.method}/{self.seed}/{digest}"
@@ -109,7 +109,7 @@ Weights = dict[str, np.ndarray[Any, np.dtype[Any]]]
 
 
 def pretrain(setting: Setting, seed: int) -> Weights:
-    """The network that everybody starts from, trained on the public samples alone."""
+    """The network that all methods start from, trained on the public samples alone."""
     import torch
 
     from weft.reference.peers import Recipe, Samples
@@ -128,16 +128,16 @@ def pretrain(setting: Setting, seed: int) -> Weights:
 
 @lru_cache(maxsize=2)
 def prepare(setting: Setting, seed: int) -> Any:
-    """The samples of one seed: as many of each class, standardised, classes in turn."""
+    """The samples of one seed: equally many of each class, standardised, classes in turn."""
     import torch
 
     from weft import data as sets
     from weft.data.spectrogram import spectrograms
     from weft.reference.peers import Samples
 
-    torch.set_num_threads(1)  # peers are processes of their own, and small
-    found = sets.load(setting.data)
-    train, test = found.train_x, found.test_x
+    torch.set_num_threads(1)  # peers are small and run in processes of their own
+    dataset = sets.load(setting.data)
+    train, test = dataset.train_x, dataset.test_x
     if setting.data == "speech-commands":
         train, test = spectrograms(train), spectrograms(test)
     middle, spread = train.mean((0, 2, 3), keepdim=True), train.std((0, 2, 3), keepdim=True)
@@ -161,16 +161,16 @@ def prepare(setting: Setting, seed: int) -> Any:
             )
         return x.contiguous(memory_format=torch.channels_last)
 
-    own = rows(found.train_y, setting.train)
-    judged = torch.arange(len(test)) if setting.test is None else rows(found.test_y, setting.test)
+    own = rows(dataset.train_y, setting.train)
+    judged = torch.arange(len(test)) if setting.test is None else rows(dataset.test_y, setting.test)
     return Samples(
-        images(train[own]), found.train_y[own], images(test[judged]), found.test_y[judged],
+        images(train[own]), dataset.train_y[own], images(test[judged]), dataset.test_y[judged],
         setting.public,
     )  # fmt: skip
 
 
 def run_job(job: Job, weights: Weights) -> Outcome:
-    """One method from the pre-trained network on."""
+    """Run one method from the pre-trained network on."""
     import torch
 
     from weft.papers.decoupled.methods import run_method
@@ -181,20 +181,20 @@ def run_job(job: Job, weights: Weights) -> Outcome:
     net.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
     torch.manual_seed(job.seed)
     recipe = Recipe(rounds=setting.rounds, batch=setting.batch, lr=setting.lr, seed=job.seed)
-    found = run_method(METHODS[job.method], net, data, recipe, setting.last, setting.share)
-    run = found.run
-    return Outcome(run.accuracy, run.local, found.work, run.sent, found.round_s)
+    result = run_method(METHODS[job.method], net, data, recipe, setting.last, setting.share)
+    run = result.run
+    return Outcome(run.accuracy, run.local, result.work, run.sent, result.round_s)
 
 
 def jobs(setting: Setting, methods: Iterable[str], seeds: Sequence[int]) -> list[Job]:
-    """All runs of some methods with some seeds."""
+    """All runs of these methods with these seeds."""
     return [Job(setting, method, seed) for seed in seeds for method in methods]
 
 
 def run_all(
     wanted: Sequence[Job], out: Path, tell: Tell, *, workers: int = WORKERS
 ) -> dict[Job, Outcome]:
-    """Every job's outcome: as kept from before, else run now."""
+    """The outcome of every job: from an earlier call if it is stored, else run now."""
     kept = load_results(out)
     missing = [job for job in wanted if job.key not in kept]
     if missing and workers == 1:
@@ -215,7 +215,7 @@ def _pretrained(setting: Setting, seed: int) -> Weights:
 def _run_in_processes(
     missing: Sequence[Job], kept: dict[str, Outcome], out: Path, tell: Tell, workers: int
 ) -> None:
-    # Fresh processes: a forked one would inherit threads in an unknown state.
+    # New processes, because a forked one would inherit threads in an unknown state.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         starts = {(job.setting, job.seed) for job in missing}
@@ -233,7 +233,7 @@ def _run_in_processes(
 
 
 def load_results(out: Path) -> dict[str, Outcome]:
-    """Results that an earlier call left in the folder."""
+    """Results that an earlier call stored in the folder; InputError if they cannot be read."""
     path = out / "results.json"
     if not path.exists():
         return {}
@@ -244,7 +244,7 @@ def load_results(out: Path) -> dict[str, Outcome]:
 
 
 def save_results(out: Path, kept: dict[str, Outcome]) -> None:
-    """Keeps results in the folder, so that the study can be taken up again."""
+    """Store results in the folder, so that the study can be continued."""
     try:
         (out / "results.json").write_bytes(msgspec.json.encode(kept))
     except OSError as error:
@@ -258,8 +258,8 @@ class Summary:
     method: Method
     mean: float  # accuracy after the last round, percent
     spread: float  # standard deviation over the seeds
-    curve: tuple[float, ...]  # means by judged round, percent
-    local: tuple[float, ...]  # the same of the peers' own sub-models
+    curve: tuple[float, ...]  # means by tested round, percent
+    local: tuple[float, ...]  # the same for the peers' own networks
     work: float  # of the busiest peer
     sent: float  # megabytes, mean over peers
     round_s: float
@@ -267,12 +267,12 @@ class Summary:
 
 
 def summarise(outcomes: dict[Job, Outcome], setting: Setting) -> dict[str, Summary]:
-    """By method, in the order in which the jobs name them."""
-    found = {}
+    """The summary of each method, in the order of the jobs."""
+    summaries = {}
     for name in dict.fromkeys(job.method for job in outcomes if job.setting == setting):
         own = [o for job, o in outcomes.items() if job.setting == setting and job.method == name]
         last = np.array([o.accuracy[-1] for o in own]) * 100
-        found[name] = Summary(
+        summaries[name] = Summary(
             METHODS[name],
             float(last.mean()),
             float(last.std(ddof=1)) if len(last) > 1 else 0.0,
@@ -285,11 +285,11 @@ def summarise(outcomes: dict[Job, Outcome], setting: Setting) -> dict[str, Summa
             float(np.mean([o.round_s for o in own])),
             len(own),
         )
-    return found
+    return summaries
 
 
 def scoring_rows(setting: Setting) -> list[tuple[str, float, float]]:
-    """(score, percent right after decoupling, and with new statistics); the first seed's network."""
+    """(score, percent right after decoupling, percent with new statistics) for the first seed's network."""
     import torch
 
     from weft.graph.split.classes.calibrate import reestimate_norms

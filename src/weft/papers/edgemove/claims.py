@@ -1,7 +1,9 @@
 """Every statement of EdgeMove's evaluation (section 5, appendix B) as a claim.
 
-What one trajectory gives is chance. So "faster" means two standard errors faster over the same trajectories,
-and a printed number counts as reproduced where ours is within 5% with one standard error added. Words have
+    table_claims(run_city(the_city(), trajectories=40, ours=10, tell=silent))
+
+A single trajectory is chance. So "faster" means faster by two standard errors over the same trajectories. A
+printed number counts as reproduced if ours is within 5%, with one standard error added. For words there are
 thresholds, which the claim names. Fewer trajectories (`--quick`) have larger errors, so they never flatter.
 """
 
@@ -46,11 +48,11 @@ FITTED = (
     "fig5-five",
 )
 UNCHANGED = 0.05  # what "almost the same time" and "barely" allow
-EVIDENTLY = 1.25  # times as often
-MUCH_LESS = 0.8  # of the other's time
-DRASTICALLY = 0.10  # what the best cut for one network costs in another, at least
+EVIDENTLY = 1.25  # so many times as often counts as "evidently"
+MUCH_LESS = 0.8  # at most this share of the other's time counts as "much less"
+DRASTICALLY = 0.10  # the best cut for one network must cost at least this share more in another
 
-CONDITIONS = {  # of Fig. 10: Mbps up and down, seconds of RTT; the paper does not print its own
+CONDITIONS = {  # for Fig. 10: Mbps up and down, seconds of RTT; the paper does not print them
     "high data rate": (900.0, 1800.0, 0.020),
     "low latency": (300.0, 600.0, 0.005),
     "low data rate": (60.0, 120.0, 0.020),
@@ -75,31 +77,33 @@ DOUBLE = (
 
 def table_claims(runs: Runs) -> list[Claim]:
     """Table 1: speedups over On-Device."""
-    found: list[Claim] = []
+    claims: list[Claim] = []
     for load in WORKLOADS:
         for policy, paper in zip(SPLIT, PAPER_SPEEDUPS[load.id], strict=True):
             note = f"{SPREAD} {CHOSEN}" if policy == "pipedream-e" else CHOSEN
-            found.append(
+            claims.append(
                 near_claim(
                     f"table1-{load.id}-{policy}", f"{load.title}: {LABELS[policy]} over On-Device",
                     paper, runs.speedup(load.id, policy), runs.error(load.id, policy), note,
                 )
             )  # fmt: skip
-    return [*found, first_claim(runs), order_claim(runs), over_claim(runs)]
+    return [*claims, first_claim(runs), order_claim(runs), over_claim(runs)]
 
 
 def near_claim(
     id: str, what: str, paper: float, ours: float, error: float, note: str = ""
 ) -> Claim:
-    """A printed number, to which the city was fitted: ours is within 5% of it, one standard error (a share
-    of ours) added."""
+    """A claim with a printed number to which the city was fitted.
+
+    It is reproduced if ours is within 5%, with one standard error added (`error` is a share of ours).
+    """
     near = abs(ours / paper - 1) + error * ours / paper <= WITHIN
     words = f"± {error:.1%} by chance. {note}".strip()
     return Claim(id, what, paper, ours, "x", near, words, fitted=True)
 
 
 def first_claim(runs: Runs) -> Claim:
-    """The claim on EdgeMove alone."""
+    """The claim that EdgeMove is the fastest."""
     gains = {
         (load.title, other): runs.gain(load.id, "edgemove", other)
         for load in WORKLOADS
@@ -114,7 +118,7 @@ def first_claim(runs: Runs) -> Claim:
 
 
 def order_claim(runs: Runs) -> Claim:
-    """The claim on which policy is fastest, second and third."""
+    """The claim about the order of all four policies."""
     names = ("on-device", *SPLIT)
     gains = {
         load.title: [runs.gain(load.id, fast, slow) for slow, fast in pairwise(names)]
@@ -133,7 +137,7 @@ def order_claim(runs: Runs) -> Claim:
 
 
 def over_claim(runs: Runs) -> Claim:
-    """The claim on how much faster EdgeMove is than the baselines."""
+    """The claim about how much faster EdgeMove is than the baselines that split."""
     ratios = [runs.speedup(w.id, "edgemove") / runs.speedup(w.id, other)
               for w in WORKLOADS for other in SPLIT[:2]]  # fmt: skip
     low, high = min(ratios), max(ratios)
@@ -145,7 +149,7 @@ def over_claim(runs: Runs) -> Claim:
 
 
 def convergence_claims(runs: Runs) -> list[Claim]:
-    """Figure 6, by minibatches done; `trained.py` says what they stand for."""
+    """Figure 6, by minibatches done; `trained.py` says how that relates to accuracy."""
     behind = {load.title: statistics.median(runs.behind_s[load.id]) for load in WORKLOADS}
     low, high = 50 * (1 - WITHIN), 75 * (1 + WITHIN)
     won, pairs = 0, 0
@@ -173,9 +177,11 @@ def convergence_claims(runs: Runs) -> list[Claim]:
 
 def speed_claims(runs: Runs) -> list[Claim]:
     """Figure 8: the same streets at twice the speed."""
-    more = {name: longer(runs, name) for name in LABELS}
-    steady = max((more["on-device"], more["device-cloud"]), key=lambda one: abs(one.mean))
-    lost = more["pipedream-e"]
+    additional = {name: longer(runs, name) for name in LABELS}
+    steady = max(
+        (additional["on-device"], additional["device-cloud"]), key=lambda one: abs(one.mean)
+    )
+    lost = additional["pipedream-e"]
     return [
         Claim(
             "fig8-steady", "Double speed: On-Device and Device-Cloud, at most 5%",
@@ -188,13 +194,13 @@ def speed_claims(runs: Runs) -> list[Claim]:
         ),
         Claim(
             "fig8-edgemove", "Double speed: EdgeMove's time, at most 5%", "barely more",
-            str(more["edgemove"]), "", more["edgemove"].below(UNCHANGED),
+            str(additional["edgemove"]), "", additional["edgemove"].below(UNCHANGED),
         ),
     ]  # fmt: skip
 
 
 def longer(runs: Runs, policy: str) -> Measured:
-    """The additional time at double speed: by trajectory the mean over all workloads."""
+    """The additional time at double speed: for each trajectory the mean over all workloads."""
     by_load = []
     for load in WORKLOADS:
         slow, fast = (runs.trips[load.id, policy, speed] for speed in (SPEED, DOUBLED))
@@ -210,7 +216,7 @@ def overhead_claims(runs: Runs) -> list[Claim]:
         return statistics.fmean(runs.mean(load.id, policy, what) for load in WORKLOADS)
 
     def differences(what: str, factor: float) -> Measured:
-        """EdgeMove's, less `factor` times PipeDream-E's: by trajectory the mean over all workloads."""
+        """EdgeMove's number minus `factor` times PipeDream-E's: by trajectory the mean over all workloads."""
         rows = zip(
             *(
                 [
@@ -254,15 +260,15 @@ def overhead_claims(runs: Runs) -> list[Claim]:
 def cut_seconds() -> dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]]:
     """Figure 10: VGG-16's seconds per minibatch by cut, under each condition."""
     costs = workload_costs(WORKLOADS[0])
-    found = {}
+    seconds_by_cut = {}
     for name, (up, down, rtt) in CONDITIONS.items():
         way = Ways(*(np.array([value]) for value in (1.0, up * 1e6 / 8, down * 1e6 / 8, rtt)))
-        found[name] = period(stage_seconds(costs, way), IN_FLIGHT)[0]
-    return found
+        seconds_by_cut[name] = period(stage_seconds(costs, way), IN_FLIGHT)[0]
+    return seconds_by_cut
 
 
 def cut_claim() -> Claim:
-    """The claim on where the best cuts are."""
+    """The claim that the best cut depends on the network conditions."""
     seconds = cut_seconds()
     best = {name: int(row.argmin()) + 1 for name, row in seconds.items()}
     lost = max(row[best[other] - 1] / row.min() - 1 for row in seconds.values() for other in best)

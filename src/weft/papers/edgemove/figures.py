@@ -1,4 +1,7 @@
-"""Figures 6, 8, 9 and 10 of EdgeMove, and a map of one trajectory with the servers that were used."""
+"""Figures 6, 8, 9 and 10 of EdgeMove, and a map of one trajectory with the servers that were used.
+
+draw_cuts(Path("figure10.png"))
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ NAMES = {**LABELS, "edgemove+": "edgemove+ (ours)"}
 
 
 def draw_convergence(path: Path, runs: Runs) -> None:
-    """Figure 6. Nothing is trained in the city: equal minibatches stand for equal accuracy."""
+    """Figure 6. Nothing is trained in the city: the number of minibatches stands for accuracy."""
     with sheet(path, 9, 13, [1] * len(WORKLOADS)) as panels:
         for axes, load in zip(panels, WORKLOADS, strict=True):
             for name, colour in COLOURS.items():
@@ -69,7 +72,7 @@ def draw_speeds(path: Path, runs: Runs) -> None:
 
 
 def draw_overheads(path: Path, runs: Runs) -> None:
-    """Figure 9: how often EdgeMove and PipeDream-E adapt, and for how long."""
+    """Figure 9: how often EdgeMove and PipeDream-E adapt, and how long that takes."""
     with sheet(path, 9, 9, [1, 1]) as panels:
         counts, times = panels
         places = np.arange(len(WORKLOADS), dtype=float)
@@ -103,7 +106,7 @@ def draw_overheads(path: Path, runs: Runs) -> None:
 
 
 def draw_cuts(path: Path) -> None:
-    """Figure 10: VGG-16 by cut under four network conditions, the best one with a star."""
+    """Figure 10: VGG-16 by cut under four network conditions; a star marks the best cut."""
     with sheet(path, 8, 12, [1] * len(CONDITIONS)) as panels:
         for axes, (name, seconds) in zip(panels, cut_seconds().items(), strict=True):
             cuts = np.arange(1, len(seconds) + 1)
@@ -123,7 +126,7 @@ def draw_cuts(path: Path) -> None:
 
 
 def draw_map(path: Path, city: City, day: Day, journey: Journey, title: str) -> None:
-    """The walk in the colour of the worker at the time; its servers with their cells."""
+    """The walk, coloured by the worker that was used, and the used servers with their cells."""
     names = city.names
     with sheet(path, 9, 6.6, [1]) as panels:
         axes = panels[0]
@@ -155,19 +158,19 @@ def draw_map(path: Path, city: City, day: Day, journey: Journey, title: str) -> 
 
 def workers(journey: Journey) -> list[str]:
     """The edge servers in the order of their first use."""
-    found = (change.after.worker for change in journey.changes)
-    return list(dict.fromkeys(name for name in found if name not in (None, CLOUD)))
+    names = (change.after.worker for change in journey.changes)
+    return list(dict.fromkeys(name for name in names if name not in (None, CLOUD)))
 
 
 def stretches(journey: Journey) -> list[tuple[float, float, str | None]]:
-    """From when to when which worker was used."""
+    """(begin, end, worker): in which seconds which worker was used."""
     times = [change.now_s for change in journey.changes] + [journey.seconds]
     names = [change.after.worker for change in journey.changes]
     return list(zip(times, times[1:], names, strict=False))
 
 
 def circle(axes: Axes, x: float, y: float, radius: float, colour: str) -> None:
-    """A circle: the reach of a server."""
+    """A circle around a server: its reach."""
     angle = np.linspace(0, 2 * np.pi, 100)
     ring: Sequence[np.ndarray[tuple[int], np.dtype[np.float64]]]
     ring = (x + radius * np.cos(angle), y + radius * np.sin(angle))

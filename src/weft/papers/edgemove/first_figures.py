@@ -1,4 +1,7 @@
-"""Figures 2 and 5 of EdgeMove."""
+"""Figures 2 and 5 of EdgeMove.
+
+draw_communication(Path("figure2.png"))
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ from weft.papers.edgemove.runs import STEPS, WORKLOADS
 from weft.report.canvas import FAINT, sheet
 from weft.strategies.edgemove.online.pipeline import draw_noise
 
-SHOWN = 1500  # minibatches
+SHOWN = 1500  # minibatches that are drawn
 
 
 def draw_communication(path: Path) -> None:
-    """Figure 2: computing in full colour, communication pale on top of it."""
+    """Figure 2: computing in full colour, communication pale above it."""
     schemes = (("On-Device", None, "on-device"), ("Device-Cloud", CLOUD, "device-cloud"),
                ("Device-Edge", EDGE, "edgemove"))  # fmt: skip
     with sheet(path, 9, 5, [1]) as (axes,):
@@ -36,7 +39,7 @@ def draw_communication(path: Path) -> None:
 
 
 def draw_variation(path: Path) -> None:
-    """Figure 5: rolling averages of a worker's minibatches, by the size of the cycle."""
+    """Figure 5: rolling averages of a worker's minibatches, for several cycle sizes."""
     times = np.array(draw_noise(np.random.default_rng([0, 6]), STEPS).worker)
     colours = ("#d5dae0", "#f08c2e", "#2f9e63", "#2f6fde")
     with sheet(path, 9, 5, [1]) as (axes,):

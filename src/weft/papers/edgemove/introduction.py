@@ -1,4 +1,7 @@
-"""Claims of EdgeMove's first sections (Figures 2 and 5, the speed-ups by task), and time to accuracy."""
+"""The claims of EdgeMove's first sections (Figures 2 and 5, the speed-ups by task), and time to accuracy.
+
+communication_claims()
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,11 @@ from weft.papers.edgemove.runs import STEPS, WORKLOADS, Measured, Runs, Workload
 from weft.papers.edgemove.trained import COUNTS, SEEDS, TARGET, Needs
 from weft.strategies.edgemove.online.pipeline import draw_noise
 
-MUCH_LESS = 0.8  # of the other's time
-AS_MANY = 0.10  # minibatches more, at most: what "the same target accuracy" may cost
-CYCLES = (1, 5, 50, 500)  # iterations of a rolling average (Figure 5)
+MUCH_LESS = 0.8  # at most this share of the other's time counts as "much less"
+AS_MANY = 0.10  # at most this share of minibatches more counts as "the same target accuracy"
+CYCLES = (1, 5, 50, 500)  # minibatches of a rolling average (Figure 5)
 PAPER_VARIATION = {5: 13.7, 500: 2.9}  # percent
-TASKS = {  # section 1: from and to, and the workloads
+TASKS = {  # section 1: smallest and largest speed-up, and the workloads
     "image": ((1.5, 2.1), ("vgg-cifar", "resnet-cinic")),
     "text": ((1.2, 2.0), ("vgg-agnews",)),
     "audio": ((1.2, 1.8), ("resnet-speech",)),
@@ -26,31 +29,32 @@ TASKS = {  # section 1: from and to, and the workloads
 
 
 class Link(NamedTuple):
-    """A dedicated worker's link on an average day of the city."""
+    """The link to a worker that serves one client, on an average day of the city."""
 
     up_bytes_per_s: float
     down_bytes_per_s: float
     rtt_s: float
 
 
-# A walk inside a cell is at a mean square distance of half the squared radius.
+# Inside a cell, the mean square distance of a walk is half the squared radius.
 EDGE = Link(PEAK_UP * (1 - FAR_LOSS / 2), 2 * PEAK_UP * (1 - FAR_LOSS / 2), sum(EDGE_RTT_S) / 2)
 CLOUD = Link(PEAK_UP * CLOUD_SHARE, 2 * PEAK_UP * CLOUD_SHARE, sum(CLOUD_RTT_S) / 2)
 
 
 class Minibatch(NamedTuple):
-    """Seconds of one minibatch, one in flight."""
+    """Seconds of one minibatch, with one in flight."""
 
     computing_s: float
     communication_s: float
 
     @property
     def seconds(self) -> float:
+        """Computing and communication together."""
         return self.computing_s + self.communication_s
 
 
 def lowest_layer(load: Workload, link: Link | None) -> Minibatch:
-    """Figure 2: the client trains the lowest layer, an idle worker the others; None: On-Device."""
+    """Figure 2: the client trains the lowest layer, an idle worker the others. None: the client all."""
     costs = workload_costs(load)
     if link is None:
         return Minibatch(costs.alone_s, 0.0)
@@ -59,7 +63,7 @@ def lowest_layer(load: Workload, link: Link | None) -> Minibatch:
 
 
 def communication_claims() -> list[Claim]:
-    """Figure 2: what communication takes of the training time, with a dedicated worker."""
+    """Figure 2: the share of communication in the training time, with an idle worker."""
     cloud = [lowest_layer(load, CLOUD) for load in WORKLOADS]
     edge = [lowest_layer(load, EDGE) for load in WORKLOADS]
     share = statistics.fmean(one.communication_s / one.seconds for one in cloud)
@@ -97,7 +101,7 @@ def communication_table() -> Table:
 
 
 def variation(cycle: int, seed: int = 0) -> float:
-    """Figure 5: standard deviation over mean of a worker's rolling average over so many minibatches."""
+    """Figure 5: standard deviation divided by mean of a worker's rolling average over `cycle` minibatches."""
     times = np.array(draw_noise(np.random.default_rng([seed, 6]), STEPS).worker)
     rolling = np.convolve(times, np.ones(cycle) / cycle, mode="valid")
     return float(rolling.std() / rolling.mean())
@@ -148,27 +152,30 @@ def task_claims(runs: Runs) -> list[Claim]:
 
 
 def ratio(runs: Runs, load: str, other: str) -> Measured:
-    """EdgeMove's speed over another scheme's; the error is a share."""
+    """EdgeMove's speed divided by another scheme's; the error is a share."""
     gain = runs.gain(load, "edgemove", other)
     return Measured(1 + gain.mean, gain.error / (1 + gain.mean))
 
 
 def accuracy_claims(runs: Runs, needs: Needs) -> list[Claim]:
-    """Table 1's measure, time to a target accuracy: minibatches that were really trained times seconds
-    from the city. The schemes that split have two in flight, On-Device one."""
-    more = Measured(*needs.more(2))
+    """Table 1's measure, the time to a target accuracy.
+
+    It is the number of minibatches from real training times the seconds from the city. The schemes that
+    split have two minibatches in flight, On-Device has one.
+    """
+    additional = Measured(*needs.more(2))
     claims = [
         Claim(
             "accuracy-minibatches",
             f"Two in flight need at most {AS_MANY:.0%} more minibatches to {TARGET:.0%} (LeNet-5, trained)",
-            "to the same accuracy", str(more), "", more.below(AS_MANY),
+            "to the same accuracy", str(additional), "", additional.below(AS_MANY),
             f"{len(needs.minibatches[1])} seeds; the client's layers are one update old. With four in "
             f"flight: {Measured(*needs.more(4))}.",
         )
     ]  # fmt: skip
     for load in WORKLOADS:
-        speedup = runs.speedup(load.id, "edgemove") / (1 + more.mean)
-        error = runs.error(load.id, "edgemove") + more.error
+        speedup = runs.speedup(load.id, "edgemove") / (1 + additional.mean)
+        error = runs.error(load.id, "edgemove") + additional.error
         claims.append(
             near_claim(
                 f"accuracy-{load.id}", f"{load.title}: EdgeMove's time to accuracy over On-Device",
@@ -177,7 +184,7 @@ def accuracy_claims(runs: Runs, needs: Needs) -> list[Claim]:
             )
         )  # fmt: skip
     least = min((ratio(runs, load.id, "on-device") for load in WORKLOADS), key=lambda one: one.mean)
-    stale = Measured(least.mean / (1 + more.mean) - 1, least.error + more.error)
+    stale = Measured(least.mean / (1 + additional.mean) - 1, least.error + additional.error)
     claims.append(Claim(
         "accuracy-first", f"{LABELS['edgemove']} is at the target accuracy before On-Device, staleness paid",
         "on all four", f"at least {stale}", "", stale.above(0.0),

@@ -2,8 +2,8 @@
 
     weft reproduce edgemove
 
-Times come from the simulated city, minibatches to an accuracy from a small network that is really trained;
-live runs are `weft train`'s. With --quick it walks fewer trajectories.
+Times come from the simulated city. Minibatches to an accuracy come from a small network that is really
+trained. `weft train` makes live runs. With --quick there are fewer trajectories.
 """
 
 from __future__ import annotations
@@ -59,12 +59,13 @@ from weft.papers.tables import claims_markdown, table_markdown, write_texts
 from weft.strategies.edgemove.online.journey import travel
 
 TITLE = "EdgeMove: pipelined training between a moving device and nearby edge servers"
-TRAJECTORIES, FEWER = 40, 20  # of the paper's schemes: theirs spread so much that few tell nothing
+TRAJECTORIES, FEWER = 40, 20  # of the paper's schemes: they vary so much that a few say nothing
 OURS, FEWER_OURS = 10, 3
 
 
 @paper("edgemove", TITLE)
 def edgemove(out: Path, quick: bool, tell: Tell) -> Reproduction:
+    """Simulate all trajectories, train LeNet-5, draw the figures, and judge the claims."""
     tell("reading VGG-16 and ResNet-50", 0.0)
     for load in WORKLOADS:
         workload_costs(load)
@@ -82,8 +83,8 @@ def edgemove(out: Path, quick: bool, tell: Tell) -> Reproduction:
 
 
 def all_claims(runs: Runs, needs: Needs) -> tuple[Claim, ...]:
-    """Every claim of the paper."""
-    found = (
+    """All claims of the paper."""
+    claims = (
         *task_claims(runs),
         *communication_claims(),
         *variation_claims(),
@@ -97,12 +98,12 @@ def all_claims(runs: Runs, needs: Needs) -> tuple[Claim, ...]:
     few = f"Of {runs.trajectories} trajectories, which spread: more would tell chance from cause."
     return tuple(
         claim if claim.reproduced or claim.note else msgspec.structs.replace(claim, note=few)
-        for claim in mark_fitted(found, FITTED)
+        for claim in mark_fitted(claims, FITTED)
     )
 
 
 def draw_figures(out: Path, runs: Runs) -> list[Path]:
-    """The figures; and on the map, one more walk of the first trajectory for each policy."""
+    """Draw the figures, and a map of the first trajectory for two policies."""
     files = [out / f"figure{number}.png" for number in (2, 5, 6, 8, 9, 10)]
     draw_communication(files[0])
     draw_variation(files[1])
@@ -122,7 +123,7 @@ def draw_figures(out: Path, runs: Runs) -> list[Path]:
 
 
 def where(runs: Runs) -> str:
-    """Which city the runs are in."""
+    """How many trajectories there are, and in which city."""
     place = "the EUA data's 125 servers" if runs.city.real else (
         "a generated city of 125 servers: set WEFT_DATA for the real one"
     )  # fmt: skip
@@ -134,7 +135,7 @@ def where(runs: Runs) -> str:
 
 
 def speedup_table(runs: Runs) -> Table:
-    """Speed-up of each policy over the device alone."""
+    """The speed-up of each policy over the device alone."""
     labels = {name: LABELS.get(name, name) for name in (*SPLIT, *OUR_POLICIES, PAID, BOUND)}
     rows = tuple(
         (label, *(f"{runs.speedup(load.id, name):.2f}x" for load in WORKLOADS))
@@ -145,7 +146,7 @@ def speedup_table(runs: Runs) -> Table:
 
 
 def bound_table(runs: Runs) -> Table:
-    """How much longer than the clairvoyants with as many in flight: free moves / paid moves."""
+    """How much longer than the clairvoyant with as many in flight, whose moves are free / are paid."""
     rows = tuple(
         (
             LABELS.get(name, name),
@@ -164,7 +165,7 @@ def bound_table(runs: Runs) -> Table:
 
 
 def adaptation_table(runs: Runs) -> Table:
-    """The numbers behind Figure 9, ours too."""
+    """The numbers behind Figure 9, with our policies too."""
     rows = []
     for name in ("pipedream-e", "edgemove", *OUR_POLICIES):
         cells = [
@@ -179,10 +180,10 @@ def adaptation_table(runs: Runs) -> Table:
 
 
 def write_tables(out: Path, claims: tuple[Claim, ...], tables: tuple[Table, ...]) -> list[Path]:
-    """Writes claims and tables as Markdown."""
-    found = Reproduction("edgemove", claims, (), tables)
+    """Write claims and tables as Markdown."""
+    reproduction = Reproduction("edgemove", claims, (), tables)
     texts = {
-        out / "claims.md": claims_markdown(found),
+        out / "claims.md": claims_markdown(reproduction),
         out / "tables.md": "\n".join(map(table_markdown, tables)),
     }
     return write_texts(texts)

@@ -1,11 +1,11 @@
-"""The settings of EdgeMove's evaluation, and what becomes of every policy in them.
+"""The settings of EdgeMove's evaluation, and the results of every policy in them.
 
     runs = run_city(city, trajectories=40, ours=10, tell=silent)
     runs.speedup("vgg-cifar", "edgemove")
     runs.gain("vgg-cifar", "edgemove", "pipedream-e")     # with its standard error
 
-The paper prints neither its links' rates nor its machines' times per iteration. The ones here give
-its Device-Cloud and EdgeMove rows; docs/edgemove.md says what was chosen.
+The paper prints neither its links' rates nor its machines' times per iteration. Those here give its
+Device-Cloud and EdgeMove rows; docs/edgemove.md says what was chosen.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from weft.strategies.edgemove.online.plus import EdgeMovePlus
 BATCH = 32
 STEPS = 10_000
 SPEED, DOUBLED = 5.0, 10.0  # metres per second
-CITY = 1  # seed of the servers' cells, GPUs and distances
-EVEN = 0.3  # share of a network's time that all its layers have alike; the rest goes by operations
+CITY = 1  # the seed of the servers' cells, GPUs and distances
+EVEN = 0.3  # this share of a network's time is equal for all layers; the rest is by operations
 IMAGE = (3, 32, 32)
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A network on a data set. Texts and sounds have the images' shape: only the cycle differs."""
+    """A network on a data set. Texts and sounds have the shape of images: only the cycle differs."""
 
     id: str
     title: str
     model: str
-    cycle: int  # iterations
-    client_s: float  # an iteration on the client
-    idle_s: float  # and on an idle 3080Ti
+    cycle: int  # iterations between two decisions
+    client_s: float  # of an iteration on the client
+    idle_s: float  # of an iteration on an idle 3080Ti
 
 
 VGG = ("vgg16", 0.130, 0.0154)
@@ -77,30 +77,30 @@ OUR_POLICIES: Mapping[str, Make] = {
 }
 BOUND = "clairvoyant (2)"
 PAID = "clairvoyant (2) that pays for its moves"
-BY_CYCLE = ("pipedream-e", "edgemove")  # the others look as often on every data set
+BY_CYCLE = ("pipedream-e", "edgemove")  # the others decide equally often on every data set
 
 
-def _plus(costs: SplitCosts, **given: Any) -> EdgeMovePlus:
-    """It knows how its minibatches scatter, and that no server beats the idle one it was profiled on."""
-    return EdgeMovePlus(costs, spread=SPREAD, idle=1.0, tiers=("edge",), **given)
+def _plus(costs: SplitCosts, **settings: Any) -> EdgeMovePlus:
+    """edgemove+ that knows how its minibatches vary, and that no server is faster than the idle one."""
+    return EdgeMovePlus(costs, spread=SPREAD, idle=1.0, tiers=("edge",), **settings)
 
 
-@functools.cache  # reading a network takes seconds, and it never changes
+@functools.cache  # capturing a network takes seconds, and it never changes
 def units(model: str) -> tuple[LayerCost, ...]:
-    """The layers between which one tensor crosses: 16 of VGG-16, 18 of ResNet-50."""
+    """The layers between which one tensor is sent: 16 of VGG-16, 18 of ResNet-50."""
     graph = named_graph(model, IMAGE, 10)
-    found: list[LayerCost] = []
+    layers: list[LayerCost] = []
     params, flops = 0, 0.0
     for m, layer in enumerate(graph.layers, start=1):
         params, flops = params + graph.param_bytes(m - 1), flops + layer.forward_flops
         if len(graph.cut(m)) == 1:
-            found.append(LayerCost(layer.name, params, graph.cut_bytes(m), flops))
+            layers.append(LayerCost(layer.name, params, graph.cut_bytes(m), flops))
             params, flops = 0, 0.0
-    return tuple(found)
+    return tuple(layers)
 
 
 def workload_profile(load: Workload) -> Profile:
-    """Client and idle worker: a third of the time is the forward pass, backward includes update."""
+    """The times of client and idle worker: a third is the forward pass; backward includes the update."""
     layers = units(load.model)
     total = math.fsum(layer.forward_flops for layer in layers)
     shares = [EVEN / len(layers) + (1 - EVEN) * x.forward_flops / total for x in layers]
@@ -115,13 +115,13 @@ def workload_profile(load: Workload) -> Profile:
 
 @functools.cache
 def workload_costs(load: Workload) -> SplitCosts:
-    """What a workload takes at client and worker, by cut."""
+    """The costs of a workload on client and worker, by cut."""
     return split_costs(workload_profile(load), "client", "worker", BATCH)
 
 
 def the_city() -> City:
-    """Melbourne's business district where its data is at hand, else one of the same density."""
-    from weft.data.eua import load_eua  # the data sets import torch, which takes its time
+    """Melbourne's business district if its data is on this machine, else a generated city as dense."""
+    from weft.data.eua import load_eua  # the data sets import torch, which takes time
     from weft.data.files import data_root
 
     if data_root(None) is None:
@@ -131,7 +131,7 @@ def the_city() -> City:
 
 @dataclass(frozen=True)
 class Trip:
-    """One trajectory under one policy, without the single minibatches."""
+    """One trajectory under one policy, without its single minibatches."""
 
     seconds: float
     cut_moves: int
@@ -141,6 +141,7 @@ class Trip:
 
     @staticmethod
     def of(journey: Journey) -> Trip:
+        """The numbers of a journey; the first decision counts as no change."""
         later = [change for change in journey.changes if change.step > 0]
         workers = sum(change.new_worker for change in later)
         return Trip(
@@ -150,22 +151,25 @@ class Trip:
 
 @dataclass
 class Runs:
-    """Trips by workload, policy and speed; the first trajectory's journeys in full. Our own policies and the
-    clairvoyants may have fewer trajectories than the paper's: the first ones."""
+    """Trips by workload, policy and speed, and the progress of the first trajectory.
+
+    Our own policies and the clairvoyants may have fewer trajectories than the paper's: the first ones.
+    """
 
     city: City
     trajectories: int
     behind_s: dict[str, list[float]] = field(default_factory=dict)  # see `warm_up_s`, by workload
     trips: dict[tuple[str, str, float], list[Trip]] = field(default_factory=dict)
-    # Seconds of the clairvoyants, by workload and whether they pay for their moves.
+    # Seconds of the clairvoyants, by workload and by whether they pay for their moves.
     bounds: dict[tuple[str, bool], list[float]] = field(default_factory=dict)
     progress: dict[tuple[str, str], NDArray[np.float64]] = field(default_factory=dict)
 
     def mean(self, load: str, policy: str, what: str = "seconds", speed: float = SPEED) -> float:
+        """The mean of a number over all trajectories."""
         return statistics.fmean(getattr(trip, what) for trip in self.trips[load, policy, speed])
 
     def speedup(self, load: str, policy: str, speed: float = SPEED) -> float:
-        """Over On-Device, of mean times, as the paper counts."""
+        """The speed-up over On-Device, from mean times as in the paper."""
         if policy in (BOUND, PAID):
             mine = self.bound_s(load, policy == PAID)
         else:
@@ -173,7 +177,7 @@ class Runs:
         return self.mean(load, "on-device") / mine
 
     def gain(self, load: str, faster: str, slower: str, speed: float = SPEED) -> Measured:
-        """How much longer `slower` takes, of the same trajectories."""
+        """The share by which `slower` takes longer, on the same trajectories."""
         mine, other = self.trips[load, faster, speed], self.trips[load, slower, speed]
         pairs = list(zip(mine, other, strict=False))
         mean = statistics.fmean(a.seconds for a, _ in pairs)
@@ -185,9 +189,11 @@ class Runs:
         return measured([s / statistics.fmean(seconds) for s in seconds]).error
 
     def bound_s(self, load: str, paid: bool = False) -> float:
+        """Mean seconds of a clairvoyant."""
         return statistics.fmean(self.bounds[load, paid])
 
     def behind_bound(self, load: str, policy: str, paid: bool = False) -> float:
+        """The share by which a policy takes longer than a clairvoyant."""
         trips = self.trips[load, policy, SPEED][: len(self.bounds[load, paid])]
         return statistics.fmean(trip.seconds for trip in trips) / self.bound_s(load, paid) - 1
 
@@ -199,10 +205,11 @@ class Measured(NamedTuple):
     error: float
 
     def above(self, least: float) -> bool:
-        """Beyond chance: two standard errors above."""
+        """More than `least` beyond chance: by two standard errors."""
         return self.mean - 2 * self.error > least
 
     def below(self, most: float) -> bool:
+        """Less than `most` beyond chance: by two standard errors."""
         return self.mean + 2 * self.error < most
 
     def __str__(self) -> str:
@@ -210,25 +217,25 @@ class Measured(NamedTuple):
 
 
 def measured(values: Sequence[float]) -> Measured:
-    """Of one value alone nothing is known of chance."""
+    """The mean and its standard error; with one value the error is infinite."""
     error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.inf
     return Measured(statistics.fmean(values), error)
 
 
 def warm_up_s(mine: Sequence[float], other: Sequence[float]) -> float:
-    """The last moment at which `mine` had done fewer minibatches than `other`: the ends of each."""
+    """The last second at which `mine` had done fewer minibatches than `other`; both are lists of ends."""
     behind = np.flatnonzero(np.array(mine) > np.array(other))
     return float(other[behind[-1]]) if len(behind) else 0.0
 
 
 def day_of(city: City, trajectory: int, speed: float) -> Day:
-    """A walk through the city."""
+    """One walk through the city."""
     return Day(city, Walk(city.box, speed, trajectory), trajectory)
 
 
 def run_city(city: City, trajectories: int, ours: int, tell: Tell, end: float = 1.0) -> Runs:
-    """The paper's policies on every trajectory at both speeds; ours and the clairvoyants on the first ones,
-    at the first speed."""
+    """The paper's policies on every trajectory at both speeds; ours and the clairvoyants on the first
+    trajectories, at the first speed."""
     runs = Runs(city, trajectories)
     for trajectory in range(trajectories):
         tell(f"trajectory {trajectory + 1} of {trajectories}", end * trajectory / trajectories)
@@ -238,7 +245,7 @@ def run_city(city: City, trajectories: int, ours: int, tell: Tell, end: float = 
 
 
 def run_walk(runs: Runs, trajectory: int, speed: float, ours: bool = True) -> None:
-    """One trajectory under every policy; a journey that is the same on two data sets is made once."""
+    """One trajectory under every policy. A journey that is equal on two data sets is made once."""
     day = day_of(runs.city, trajectory, speed)
     with_ours = ours and speed == SPEED
     policies = {**PAPER_POLICIES, **(OUR_POLICIES if with_ours else {})}

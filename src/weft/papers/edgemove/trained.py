@@ -1,11 +1,11 @@
-"""How many minibatches a network really needs with a pipeline's staleness: trained, with several seeds.
+"""How many minibatches a network needs with a pipeline's staleness: really trained, with several seeds.
 
     needs = train_all(silent)
     needs.more(in_flight=2)          # (share of minibatches more than plain training, its standard error)
 
-The paper measures time to a target accuracy. The city counts minibatches, which stand for accuracy only
-where the pipeline needs as many as plain training does. So LeNet-5 is trained on 5,000 MNIST images with the
-client's layers as many updates old as the pipeline makes them.
+The paper measures the time to a target accuracy. The city counts minibatches. These stand for accuracy only
+if the pipeline needs as many as plain training. So LeNet-5 is trained on 5,000 MNIST images, with the
+client's layers as many updates old as in the pipeline.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from weft.reference.stale import StaleTraining
 from weft.zoo.models import build
 
 SEEDS = 6
-COUNTS = (1, 2, 4)  # in flight: On-Device; the paper's schemes; edgemove+'s most
-TARGET = 0.90  # of the test images
+COUNTS = (1, 2, 4)  # in flight: On-Device; the paper's schemes; the most of edgemove+
+TARGET = 0.90  # share of the test images
 BATCH, RATE = 32, 0.05
-CLIENT = 2  # LeNet-5's convolutions are the client's: its later layers are never stale
-EVERY, MOST = 5, 600  # minibatches between two tests; after so many training is given up
-TESTED = 500  # images
-TESTS = 4  # one after the other, whose mean reaches the target
+CLIENT = 2  # the client has LeNet-5's two convolutions; its later layers are never stale
+EVERY, MOST = 5, 600  # minibatches between two tests; minibatches after which training is given up
+TESTED = 500  # images per test
+TESTS = 4  # consecutive tests whose mean must reach the target
 
 
 @dataclass(frozen=True)
 class Needs:
-    """Minibatches to the target accuracy, by how many are in flight and seed."""
+    """Minibatches to the target accuracy, by number in flight and by seed."""
 
     minibatches: dict[int, list[int]]
 
     def more(self, in_flight: int) -> tuple[float, float]:
-        """How many more than with one in flight: the mean of paired seeds, and its standard error."""
+        """The share of minibatches more than with one in flight: mean over the seeds, standard error."""
         pairs = zip(self.minibatches[in_flight], self.minibatches[1], strict=True)
         ratios = [mine / plain - 1 for mine, plain in pairs]
         return statistics.fmean(ratios), statistics.stdev(ratios) / math.sqrt(len(ratios))
 
 
 def train_all(tell: Tell, begin: float = 0.0, end: float = 1.0) -> Needs:
-    """Every count with every seed; the same weights and samples for every count of a seed."""
+    """Train with every count and every seed. For one seed, all counts have the same weights and samples."""
     data = load("mnist5k")
     needs: dict[int, list[int]] = {count: [] for count in COUNTS}
     for seed in range(SEEDS):
@@ -60,7 +60,7 @@ def train_all(tell: Tell, begin: float = 0.0, end: float = 1.0) -> Needs:
 
 
 def minibatches_to_target(data: Dataset, seed: int, in_flight: int) -> int:
-    """Minibatches until the mean of the last tests reaches the target; MOST where it never does."""
+    """Minibatches until the mean of the last tests reaches the target; MOST if it never does."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,6 +1,8 @@
 """Every statement of HierTrain's evaluation (section VI, and Table II of section V) as a claim.
 
-Where two statements of the paper exclude each other, the note carries the short proof.
+    alexnet_claims(run_sweep(ALEXNET, captured(ALEXNET)))
+
+If two statements of the paper exclude each other, the note gives the short proof.
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ from weft.papers.hiertrain.runs import Planning, Sweep
 from weft.plans.plan import Plan
 from weft.report.words import seconds
 
-MATCH = 0.10  # "highly match": the formula within a tenth of what happens on links
-CLEARLY = (
-    1.01  # "beats": by more than a hundredth. The formula has no noise; less than that is a tie
-)
-LARGE, SMALL = 1.25, 1.10  # what counts as a large and as an insignificant speedup
+MATCH = 0.10  # "highly match": the formula is within a tenth of the time on links
+# "beats": by more than a hundredth. The formula has no noise, so a smaller difference is a tie.
+CLEARLY = 1.01
+# A large speedup is at least the first, an insignificant one at most the second.
+LARGE, SMALL = 1.25, 1.10
 LOW = (1.5, 2.0)  # Mbps, the paper's "low bandwidth"
 PAPER_PLANNING = (0.52, 1.48, 3.0, 4.0, 5.3, 12.0)  # Table II, seconds
 
@@ -44,7 +46,7 @@ CHOSEN = (
     "networks are reproduced with different machine speeds (AlexNet 0.9 / 7.5 / 400 GFLOPS, LeNet-5 "
     "1 / 8 / 100), though the paper has one set of machines."
 )
-# Beside the speedups of Figs. 7 and 8: what AlexNet's machine speeds were chosen to give.
+# Fitted beside the speedups of Figs. 7 and 8: AlexNet's machine speeds were chosen to give these too.
 FITTED = (
     "fig9-jointdnn-plus", "fig9-jalad-low", "fig9-jalad-high", "fig11-1-to-2", "fig11-3-to-4", "fig11-cloud",
 )  # fmt: skip
@@ -62,7 +64,7 @@ def whole_claims(
     cloud_note: str = CHOSEN,
     best_note: str = "",
 ) -> list[Claim]:
-    """Figures 7 and 8: beside All-Edge and All-Cloud, `best` the paper's speedups over the two."""
+    """Figures 7 and 8: HierTrain beside All-Edge and All-Cloud. `best` are the paper's speedups over them."""
     edge, cloud = sweep.seconds["all-edge"], sweep.seconds["all-cloud"]
     over_edge, over_cloud = sweep.speedups("all-edge"), sweep.speedups("all-cloud")
     wins = [min(pair) > CLEARLY for pair in zip(over_edge, over_cloud, strict=True)]
@@ -91,7 +93,7 @@ def whole_claims(
 
 
 def beside_all_device(sweep: Sweep) -> str:
-    """What HierTrain gains where the paper does not look."""
+    """What HierTrain gains over All-Device, which the paper does not show."""
     over = sweep.speedups("all-device")
     return (
         f"Over All-Device, which the paper does not show, it gains {min(over):.2f}x to {max(over):.2f}x: "
@@ -100,7 +102,7 @@ def beside_all_device(sweep: Sweep) -> str:
 
 
 def alexnet_claims(sweep: Sweep) -> list[Claim]:
-    """Figure 9: beside the other methods that split."""
+    """Figure 9: HierTrain beside the other methods that split."""
     plus = [r > CLEARLY for r in sweep.speedups("jointdnn", "jointdnn+")]
     edge = ["edge" in workers(plan) for plan in sweep.plans["jointdnn+"]]
     pairs = zip(sweep.plans["jointdnn"], sweep.plans["jointdnn+"], strict=True)
@@ -224,7 +226,7 @@ def core_claims(sweeps: dict[int, Sweep]) -> list[Claim]:
 
 
 def first_layers(sweep: Sweep) -> str:
-    """What the cloud leaves to the others at the largest bandwidth."""
+    """What the other machines compute at the largest bandwidth, beside the cloud."""
     decided = sweep.plans["hiertrain"][-1].decisions
     others = [
         f"the {decided['roles'][role]} runs the first {counted(decided[f'm_{role}'], 'layer')} "
@@ -238,12 +240,12 @@ def first_layers(sweep: Sweep) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun."""
+    """A number and its noun, in the plural if needed."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def validity_claim(sweep: Sweep, links: Sequence[float]) -> Claim:
-    """Figure 6: the formula against the same plans on links that are really shared."""
+    """Figure 6: the formula's time against the same plans on links that are really shared."""
     ratios = [real / model for real, model in zip(links, sweep.seconds["hiertrain"], strict=True)]
     listed = ", ".join(f"{r:.2f} at {m:g}" for m, r in zip(sweep.mbps, ratios, strict=True))
     return Claim(
@@ -256,7 +258,7 @@ def validity_claim(sweep: Sweep, links: Sequence[float]) -> Claim:
 
 
 def measured_claim(runs: Sequence[RealRun]) -> Claim:
-    """Figure 6 with processes and shaped links; in the note, how near our simulator comes."""
+    """Figure 6 with processes and shaped links. The note says how close our simulator is."""
     ratios = [run.measured_s / run.formula_s for run in runs]
     note = f"{listed(runs, ratios)} Mbps. Over our simulator's time: "
     note += f"{listed(runs, [run.measured_s / run.simulated_s for run in runs])}."
@@ -276,7 +278,7 @@ def listed(runs: Sequence[RealRun], ratios: Sequence[float]) -> str:
 
 
 def planning_claims(planned: Sequence[Planning]) -> list[Claim]:
-    """Table II. A planner that is faster than the paper's has reproduced its claim."""
+    """Table II. If our planner is faster than the paper's, the claim is reproduced."""
     claims = [
         Claim(
             f"table2-{row.title.lower()}", f"{row.title} ({row.layers} layers): time to plan",
@@ -305,22 +307,22 @@ def workers(plan: Plan) -> set[str]:
 
 
 def everywhere(id: str, what: str, sweep: Sweep, holds: list[bool], note: str = "") -> Claim:
-    """A claim that holds where every entry of `holds` does."""
+    """A claim that holds if every entry of `holds` is true."""
     return Claim(id, what, "everywhere", where(sweep, holds), "", all(holds), note)
 
 
 def where(sweep: Sweep, holds: Sequence[bool]) -> str:
     """`up to 2 Mbps`, `from 3 Mbps`, or the bandwidths one by one."""
-    found = [m for m, true in zip(sweep.mbps, holds, strict=True) if true]
-    if len(found) in (0, len(sweep.mbps)):
-        return "everywhere" if found else "nowhere"
-    if tuple(found) == sweep.mbps[: len(found)]:
-        return f"up to {found[-1]:g} Mbps"
-    if tuple(found) == sweep.mbps[-len(found) :]:
-        return f"from {found[0]:g} Mbps"
-    return f"at {', '.join(f'{m:g}' for m in found)} Mbps"
+    true_at = [m for m, true in zip(sweep.mbps, holds, strict=True) if true]
+    if len(true_at) in (0, len(sweep.mbps)):
+        return "everywhere" if true_at else "nowhere"
+    if tuple(true_at) == sweep.mbps[: len(true_at)]:
+        return f"up to {true_at[-1]:g} Mbps"
+    if tuple(true_at) == sweep.mbps[-len(true_at) :]:
+        return f"from {true_at[0]:g} Mbps"
+    return f"at {', '.join(f'{m:g}' for m in true_at)} Mbps"
 
 
 def low_only(sweep: Sweep, holds: Sequence[bool]) -> bool:
-    """True at the paper's low bandwidths and nowhere else."""
+    """Whether something is true at the paper's low bandwidths and nowhere else."""
     return list(holds) == [m in LOW for m in sweep.mbps]

@@ -1,4 +1,7 @@
-"""Figures 6 to 11 of HierTrain: an iteration's seconds over the bandwidth between edge and cloud."""
+"""Figures 6 to 11 of HierTrain: seconds of an iteration over the bandwidth between edge and cloud.
+
+draw_cores(Path("figure11.png"), ALEXNET, sweeps)
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ class Look:
     width: float = 2.0
 
 
-LOOKS = {  # curves that overlap stay visible: other markers, thick below thin, solid below dashed
+LOOKS = {  # so that overlapping curves stay visible: other markers, thick below thin, solid below dashed
     "hiertrain": Look("HierTrain", "#2f6fde", "o", width=2.4),
     "all-edge": Look("All-Edge", "#f08c2e", "s"),
     "all-cloud": Look("All-Cloud", "#2f9e63", "^"),
@@ -65,7 +68,7 @@ def draw_cores(path: Path, setting: Setting, sweeps: dict[int, Sweep]) -> None:
 
 
 def draw_validity(path: Path, setting: Setting, sweep: Sweep, links: Sequence[float]) -> None:
-    """Figure 6: the formula's time of each plan beside the one on physical links."""
+    """Figure 6: the formula's time of each plan beside its time on physical links."""
     curves = [
         Curve(Look("the paper's formula", "#2f6fde", "o"), sweep.seconds["hiertrain"]),
         Curve(Look("the same plan on physical links", "#f08c2e", "s"), tuple(links)),
@@ -75,7 +78,7 @@ def draw_validity(path: Path, setting: Setting, sweep: Sweep, links: Sequence[fl
 
 
 def draw_measured(path: Path, setting: Setting, runs: Sequence[RealRun]) -> None:
-    """Figure 6 once more, with real processes and shaped links."""
+    """Figure 6 again, with real processes and shaped links."""
     curves = [
         Curve(Look("the paper's formula", "#2f6fde", "o"), tuple(r.formula_s for r in runs)),
         Curve(Look("our simulator", "#7a3fb8", "D", "--"), tuple(r.simulated_s for r in runs)),
@@ -91,7 +94,7 @@ def draw(
     """One figure of the paper: seconds over bandwidth."""
     with sheet(path, 8, 5, [1]) as panels:
         axes = panels[0]
-        for order, curve in enumerate(curves):  # later ones lie on top
+        for order, curve in enumerate(curves):  # later curves are drawn above earlier ones
             look = curve.look
             axes.plot(
                 mbps, curve.seconds, look.style, color=look.colour, marker=look.marker,
@@ -107,16 +110,16 @@ def draw(
 
 
 def label(axes: Axes, mbps: Sequence[float], top: float) -> None:
-    """The axes of such a figure."""
+    """Label the axes of such a figure."""
     axes.set_xlabel("edge-cloud bandwidth, Mbps")
     axes.set_ylabel("seconds")
     axes.set_xticks(list(mbps))
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
-    axes.set_ylim(0, top * 1.08)  # from zero: a ratio of heights is a speedup
+    axes.set_ylim(0, top * 1.08)  # from zero, so that a ratio of heights is a speedup
     axes.grid(axis="y", color=FAINT, lw=0.8)
     axes.set_axisbelow(True)
 
 
 def note(axes: Axes, text: str, height: float) -> None:
-    """A line of text above the axes."""
+    """Write a line of text above the axes."""
     axes.text(0, height, text, transform=axes.transAxes, fontsize=9.5, color=GREY, va="bottom")

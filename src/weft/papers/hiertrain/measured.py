@@ -1,10 +1,10 @@
-"""HierTrain's plans really run: AlexNet on one process per machine, with shaped links.
+"""HierTrain's plans in real runs: AlexNet, one process per machine, shaped links.
 
     run_really(3.0).measured_s
 
-This is the paper's test of its model (Fig. 6). Samples are random: an iteration takes as long as with
-pictures. A cloud as fast as the paper's cannot be emulated here: it then runs at this machine's speed,
-and formula, simulator and measurement all count with that.
+This is the paper's test of its model (Fig. 6). Samples are random, because an iteration takes as long as with
+images. A cloud as fast as the paper's cannot be emulated on this machine. It then runs at this machine's
+speed, and formula, simulator and measurement all use that speed.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from weft.papers.hiertrain.runs import ALEXNET, BATCH, fleet_of
 
 MEASURED_MBPS = (1.5, 2.0, 3.0, 5.0)
 STEPS = 4
-DEADLINE_S = 180.0  # an iteration takes 15 seconds, most of it waiting for a link
+DEADLINE_S = 180.0  # an iteration takes 15 seconds; most of that is waiting for a link
 
 
 @dataclass(frozen=True)
 class RealRun:
-    """One plan that was really run: by formula, simulated, measured."""
+    """One plan that was really run: seconds by formula, by simulator, and measured."""
 
     mbps: float
     formula_s: float
     simulated_s: float
     measured_s: float
-    too_fast: tuple[str, ...]  # machines that ran at this one's speed
+    too_fast: tuple[str, ...]  # machines that ran at this machine's speed
 
 
 def run_really(mbps: float) -> RealRun:
-    """A few iterations of the plan that HierTrain makes for the emulated machines."""
+    """Run a few iterations of the plan that HierTrain makes for the emulated machines."""
     import torch
     from torch import nn
 

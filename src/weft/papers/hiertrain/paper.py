@@ -1,9 +1,9 @@
-"""HierTrain's evaluation beside ours: Figures 6 to 11, Table II, and every claim made of them.
+"""HierTrain's evaluation beside ours: Figures 6 to 11, Table II, and all claims about them.
 
     weft reproduce hiertrain
 
-Times are those of the paper's own cost model, exactly minimised; settings that the paper does not
-print are in `runs.py`. Without --quick its plans are also really run (`measured.py`).
+The times are those of the paper's own cost model, minimised exactly. Settings that the paper does not print
+are in `runs.py`. Without --quick the plans are also really run (`measured.py`).
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ from weft.report.words import digits, seconds
 from weft.simulate.price import price
 
 TITLE = "HierTrain: hybrid parallelism over device, edge and cloud"
-REPEATS = 15  # of each planning; a third of it when quick
+REPEATS = 15  # times that each planning is measured; a third of that when quick
 
 
 @paper("hiertrain", TITLE)
 def hiertrain(out: Path, quick: bool, tell: Tell) -> Reproduction:
     """Quick: formula and simulator. Else AlexNet is also really trained, at four bandwidths."""
-    computed = 1.0 if quick else 0.05  # share of the time until something really runs
+    computed = 1.0 if quick else 0.05  # the share of the time before the real runs
     graphs = {}
     for index, setting in enumerate(PLANNED):
         tell(f"reading {setting.title}", computed * 0.6 * index / len(PLANNED))
@@ -101,7 +101,7 @@ def hiertrain(out: Path, quick: bool, tell: Tell) -> Reproduction:
 
 
 def measure(picture: Path, files: list[Path], begin: float, tell: Tell) -> list[RealRun]:
-    """Runs AlexNet at each bandwidth; adds the picture to the files."""
+    """Run AlexNet at each bandwidth, and add the picture to the files."""
     runs: list[RealRun] = []
     for index, mbps in enumerate(MEASURED_MBPS):
         tell(f"training at {mbps:g} Mbps", begin + (1 - begin) * index / len(MEASURED_MBPS))
@@ -114,7 +114,7 @@ def measure(picture: Path, files: list[Path], begin: float, tell: Tell) -> list[
 def draw_figures(
     out: Path, alexnet: Sweep, lenet: Sweep, cores: dict[int, Sweep], links: list[float]
 ) -> list[Path]:
-    """Draws the paper's figures with our numbers."""
+    """Draw the paper's figures with our numbers."""
     files = [out / f"figure{number}.png" for number in range(6, 12)]
     ours, split = METHODS[0], (METHODS[0], *SPLIT)
     draw_validity(files[0], ALEXNET, alexnet, links)
@@ -180,11 +180,11 @@ def cores_table(sweeps: dict[int, Sweep]) -> Table:
     return Table("Fig. 11: AlexNet, HierTrain's seconds of an iteration by Mbps", columns, rows)
 
 
-def write_tables(out: Path, found: Reproduction) -> list[Path]:
+def write_tables(out: Path, reproduction: Reproduction) -> list[Path]:
     """The claims, Table II, and the numbers behind the figures."""
-    planning, *sweeps = found.tables
+    planning, *sweeps = reproduction.tables
     texts = {
-        out / "claims.md": claims_markdown(found),
+        out / "claims.md": claims_markdown(reproduction),
         out / "table2.md": table_markdown(planning),
         out / "figures.md": "\n".join(map(table_markdown, sweeps)),
     }

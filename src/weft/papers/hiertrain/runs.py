@@ -1,11 +1,12 @@
-"""HierTrain's experiments, run on the paper's own cost model: one iteration's seconds of every method
-at every bandwidth, with one to four edge cores, and how long planning takes.
+"""HierTrain's experiments on the paper's own cost model.
 
     sweep = run_sweep(ALEXNET, captured(ALEXNET))
     sweep.seconds["hiertrain"]        # one number per bandwidth of MBPS
 
-The paper prints bandwidths, networks and data sets, but neither the batch size nor the machines'
-effective speeds nor the bandwidth from device to cloud. The settings here give its figures' shapes.
+They give the seconds of an iteration for every method at every bandwidth, with one to four edge cores, and
+the time of planning. The paper prints bandwidths, networks and data sets, but neither the batch size nor the
+machines' effective speeds nor the bandwidth from device to cloud. The settings here give the shapes of its
+figures.
 """
 
 from __future__ import annotations
@@ -47,9 +48,10 @@ class Setting:
     classes: int | None = None
     gflops: tuple[float, float, float] = (0.9, 7.5, 400.0)  # device, one edge core, cloud
     route: Route = "min"
-    value_bytes: int = 4  # of one number of a sample, on its way from the device
+    value_bytes: int = 4  # bytes of one number of a sample, sent from the device
 
     def words(self) -> str:
+        """The setting in words, for titles."""
         kind = "float32" if self.value_bytes == 4 else "uint8"
         device, edge, cloud = self.gflops
         return (
@@ -92,6 +94,7 @@ class Sweep:
     plans: dict[str, tuple[Plan, ...]]
 
     def speedups(self, over: str, of: str = "hiertrain") -> tuple[float, ...]:
+        """How many times faster one method is than another, at every bandwidth."""
         pairs = zip(self.seconds[over], self.seconds[of], strict=True)
         return tuple(slow / fast for slow, fast in pairs)
 
@@ -103,12 +106,12 @@ class Planning:
     title: str
     layers: int
     cpu_s: float
-    step_s: float  # of the iteration that was planned
+    step_s: float  # seconds of the iteration that was planned
 
 
-@functools.cache  # reading takes seconds, and a graph never changes
+@functools.cache  # capturing takes seconds, and a graph never changes
 def captured(setting: Setting) -> Graph:
-    """The network's graph. Its weights are left out: planning needs only their sizes."""
+    """The network's graph without weights: planning needs only their sizes."""
     return named_graph(setting.model, setting.input_shape, setting.classes)
 
 
@@ -129,7 +132,7 @@ def fleet_of(setting: Setting, mbps: float, cores: int = 1) -> Fleet:
 
 
 def task_of(setting: Setting, graph: Graph, mbps: float, cores: int = 1) -> Task:
-    """What a strategy is asked in one of the paper's settings."""
+    """The task for a strategy in one of the paper's settings."""
     fleet = fleet_of(setting, mbps, cores)
     profile = derive_profile(graph, fleet)
     profile = msgspec.structs.replace(
@@ -139,7 +142,7 @@ def task_of(setting: Setting, graph: Graph, mbps: float, cores: int = 1) -> Task
 
 
 def model_seconds(task: Task, plan: Plan) -> float:
-    """One iteration as the paper counts: its equation (12), or one thing after the other."""
+    """Seconds of an iteration as the paper counts: by equation (12), or one thing after the other."""
     for key in ("model_s", "serial_s"):
         if key in plan.decisions:
             return float(plan.decisions[key])
@@ -154,17 +157,17 @@ def run_sweep(
     mbps: Sequence[float] = MBPS,
     cores: int = 1,
 ) -> Sweep:
-    """Plans every method at every bandwidth."""
+    """Plan every method at every bandwidth."""
     tasks = [task_of(setting, graph, speed, cores) for speed in mbps]
     plans = {name: tuple(make_plan(name, task) for task in tasks) for name in methods}
     seconds = {
-        name: tuple(map(model_seconds, tasks, found)) for name, found in plans.items()
+        name: tuple(map(model_seconds, tasks, method_plans)) for name, method_plans in plans.items()
     }  # fmt: skip
     return Sweep(tuple(mbps), seconds, plans)
 
 
 def time_planning(setting: Setting, graph: Graph, repeats: int) -> Planning:
-    """CPU time of a whole HierTrain decision at 3 Mbps: the median of several."""
+    """CPU seconds of a whole HierTrain decision at 3 Mbps: the median of several."""
     task = task_of(setting, graph, 3.0)
     step_s = model_seconds(task, make_plan("hiertrain", task))  # the first call warms up
     spent: list[float] = []

@@ -1,7 +1,9 @@
 """Every statement of StitchNet's evaluation (section V) as a claim, and our own targets for `stitchnet+`.
 
-Accuracies are set beside the paper's numbers on its own data set only; on another one, what the paper says in
-words (better, similar, cannot learn) is still checked.
+    all_claims(study, prr, overhead(6))
+
+Accuracies are compared with the paper's numbers only on the paper's own data set. On another data set, the
+paper's statements in words (better, similar, cannot learn) are still checked.
 """
 
 from __future__ import annotations
@@ -15,10 +17,10 @@ from weft.papers.stitchnet.tables import Overhead
 from weft.strategies.stitchnet.topology import TOLERANCE, Figures
 
 FAR = 20.0  # points: what counts as "far below", "very poor", "drastically"
-ENOUGH = 3  # topologies; from fewer no difference is called more than chance
+ENOUGH = 3  # topologies; with fewer, no difference counts as more than chance
 NOISE = 1.0  # points: topologies, weights and losses differ by about this from run to run
 GAIN, HALF_GAIN = 1.5, 20.0  # points: our targets for stitchnet+
-POINTS = 2.0  # how far an accuracy may be from the printed one
+POINTS = 2.0  # an accuracy may differ by so much from the printed one
 
 NOT_FASTER = (
     "Does not come out: Mix-Mapped and Random learn equally fast within the noise of topologies and seeds. "
@@ -61,8 +63,8 @@ OTHER_LETTERS = (
 
 
 def all_claims(study: Study, prr: Sequence[Figures], costs: Overhead) -> tuple[Claim, ...]:
-    """Every claim of the paper."""
-    found = [
+    """All claims of the paper."""
+    claims = [
         *prr_claims(prr),
         *partition_claims(study),
         *learning_claims(study),
@@ -71,11 +73,11 @@ def all_claims(study: Study, prr: Sequence[Figures], costs: Overhead) -> tuple[C
         *overhead_claims(study, costs),
         *plus_claims(study),
     ]
-    return tuple(found)
+    return tuple(claims)
 
 
 def prr_claims(prr: Sequence[Figures]) -> list[Claim]:
-    """Claims on how many packets arrive."""
+    """The claims about how many packets arrive."""
     paper = Figures()
     names = {
         "all_links": "PRR of all 72 links at exponent 3.9",
@@ -84,18 +86,18 @@ def prr_claims(prr: Sequence[Figures]) -> list[Claim]:
         "coordinator_low": "PRR between communicating devices at 3.5 (Fig. 8)",
         "coordinator_high": "PRR between communicating devices at 4.0 (Fig. 8)",
     }
-    found = []
+    claims = []
     for name, what in names.items():
         ours = sum(getattr(one, name) for one in prr) / len(prr)
         theirs = getattr(paper, name)
         near = abs(ours - theirs) <= TOLERANCE
         id = f"prr-{name.replace('_', '-')}"
-        found.append(Claim(id, what, theirs, ours, "", near, MEAN_OF, fitted=True))
-    return found
+        claims.append(Claim(id, what, theirs, ours, "", near, MEAN_OF, fitted=True))
+    return claims
 
 
 def partition_claims(study: Study) -> list[Claim]:
-    """Figures 7 to 10."""
+    """The claims of Figures 7 to 10: partitions and mappings."""
     mix, random = study.mean("mix"), study.mean("random")
     vertical = study.mean("vertical")
     share = study.packets("mix") / study.packets("horizontal")
@@ -106,7 +108,7 @@ def partition_claims(study: Study) -> list[Claim]:
         "topology."
     )
     rival = max(("random mapping", "reverse mapping"), key=study.mean)
-    found = [
+    claims = [
         accuracy("fig8-mix", "Mix-Mapped at epoch 20, exponent 3.9", 85.76, study, "mix"),
         accuracy("fig7-vertical", "Vertical", 33.0, study, "vertical", 10.0,
                  placement),
@@ -129,11 +131,11 @@ def partition_claims(study: Study) -> list[Claim]:
         above("fig10-mapping", f"good devices horizontal is better than the better of the other two mappings "
               f"({rival})", study, "mix", rival),
     ]  # fmt: skip
-    return [claim for claim in found if claim is not None]
+    return [claim for claim in claims if claim is not None]
 
 
 def learning_claims(study: Study) -> list[Claim]:
-    """Figures 8, 9 and 15: who learns faster."""
+    """The claims of Figures 8, 9 and 15: which partition learns faster."""
     first = {n: study.curve(n)[0] for n in ("mix", "random")}
     last = study.mean("mix") - study.mean("random")
     recovered = {n: study.curve(n) for n in ("worse mix", "worse random")}
@@ -151,7 +153,7 @@ def learning_claims(study: Study) -> list[Claim]:
 
 
 def path_claims(study: Study) -> list[Claim]:
-    """Figures 11, 12 and 14."""
+    """The claims of Figures 11, 12 and 14: coordinator, partial updates, paths."""
     none = study.mean("none")
     rival = max(("coordinator", "direct"), key=study.mean)
     own = study.mean("own")
@@ -168,7 +170,7 @@ def path_claims(study: Study) -> list[Claim]:
 
 
 def failure_claims(study: Study) -> list[Claim]:
-    """Figure 16."""
+    """The claims of Figure 16: devices that fail."""
     mix = {f: study.after_failures("mix", f"cloned {f}") for f in ("worst", "best")}
     random = {f: study.after_failures("random", f"cloned {f}") for f in ("worst", "best")}
     lost = study.after_failures("mix", "lost worst")
@@ -191,10 +193,10 @@ def failure_claims(study: Study) -> list[Claim]:
 
 
 def overhead_claims(study: Study, costs: Overhead) -> list[Claim]:
-    """Figures 17 and 18."""
+    """The claims of Figures 17 and 18: overhead, data sets and widths."""
     drop = study.mean("mix", "devices 1") - study.mean("devices 1")
     grows = costs.packets[-1] > 0.9 * max(costs.packets) > costs.packets[1]
-    found: list[Claim | None] = [
+    claims: list[Claim | None] = [
         Claim("fig17-packets", "packets by number of devices", "grow",
               f"{costs.packets[1]:.0f} to {costs.packets[-1]:.0f}", "", grows),
         Claim("fig17-memory", "memory of a device falls with more devices", "falls",
@@ -202,7 +204,7 @@ def overhead_claims(study: Study, costs: Overhead) -> list[Claim]:
               costs.memory_kb[0] > costs.memory_kb[-1]),
     ]  # fmt: skip
     if study.setting.like_paper:
-        found += [
+        claims += [
             Claim("fig17-drop", "nine devices beside one", -2.24, drop, "points",
                   abs(drop + 2.24) <= POINTS, "A smaller loss of accuracy than the paper's."),
             accuracy("fig18-fashion", "width 128, Fashion-MNIST", 87.0, study, "fashion-mnist 128"),
@@ -210,11 +212,11 @@ def overhead_claims(study: Study, costs: Overhead) -> list[Claim]:
             Claim("fig18-letters", "width 128, letters", 85.0, study.mean("letters-az 128"), "%",
                   False, OTHER_LETTERS),
         ]  # fmt: skip
-    return [claim for claim in found if claim is not None]
+    return [claim for claim in claims if claim is not None]
 
 
 def plus_claims(study: Study) -> list[Claim]:
-    """Our own targets for stitchnet+ where the radio is bad."""
+    """Our own targets for stitchnet+ on a bad radio."""
     mix, plus = f"mix {LOSSY}", f"plus {LOSSY}"
     gains = [b - a for a, b in zip(study.finals(mix), study.finals(plus), strict=True)]
     sent = study.packets(plus), study.packets(mix)
@@ -226,7 +228,7 @@ def plus_claims(study: Study) -> list[Claim]:
     decided = study.setting.like_paper and len(gains) >= ENOUGH
     if not decided:
         over = f"{OTHER_SETTING} {over}"
-    found = [
+    claims = [
         Claim("plus-accuracy", f"exponent {LOSSY}: stitchnet+ above Mix-Mapped, at no more packets (our "
               f"target); {sent[0]:.0f} and {sent[1]:.0f} packets", f"{GAIN:g} or more", mean(gains),
               "points", decided and mean(gains) >= GAIN and sent[0] <= sent[1], over),
@@ -243,13 +245,13 @@ def plus_claims(study: Study) -> list[Claim]:
             f"{ours[half]:.1f}%."
         )
         short = f"{ours[half]:.1f}% beside {kept[half]:.1f}%; one device that loses nothing {alone:.1f}%."
-        found.append(
+        claims.append(
             Claim(f"plus-half-{first}", f"exponent {LOSSY}: stitchnet+ above Mix-Mapped with half of the "
                   f"workers lost, {first} connected first (our target)", f"{HALF_GAIN:g} or more", gain,
                   "points", decided and gain >= HALF_GAIN,
                   (beyond if room < HALF_GAIN else short) + ("" if decided else f" {OTHER_SETTING}"))
         )  # fmt: skip
-    return found
+    return claims
 
 
 def accuracy(
@@ -261,7 +263,7 @@ def accuracy(
     within: float = POINTS,
     note: str = "",
 ) -> Claim | None:
-    """A printed accuracy; None where the data set is another one."""
+    """A claim with a printed accuracy; None if the data set is not the paper's."""
     if not study.setting.like_paper:
         return None
     ours = study.mean(name)
@@ -281,7 +283,7 @@ def beyond_noise(gains: Sequence[float]) -> bool:
 
 
 def above(id: str, what: str, study: Study, name: str, rival: str, note: str = "") -> Claim:
-    """One variant is more accurate than another: beyond noise, on the topologies that both have."""
+    """The claim that one variant is more accurate than another, beyond noise, on their common topologies."""
     gains = study.gains(name, rival)
     first, second = study.mean(name, rival), study.mean(rival, name)
     if len(gains) < ENOUGH:
@@ -297,7 +299,7 @@ def above(id: str, what: str, study: Study, name: str, rival: str, note: str = "
 
 
 def compare(id: str, what: str, ours: float, other: float, holds: bool, note: str = "") -> Claim:
-    """A statement about two accuracies; the note is kept for where it does not hold."""
+    """A claim about two accuracies. The note is used only if the claim does not hold."""
     reason = note or "Not beyond the noise of so few topologies."
     return Claim(
         id, what, "yes", f"{ours:.1f} and {other:.1f}%", "", holds, "" if holds else reason

@@ -1,4 +1,7 @@
-"""Figures 7 to 18 of StitchNet, and stitchnet+ beside Mix-Mapped."""
+"""Figures 7 to 18 of StitchNet, and stitchnet+ beside Mix-Mapped.
+
+draw_figures(Path("runs/reproduce/stitchnet"), study, prr, overhead(6))
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ LABELS = {
 
 
 def draw_figures(out: Path, study: Study, prr: Sequence[Figures], costs: Overhead) -> list[Path]:
-    """Draws the paper's figures with our numbers."""
+    """Draw the paper's figures with our numbers; returns their files."""
     draw_partitions(out / "figure7.png", study)
     draw_exponents(out / "figure8.png", study)
     draw_learning(out / "figure9.png", "Fig. 9: partitions", study, ("mix", "random", "vertical"))
@@ -58,7 +61,7 @@ def draw_figures(out: Path, study: Study, prr: Sequence[Figures], costs: Overhea
 
 
 def draw_partitions(path: Path, study: Study) -> None:
-    """Accuracy by mapping."""
+    """Figure 7: accuracy and packets by mapping."""
     names = ("vertical", "average", "mix", "horizontal", "random")
     with sheet(path, 8, 7, [1, 1]) as (top, below):
         bars(top, [LABELS[n] for n in names], [study.mean(n) for n in names],
@@ -69,7 +72,7 @@ def draw_partitions(path: Path, study: Study) -> None:
 
 
 def draw_exponents(path: Path, study: Study) -> None:
-    """Accuracy by path-loss exponent."""
+    """Figure 8: accuracy by path-loss exponent."""
     exponents = study.setting.exponents
     with sheet(path, 8, 8, [1, 1]) as panels:
         for axes, epoch in zip(panels, (0, -1), strict=True):
@@ -86,7 +89,7 @@ def draw_learning(
     path: Path, title: str, study: Study, shown: Sequence[str], *, loss: bool = True,
     names: dict[str, str] | None = None,
 ) -> None:  # fmt: skip
-    """Accuracy and loss while a swarm trains."""
+    """Accuracy and loss by epoch."""
     labels = {**LABELS, **(names or {})}
     with sheet(path, 8, 8 if loss else 5, [1, 1] if loss else [1]) as panels:
         for axes, what in zip(panels, ("accuracies", "losses"), strict=False):
@@ -111,7 +114,7 @@ def draw_prr(path: Path, prr: Sequence[Figures]) -> None:
 
 
 def draw_worse(path: Path, study: Study) -> None:
-    """Accuracy as links get worse."""
+    """Figure 15: accuracy when the links become worse."""
     with sheet(path, 8, 5, [1]) as (axes,):
         for name, colour in (("worse mix", BLUE), ("worse random", ORANGE)):
             for index, one in enumerate(study.of(name)):
@@ -127,7 +130,7 @@ def draw_worse(path: Path, study: Study) -> None:
 
 
 def draw_failures(path: Path, study: Study) -> None:
-    """Accuracy as devices fail."""
+    """Figure 16: accuracy by number of failed devices."""
     with sheet(path, 8, 9, [1, 1]) as panels:
         for axes, first in zip(panels, ("worst", "best"), strict=True):
             for name, colour in (("mix", BLUE), ("random", ORANGE)):
@@ -164,7 +167,7 @@ def draw_overhead(path: Path, study: Study, costs: Overhead) -> None:
 
 
 def draw_sets(path: Path, study: Study) -> None:
-    """Accuracy by data set and width."""
+    """Figure 18: accuracy by data set and width."""
     sets = study.setting.sets
     with sheet(path, 8, 5, [1]) as (axes,):
         for offset, (width, colour) in enumerate(((64, BLUE), (128, ORANGE))):
@@ -181,7 +184,7 @@ def draw_sets(path: Path, study: Study) -> None:
 
 
 def draw_plus(path: Path, study: Study) -> None:
-    """`stitchnet+` beside Mix-Mapped."""
+    """`stitchnet+` beside Mix-Mapped: accuracy by epoch and by number of lost devices."""
     with sheet(path, 8, 9, [1, 1]) as (top, below):
         for name, label, colour in (
             (f"plus {LOSSY}", "stitchnet+", PURPLE), (f"mix {LOSSY}", "Mix-Mapped", BLUE),
@@ -216,7 +219,7 @@ def bars(
 
 
 def titled(axes: Axes, title: str, unit: str) -> None:
-    """Title, unit and grid of an axes."""
+    """Set the title, unit and grid of a panel."""
     axes.set_title(title)
     axes.set_ylabel(unit)
     axes.grid(axis="y", color=FAINT, lw=0.8)

@@ -1,10 +1,10 @@
-"""StitchNet's evaluation beside ours: Figures 7 to 18, the radio model's figures, every claim.
+"""StitchNet's evaluation beside ours: Figures 7 to 18, the radio model's figures, and all claims.
 
     weft reproduce stitchnet              # Fashion-MNIST and MNIST, read from $WEFT_DATA
     weft reproduce stitchnet --quick      # 5,000 MNIST images, no download
 
-Networks are trained and tested under loss in the fast masked form (`graph/split/masked.py`), on topologies
-that the search finds (`strategies/stitchnet/topology.py`), two at a time.
+Networks are trained and tested with lost messages in the fast masked form (`graph/split/masked.py`), on
+topologies that a search gives (`strategies/stitchnet/topology.py`), two networks at a time.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ TITLE = "StitchNet: neurons over devices on lossy radio"
 
 @paper("stitchnet", TITLE)
 def stitchnet(out: Path, quick: bool, tell: Tell) -> Reproduction:
-    """Quick: fewer topologies, shorter, on 5,000 MNIST images."""
+    """Quick: fewer topologies, shorter training, on 5,000 MNIST images."""
     return study_paper(out, QUICK if quick else FULL, tell)
 
 
 def study_paper(out: Path, setting: Setting, tell: Tell) -> Reproduction:
-    """Runs the study, and writes its claims, tables and figures."""
+    """Run the study, and write its claims, tables and figures."""
     from weft.data import load
 
-    load(setting.data)  # a missing data set is said at once, not by a process after a minute
+    load(setting.data)  # refuses a missing data set now, not in a process after a minute
     tell("searching topologies", 0.0)
     places = find_topologies(setting.many)
     study = Study(
@@ -50,7 +50,7 @@ def study_paper(out: Path, setting: Setting, tell: Tell) -> Reproduction:
 
 
 def written(out: Path, study: Study, prr: list[Figures], tell: Tell) -> Reproduction:
-    """Claims, tables and pictures of a study."""
+    """Write the claims, tables and figures of a study."""
     tell("drawing", 0.97)
     costs = overhead(study.setting.many)
     claims = all_claims(study, prr, costs)

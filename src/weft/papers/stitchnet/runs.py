@@ -1,10 +1,10 @@
-"""StitchNet's experiments as jobs: one network trained and tested under loss on one topology.
+"""StitchNet's experiments as jobs: one network, trained and tested with lost messages on one topology.
 
-    found = run_jobs([Job(place=53), Job(place=53, mapper="vertical")], tell)
-    found[Job(place=53)].accuracies[-1]
+    outcomes = run_jobs([Job(place=53), Job(place=53, mapper="vertical")], tell)
+    outcomes[Job(place=53)].accuracies[-1]
 
-Jobs are plain data and run in processes of their own, two at a time. The same job asked for by several
-figures runs once.
+Jobs are plain data and run in processes of their own, two at a time. A job that several figures need runs
+once.
 """
 
 from __future__ import annotations
@@ -32,41 +32,41 @@ from weft.strategies.stitchnet.topology import EXPONENT
 PROCESSES = 2
 HIDDEN = 4
 TESTS = 3  # how often a network is tested after each failure
-PLUS = "stitchnet+"  # as a mapper: spread and routes by the budget that Mix-Mapped would take
+PLUS = "stitchnet+"  # a further mapper: spread and routes for the number of packets of Mix-Mapped
 
 
 @dataclass(frozen=True)
 class Job:
-    """One training run. Everything not named is as in the paper's main setting."""
+    """One training run. The defaults are the paper's main setting."""
 
-    place: int  # the topology's seed; also that of weights, samples and losses
+    place: int  # the seed of the topology, and of weights, samples and losses
     mapper: str = "mix-mapped"
     path: Path = "subpath"
     update: LostValues = "zero"
     exponent: float = EXPONENT
     random_coordinator: bool = False
-    devices: int = 9  # the coordinator and the best connected workers; 1: nothing is ever lost
+    devices: int = 9  # the coordinator and the best connected workers; with 1 nothing is ever lost
     width: int = 64
     data: str = "fashion-mnist"
     epochs: int = 20
     failures: bool = False  # devices fail one by one after the training
-    worse_at: float | None = None  # from 3.5 to `exponent` once this accuracy is reached
-    every: int | None = None  # steps between tests, where it is not once an epoch
+    worse_at: float | None = None  # the exponent changes from 3.5 to `exponent` at this accuracy
+    every: int | None = None  # steps between tests; None: once an epoch
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one training run of the study gave."""
+    """The results of one training run."""
 
     accuracies: list[float]
     losses: list[float]
     steps: list[int]
     messages: int
     packets: int
-    # By rule and who fails first: accuracy with 0, 1, 2, ... devices lost.
+    # By rule, and by who fails first: accuracy with 0, 1, 2, ... devices lost.
     failed: dict[str, list[float]] = field(default_factory=dict)
-    changed_at: int | None = None  # the step after which the radio got worse
-    broadcasts: int = 0  # of a batch, where one packet serves all that hear it
+    changed_at: int | None = None  # the step after which the radio became worse
+    broadcasts: int = 0  # transmissions of a batch if one packet serves all that hear it
 
     @property
     def final(self) -> float:
@@ -76,7 +76,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Scene:
-    """A job's topology as matrices of its devices, and what was decided there."""
+    """A job's topology as matrices, and the spread and routes that were decided for it."""
 
     prr: Matrix
     delivery: Matrix
@@ -85,10 +85,10 @@ class Scene:
 
 
 def scene(job: Job, exponent: float | None = None) -> Scene:
-    """Where a job happens. The mapping is made for the job's exponent, routes for `exponent`."""
+    """The scene of a job. The mapping is made for the job's exponent, the routes for `exponent`."""
     place = topology(job.place)
     if job.devices == 1:
-        # One device has nothing to lose. Any spread over links that lose nothing computes the same.
+        # One device loses nothing. Any spread over links that lose nothing computes the same.
         sure = np.ones((2, 2))
         alone = MAPPERS["horizontal"](sure, (job.width,) * HIDDEN, 0, 0)
         return Scene(sure, sure, alone, plan_routes("direct", sure, alone))
@@ -101,8 +101,8 @@ def scene(job: Job, exponent: float | None = None) -> Scene:
     if job.mapper == PLUS:
         usual = MAPPERS["mix-mapped"](prr, widths, None, job.place)
         budget = packets(plan_routes("subpath", prr, usual))
-        found = best_spread(prr, widths, budget)
-        return Scene(prr, place.delivery(job.exponent)[grid], found.spread, found.routes)
+        best = best_spread(prr, widths, budget)
+        return Scene(prr, place.delivery(job.exponent)[grid], best.spread, best.routes)
     spread = MAPPERS[job.mapper](prr, widths, head, job.place)
     at = job.exponent if exponent is None else exponent
     prr = place.measured(at)[grid]
@@ -110,14 +110,14 @@ def scene(job: Job, exponent: float | None = None) -> Scene:
 
 
 def devices_of(job: Job, place: Topology) -> list[int]:
-    """The devices that take part in a run, the coordinator among them."""
+    """The devices that take part in a run, with the coordinator."""
     prr = place.measured(job.exponent)
     head = elect(prr)
     return sorted([head, *ranked(prr, head)[: job.devices - 1]])
 
 
 def run_job(job: Job) -> Outcome:
-    """Trains once, in one process."""
+    """Train and test once, in this process."""
     import torch
 
     from weft.data import load
@@ -169,8 +169,8 @@ def losing(
     for failed in failure_order(now.prr, now.spread, first)[:-1]:
         lost.append(failed)
         if rule == "planned":
-            found = recover(now.spread, now.prr, budget, lost, norms)
-            yield len(lost), found.spread, found.routes
+            best = recover(now.spread, now.prr, budget, lost, norms)
+            yield len(lost), best.spread, best.routes
             continue
         spread = (
             clone(spread, failed, norms, job.place) if rule == "cloned" else drop(spread, failed)
@@ -187,18 +187,18 @@ def channel_of(job: Job, place: Scene) -> Channel:
 
 
 def run_jobs(jobs: Iterable[Job], tell: Callable[[str, float], None]) -> dict[Job, Outcome]:
-    """Every different job once, in two processes; `tell` hears which share is done."""
+    """Run every different job once, in two processes. `tell` gets the share that is done."""
     todo = list(dict.fromkeys(jobs))
-    found: dict[Job, Outcome] = {}
-    # A fresh interpreter each: a forked one would share torch's threads with this process.
+    outcomes: dict[Job, Outcome] = {}
+    # A new interpreter for each, because a forked one would share torch's threads with this process.
     fresh = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(PROCESSES, mp_context=fresh) as pool:
         futures = {pool.submit(run_job, job): job for job in todo}
         try:
             for done in as_completed(futures):
-                found[futures[done]] = done.result()
-                tell(f"trained {len(found)} of {len(todo)} networks", len(found) / len(todo))
+                outcomes[futures[done]] = done.result()
+                tell(f"trained {len(outcomes)} of {len(todo)} networks", len(outcomes) / len(todo))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return found
+    return outcomes

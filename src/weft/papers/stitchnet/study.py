@@ -1,4 +1,4 @@
-"""Which networks StitchNet's figures need, and what came out of them.
+"""The networks that StitchNet's figures need, and their results.
 
 study = Study(QUICK, run_jobs(all_jobs(QUICK), tell))
 study.mean("mix"), study.deviation("mix")      # test accuracy in percent over topologies
@@ -13,26 +13,26 @@ from statistics import mean, pstdev
 from weft.papers.stitchnet.runs import PLUS, Job, Outcome
 from weft.strategies.stitchnet.topology import EXPONENT, find_topologies
 
-LOSSY = 4.0  # the exponent at which stitchnet+ is set beside Mix-Mapped
+LOSSY = 4.0  # the exponent at which stitchnet+ is compared with Mix-Mapped
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How much is run. `many` topologies carry the main results, `few` the rest."""
+    """How much is run: `many` topologies for the main results, `few` for the others."""
 
     data: str
-    sets: tuple[str, ...]  # of Fig. 18
+    sets: tuple[str, ...]  # for Fig. 18
     many: int
     few: int
     epochs: int
-    exponents: tuple[float, ...]  # of Fig. 8
-    devices: tuple[int, ...]  # of Fig. 17
-    worse_every: int  # steps between tests of Fig. 15
+    exponents: tuple[float, ...]  # for Fig. 8
+    devices: tuple[int, ...]  # for Fig. 17
+    worse_every: int  # steps between tests for Fig. 15
     worse_epochs: int
 
     @property
     def like_paper(self) -> bool:
-        """Whether accuracies can be set beside the paper's."""
+        """Whether accuracies can be compared with the paper's."""
         return self.data == "fashion-mnist"
 
 
@@ -44,7 +44,7 @@ QUICK = Setting("mnist5k", ("mnist5k",), 2, 1, 12, (3.5, 3.9, 4.0), (5,), 10, 12
 
 
 def variants(setting: Setting) -> dict[str, tuple[int, Callable[[int], Job]]]:
-    """By name: on how many topologies, and the job on one of them."""
+    """By name: the number of topologies, and the job on one of them."""
     many, few = setting.many, setting.few
 
     def plain(**changes: object) -> Callable[[int], Job]:
@@ -52,7 +52,7 @@ def variants(setting: Setting) -> dict[str, tuple[int, Callable[[int], Job]]]:
         return lambda place: Job(place=place, **base)  # type: ignore[arg-type]
 
     worse = {"worse_at": 0.75, "every": setting.worse_every, "epochs": setting.worse_epochs}
-    found = {
+    jobs = {
         "mix": (many, plain(failures=True)),
         "random": (many, plain(mapper="random-units", failures=True)),
         "vertical": (many, plain(mapper="vertical")),
@@ -74,20 +74,20 @@ def variants(setting: Setting) -> dict[str, tuple[int, Callable[[int], Job]]]:
     }
     for exponent in setting.exponents:
         if exponent not in (EXPONENT, LOSSY):
-            found[f"mix {exponent}"] = (few, plain(exponent=exponent))
+            jobs[f"mix {exponent}"] = (few, plain(exponent=exponent))
         if exponent != EXPONENT:
-            found[f"random {exponent}"] = (few, plain(mapper="random-units", exponent=exponent))
+            jobs[f"random {exponent}"] = (few, plain(mapper="random-units", exponent=exponent))
     for devices in (1, *setting.devices):
-        found[f"devices {devices}"] = (few, plain(devices=devices))
+        jobs[f"devices {devices}"] = (few, plain(devices=devices))
     for name in setting.sets:
         for width in (64, 128):
             if (name, width) != (setting.data, 64):
-                found[f"{name} {width}"] = (few, plain(data=name, width=width))
-    return found
+                jobs[f"{name} {width}"] = (few, plain(data=name, width=width))
+    return jobs
 
 
 def all_jobs(setting: Setting) -> list[Job]:
-    """Every run of the study."""
+    """All runs of the study."""
     return [job for name in variants(setting) for job in jobs_of(setting, name)]
 
 
@@ -105,37 +105,43 @@ class Study:
     outcomes: dict[Job, Outcome]
 
     def of(self, name: str, like: str | None = None) -> list[Outcome]:
-        """A variant's outcomes; with `like`, on the topologies that the other one has too."""
+        """A variant's outcomes; with `like`, only on the topologies that the other variant has too."""
         jobs = jobs_of(self.setting, name)
         if like is not None:
             jobs = jobs[: len(jobs_of(self.setting, like))]
         return [self.outcomes[job] for job in jobs]
 
     def finals(self, name: str, like: str | None = None) -> list[float]:
+        """Test accuracies in percent after the last epoch, one per topology."""
         return [outcome.final for outcome in self.of(name, like)]
 
     def mean(self, name: str, like: str | None = None) -> float:
+        """The mean of `finals`."""
         return mean(self.finals(name, like))
 
     def deviation(self, name: str) -> float:
+        """The standard deviation of `finals`."""
         return pstdev(self.finals(name))
 
     def packets(self, name: str) -> float:
+        """Mean packets of a batch, counted as unicast."""
         return mean(outcome.packets for outcome in self.of(name))
 
     def broadcasts(self, name: str) -> float:
+        """Mean packets of a batch, counted as broadcasts."""
         return mean(outcome.broadcasts for outcome in self.of(name))
 
     def gains(self, name: str, over: str) -> list[float]:
-        """Points by which one variant is above another, topology by topology."""
+        """Points by which one variant is above another, for each topology."""
         first, second = self.finals(name, over), self.finals(over, name)
         return [a - b for a, b in zip(first, second, strict=True)]
 
     def messages(self, name: str) -> float:
+        """Mean messages of a batch."""
         return mean(outcome.messages for outcome in self.of(name))
 
     def curve(self, name: str, what: str = "accuracies") -> list[float]:
-        """The mean over topologies, test by test; accuracies in percent."""
+        """The mean over topologies at each test; accuracies in percent."""
         rows = [getattr(outcome, what) for outcome in self.of(name)]
         factor = 100 if what == "accuracies" else 1
         return [factor * mean(values) for values in zip(*rows, strict=True)]
@@ -146,5 +152,5 @@ class Study:
         return [100 * mean(values) for values in zip(*rows, strict=True)]
 
     def at(self, name: str, exponent: float) -> str:
-        """The variant of `mix` or `random` at an exponent of Fig. 8."""
+        """The name of the variant of `mix` or `random` at an exponent of Fig. 8."""
         return name if exponent == EXPONENT else f"{name} {exponent}"

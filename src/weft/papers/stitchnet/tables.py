@@ -1,4 +1,7 @@
-"""The tables of StitchNet's reproduction, and what distributing costs (Fig. 17)."""
+"""The tables of StitchNet's reproduction, and the costs of distributing a network (Fig. 17).
+
+overhead(6).packets
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from weft.papers.stitchnet.study import LOSSY, Study
 from weft.strategies.stitchnet.paths import packets, slots
 from weft.strategies.stitchnet.topology import Figures, find_topologies, find_topology
 
-SLOT_MS = 100.0  # the paper's worst case for one transmission
-PAPER_ACCURACY = {  # Fashion-MNIST, epoch 20, where the paper prints it
+SLOT_MS = 100.0  # one transmission in the paper's worst case
+PAPER_ACCURACY = {  # Fashion-MNIST, epoch 20, as far as the paper prints it
     "mix": "85.76", "random": "similar", "vertical": "33", "none": "cannot learn",
     "random coordinator": "worse", "coordinator": "below subpath", "direct": "below subpath",
     "devices 1": "2.24 above Mix-Mapped",
@@ -34,17 +37,17 @@ ROWS = (
 
 @dataclass(frozen=True)
 class Overhead:
-    """By number of devices: what a batch costs."""
+    """The costs of a batch, by number of devices."""
 
     devices: tuple[int, ...]
     packets: tuple[float, ...]
-    compute_ms: tuple[float, ...]  # of the busiest worker, on this machine
-    network_ms: tuple[float, ...]  # every slot as long as the paper's worst case
+    compute_ms: tuple[float, ...]  # of the busiest worker, measured on this machine
+    network_ms: tuple[float, ...]  # every slot takes the paper's worst case
     memory_kb: tuple[float, ...]  # parameters of the busiest worker
 
 
 def overhead(topologies: int) -> Overhead:
-    """Packets and memory of Mix-Mapped by number of devices, and the time of a step here."""
+    """Packets and memory of Mix-Mapped by number of devices, and the time of a step on this machine."""
     counts = tuple(range(1, 10))
     places = [place.seed for place in find_topologies(topologies)]
     step_ms = 1e3 * plain_step_s()
@@ -112,8 +115,8 @@ def accuracy_table(study: Study) -> Table:
     )
 
 
-def prr_table(found: Sequence[Figures]) -> Table:
-    """How many packets arrive, beside the paper's."""
+def prr_table(figures: Sequence[Figures]) -> Table:
+    """How many packets arrive, beside the paper's numbers."""
     paper = Figures()
     names = {
         "all_links": "all 72 links, exponent 3.9", "direct": "direct, 3.9",
@@ -122,17 +125,17 @@ def prr_table(found: Sequence[Figures]) -> Table:
     }  # fmt: skip
     rows = []
     for name, label in names.items():
-        values = [getattr(one, name) for one in found]
+        values = [getattr(one, name) for one in figures]
         away = max(abs(v - getattr(paper, name)) for v in values)
         rows.append((label, f"{getattr(paper, name):.2f}", f"{mean(values):.3f}", f"{away:.3f}"))
     columns = ("mean packet reception ratio", "paper", "ours", "furthest topology")
     return Table(
-        f"The radio model on {len(found)} topologies found by search", columns, tuple(rows)
+        f"The radio model on {len(figures)} topologies found by search", columns, tuple(rows)
     )
 
 
 def failure_table(study: Study) -> Table:
-    """Accuracy by number of devices lost."""
+    """Accuracy by number of lost devices."""
     rows = []
     for name, label, rules in (
         ("mix", "Mix-Mapped", ("cloned", "lost")), ("random", "Random", ("cloned", "lost")),
@@ -151,7 +154,7 @@ def failure_table(study: Study) -> Table:
 
 
 def plus_table(study: Study) -> Table:
-    """stitchnet+ and Mix-Mapped, topology by topology, at the lossier exponent."""
+    """stitchnet+ and Mix-Mapped on each topology, at the lossier exponent."""
     rows = []
     mixes, pluses = study.of(f"mix {LOSSY}"), study.of(f"plus {LOSSY}")
     gains: list[tuple[float, float, float]] = []

@@ -293,15 +293,17 @@ class Planner:
         )
 
     def alone(self) -> Iterator[Plan]:
-        """Plans in which one device has everything: one for each device with a link of its own. The
-        fastest device, which `known` offers, may have the slowest link."""
+        """One device with everything, for each device with its own link except the fastest device.
+
+        `known` already offers the fastest device, but that one may have the slowest link.
+        """
         if self.cell.medium is None and self.fixed < 2:
             whole = Block((0, len(self.geometry.layers) - 1), "whole", (1,))
             for device in self.cell.devices[1:]:
                 yield self.plan(Candidate(1, (whole,), (False,), self.in_flight), (device,))
 
     def plan(self, chosen: Candidate, workers: tuple[str, ...] = ()) -> Plan:
-        """The plan of a candidate, on these devices or on those of its crew."""
+        """The plan of a candidate, on these workers or on those of its crew."""
         workers = workers or self.workers(Crew(chosen.devices, chosen.gateway))
         made = rounds_plan(
             self.task,

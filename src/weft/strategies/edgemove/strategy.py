@@ -193,8 +193,8 @@ def fleet_stages(task: Task, costs: Costs, worker: str) -> AnyStages:
     """The stages of every cut between the source and one worker.
 
     Uplink and downlink may share a channel. So the time of the busiest channel stands for both, and all
-    other time on the way counts as propagation. The labels are sent with the activations. The worker
-    updates its weights after it has sent the gradients: nobody waits for that, so it is taken off the way.
+    other time on the way counts as propagation. The labels are sent with the activations. The worker updates
+    its weights after it has sent the gradients. Nobody waits for that, so it is subtracted from the way.
     """
     if at_home(task):
         return home_stages(task, costs, worker)

@@ -49,7 +49,7 @@ def chosen_codecs(task: Task) -> Codecs:
 
 
 def without_own(task: Task, codecs: Codecs) -> Codecs:
-    """The same, but only with codecs that the user names."""
+    """The same without the codecs that hiertrain+ chose itself: only those that the user names."""
     return Codecs(
         codecs.activations if "codec" in task.options else "none",
         "none",

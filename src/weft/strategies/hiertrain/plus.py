@@ -73,7 +73,7 @@ def hiertrain_plus(task: Task) -> Plan:
     for other in search.others():
         search.offer(other)
     plain = without_own(task, codecs)
-    if plain != codecs:  # a codec makes tiny messages larger
+    if plain != codecs:  # a codec makes very small messages larger
         for other in _Search(task, workers, plain).others():
             search.offer(other)
     plan = search.best or split
