@@ -63,6 +63,23 @@ Join = Annotated[
     list[str] | None,
     typer.Option("--join", metavar="ENDPOINT", help="A node to join, such as tcp/192.0.2.7:7447."),
 ]
+# The training loop.
+Optimizer = Annotated[
+    str, typer.Option(help="sgd, momentum, adam, adamw, or another class of torch.optim.")
+]
+LearningRate = Annotated[
+    float | None,
+    typer.Option(help="Learning rate; by default 0.05, 0.001 for adam, else that of torch.optim."),
+]
+OptimizerSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set-optimizer",
+        metavar="KEY=VALUE",
+        help="An argument of the optimizer, such as weight_decay=0.01 or betas=0.9,0.95.",
+    ),
+]
+NoDecay = Annotated[bool, typer.Option("--no-decay", help="No weight decay of norms and biases.")]
 Deadline = Annotated[
     float, typer.Option(help="Seconds a device waits for another before the run ends.")
 ]

@@ -225,7 +225,7 @@ def failed(name: str, error: Exception, version: int = 0) -> msg.Failed:
 def warm_up(job: msg.Job) -> None:
     """A tiny training step. PyTorch's imports at the first optimizer take seconds, and are done here in
     advance."""
-    weight = torch.zeros(1, requires_grad=True)
+    weight = torch.zeros(1, 1, requires_grad=True)
     optimizer = job.optimizer.build([weight])
     torch.autograd.backward([(weight * 1.0).sum()])
     optimizer.step()

@@ -31,6 +31,7 @@ class RunFile(Struct, frozen=True):
     steps: int  # minibatches done
     batch: int
     seed: int
+    optimizer: str = ""  # its name; empty in folders of older versions
 
 
 class Saved(Struct, frozen=True):

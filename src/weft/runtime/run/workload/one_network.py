@@ -23,7 +23,7 @@ from weft.plans.plan import Plan
 from weft.plans.profile import Profile
 from weft.plans.relayer import relayered
 from weft.runtime.emulate.forked import warm
-from weft.runtime.run.checks import check_loss
+from weft.runtime.run.checks import check_loss, check_rule
 from weft.runtime.run.feeds import Source, accuracy, source_of
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.pace import Emulation, emulation
@@ -101,6 +101,7 @@ class OneNetwork(Workload):
         if self.plan.layering == "norms":
             self.graph = by_norms(self.graph)
         check_loss(self.graph, self.plan)
+        check_rule(asked.rule, self.plan)
 
     def _decide(self) -> Plan:
         asked = self.asked
@@ -108,7 +109,7 @@ class OneNetwork(Workload):
         if asked.plan is None:
             task = make_task(costs, asked.fleet, batch=asked.batch, mode="train",
                                  options=asked.options, graph=self.graph,
-                                 optimizer=asked.rule.name)  # fmt: skip
+                                 optimizer=asked.rule.words)  # fmt: skip
             return decide(asked.strategy, task)
         graph = by_norms(self.graph) if asked.plan.layering == "norms" else self.graph
         if len(asked.plan.profile.layers) != len(graph.layers):
@@ -118,7 +119,8 @@ class OneNetwork(Workload):
             )
         if graph is not self.graph:
             costs = relayered(costs, self.graph, graph)
-        return priced(msgspec.structs.replace(asked.plan, profile=costs))
+        plan = msgspec.structs.replace(asked.plan, profile=costs, optimizer=asked.rule.words)
+        return priced(plan)
 
     def settings(self) -> Settings:
         asked = self.asked
