@@ -6,6 +6,7 @@ import pytest
 
 from weft.loom.checks import examine
 from weft.loom.draw import from_text
+from weft.loom.running import run_and_check
 
 FOUND = {
     # The word that a minibatch is done waited behind samples on the same medium, so that the first eight
@@ -78,4 +79,17 @@ def test_two_options_that_say_the_same_are_refused_in_words() -> None:
 def test_what_failed_once_holds_now(what: str) -> None:
     outcome = examine(from_text(FOUND[what]))
     assert outcome.plan is not None, outcome.refused
+    assert not outcome.violations
+
+
+def test_a_coded_message_of_two_values_has_two_headers() -> None:
+    """Seen: 8 bytes fewer than planned crossed. The plan counts a scale for each value, the loom one for
+    each message."""
+    outcome = run_and_check(from_text(
+        '{"net":{"kind":"residual","seed":759605,"shape":[3,16,8],"classes":1},"fleet":{"device":'
+        '[{"name":"m0","gflops":386363.95},{"name":"gw","tier":"edge","gflops":153746.2,"data":true}],'
+        '"medium":[{"name":"wifi","gateway":"gw","members":["m0"],"mbps":1371.36}]},"strategy":"coopai+",'
+        '"mode":"infer","options":{"codec":"int8","overlap":"off"},"steps":2}'
+    ))  # fmt: skip
+    assert outcome.ran
     assert not outcome.violations

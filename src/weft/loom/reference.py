@@ -177,7 +177,7 @@ def differs(
         worst = float(off.max()) if off.numel() else 0.0
         if adam:
             # If a gradient is nearly 0, rounding decides its sign, and adam makes a full step from it.
-            # One number of a short bias may be such a one; a wrong gradient moves many.
+            # One or two numbers of a short bias may be such; a wrong gradient moves many.
             count = int((off > max(allowed, 1e-5)).sum())
             few = count / max(off.numel(), 1)
             if how == "exact" and few > 0.2 and count > LONE and worst > rate / 10:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from weft.adapt.train import train as train_on_fleet
 from weft.api import plan as plan_network
+from weft.codecs.base import Codec
 from weft.codecs.registry import codec_named
 from weft.errors import InputError, WeftError
 from weft.fleet.trace import Trace
@@ -41,7 +42,7 @@ from weft.loom.woven import BLOCK_BYTES
 from weft.plans import registry
 from weft.plans.plan import Plan
 from weft.plans.protocols import GO_BACK
-from weft.program.instructions import Send
+from weft.program.instructions import Send, Stitch
 from weft.program.lower.lower import lower
 from weft.program.timeline import Timeline
 from weft.runtime.emulate.forked import CannotFork, get_server
@@ -256,6 +257,12 @@ def _answers(draw: Draw, ran: Ran) -> Iterator[str]:
             return
 
 
+def _in_blocks(codec: Codec) -> bool:
+    """Whether several tensors take more bytes than one of the same size. A plan knows only the size of a
+    cut."""
+    return 2 * codec.payload_bytes(1, 4) != codec.payload_bytes(2, 4)
+
+
 def _bytes(draw: Draw, ran: Ran) -> Iterator[str]:
     """The bytes on each channel are those that were planned."""
     plan = ran.plan
@@ -264,16 +271,17 @@ def _bytes(draw: Draw, ran: Ran) -> Iterator[str]:
     if draw.feature == "adapt":  # probes use the links too
         return
     planned: Counter[str] = Counter()
-    slack: Counter[str] = Counter()  # a coded message of several tensors is planned as one
+    slack: Counter[str] = Counter()
     for device, code in lower(plan).code.items():
+        values = {i.into: len({p.value for p in i.pieces}) for i in code if isinstance(i, Stitch)}
         for i in code:
             if isinstance(i, Send):
-                header = codec_named(i.codec).wire_bytes(0)  # in the header, not in the payload
+                codec = codec_named(i.codec)
+                # Each value of a message has a header of its own, which is not in the payload.
+                headers = codec.wire_bytes(0) * values.get(i.tensor, 1)
                 for hop in plan.fleet.route(device, i.dest):
-                    planned[hop.channel] += i.bytes - header
-                    slack[hop.channel] += (
-                        BLOCK_BYTES if codec_named(i.codec).wire_bytes(4) != 4 else 0
-                    )
+                    planned[hop.channel] += i.bytes - headers
+                    slack[hop.channel] += BLOCK_BYTES * _in_blocks(codec)
     crossed: Counter[str] = Counter()
     for span in ran.timeline.spans:
         if span.what == "transfer":
