@@ -21,6 +21,8 @@ from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.fleet.trace import Trace
 from weft.graph.user_optimizer import Given, read_optimizer
+from weft.graph.user_schedule import Given as Schedule
+from weft.graph.user_schedule import Timetable, read_schedule
 from weft.planning.features import require
 from weft.planning.task import BATCH
 from weft.plans import registry
@@ -53,6 +55,11 @@ def train(
     lr: float | None = None,
     optimizer_options: Mapping[str, object] | None = None,
     no_decay: bool = False,
+    schedule: Schedule = None,
+    schedule_options: Mapping[str, object] | None = None,
+    warmup: int = 0,
+    clip_value: float | None = None,
+    ema: float | None = None,
     local: bool = False,
     netns: bool = False,
     join: str | Sequence[str] | None = None,
@@ -77,7 +84,10 @@ def train(
 
     `optimizer` is a name (adamw, rmsprop, ...), a class of torch.optim, `functools.partial` of one,
     or an optimizer over the network's weights, whose groups hold. `optimizer_options` are the arguments of
-    its class. `no_decay` spares norms and biases the weight decay.
+    its class. `no_decay` spares norms and biases the weight decay. `schedule` is a name (cosine, onecycle,
+    ...), a scheduler of torch.optim or a function that makes one from an optimizer; it is asked at every
+    minibatch, after `warmup` minibatches of a rising rate. `clip_value` limits every number of a gradient.
+    With `ema` the result has a copy of the model with running means of its weights (`averaged`).
     `deadline` is how long any device waits for another before the run ends with an error: raise it
     where one transfer may take longer. `save_every` minibatches lie between two saves to `out`.
     `on_loss` says what happens when a device is gone: the others recover and go on, or the run stops
@@ -98,12 +108,20 @@ def train(
         raise InputError("a trace is for an emulated fleet: it goes with --local")
     rule = read_optimizer(
         optimizer, model, loss=loss if isinstance(loss, nn.Module) else None, lr=lr,
-        arguments=optimizer_options, no_decay=no_decay,
+        arguments=optimizer_options, no_decay=no_decay, clip_value=clip_value, ema=ema,
     )  # fmt: skip
+    make = read_schedule(schedule, steps=steps - warmup, lr=rule.lr, arguments=schedule_options)
+    timetable = Timetable(rule, make, steps=steps, warmup=warmup) if make or warmup else None
+    if timetable is not None and timetable.looks:
+        raise InputError(
+            "a schedule that looks at a metric (plateau) needs an evaluation during the run, which this run "
+            "has not; choose a schedule of the number of minibatches, such as cosine"
+        )
     ends = (join,) if isinstance(join, str) else tuple(join or ())
     asked = Asked(
         model=model, data=data, loss=loss, fleet=fleet, strategy=name_of_strategy, plan=plan,
         steps=steps, batch=_batch(batch, plan), rule=rule,
+        timetable=timetable,
         place=Place(local, netns, ends, group=group, config=config), options=options or {},
         seed=seed, deadline=deadline, profile=profile, name=name, on_progress=on_progress,
     )  # fmt: skip

@@ -80,6 +80,34 @@ OptimizerSettings = Annotated[
     ),
 ]
 NoDecay = Annotated[bool, typer.Option("--no-decay", help="No weight decay of norms and biases.")]
+Schedule = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="How the learning rate changes: cosine, linear, step, onecycle or another of torch.optim.",
+    ),
+]
+ScheduleSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set-schedule",
+        metavar="KEY=VALUE",
+        help="An argument of the schedule, such as step_size=30.",
+    ),
+]
+Warmup = Annotated[
+    int, typer.Option(help="Minibatches over which the learning rate rises at first.")
+]
+ClipValue = Annotated[
+    float | None, typer.Option(metavar="X", help="No number of a gradient is larger than X.")
+]
+Average = Annotated[
+    float | None,
+    typer.Option("--ema", metavar="D", help="Keep running means of the weights, such as 0.999."),
+]
+LabelSmoothing = Annotated[
+    float, typer.Option(metavar="X", help="Label smoothing of the cross-entropy.")
+]
 Deadline = Annotated[
     float, typer.Option(help="Seconds a device waits for another before the run ends.")
 ]

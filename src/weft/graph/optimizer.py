@@ -32,6 +32,7 @@ REFUSED: dict[str, str] = {
     "sparseadam": "it needs sparse gradients, and devices exchange dense ones",
 }
 WITH_DECAY = ("sgd", "momentum", "adam", "adamw")  # `weight_decay` of the record always counts
+AVERAGE = "ema"  # under this name a weight's running mean is kept with the optimizer's memory
 NOT_ARGUMENTS = ("params", "capturable", "differentiable")
 
 Value = bool | int | float | str | tuple[float | None, ...] | None
@@ -56,6 +57,8 @@ class Optimizer(Struct, frozen=True, omit_defaults=True):
     arguments: dict[str, Value] = {}  # of the class of torch.optim
     groups: tuple[Group, ...] = ()  # a weight in no group has the settings above
     untouched: tuple[str, ...] = ()  # weights that are not updated
+    clip_value: float = 0.0  # no number of a gradient is larger than this; 0: no limit
+    ema: float = 0.0  # how much of the running mean of weights an update keeps; 0: there is none
 
     def rate(self, step: int) -> float:
         """The learning rate of a minibatch."""
@@ -73,6 +76,8 @@ class Optimizer(Struct, frozen=True, omit_defaults=True):
                 words.append(word)
         if self.name in ("sgd", "rmsprop") and any(settings.get("momentum") for settings in every):
             words.append("momentum")
+        if self.ema:
+            words.append(AVERAGE)
         return " ".join(words)
 
     @property
@@ -163,3 +168,10 @@ def load_state_tensors(
         name, _, key = full.rpartition("/")
         if name in names:
             optimizer.state[names[name]][key] = value.clone()
+
+
+def split_memory(memory: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The running means by the names of their weights, and the rest of an optimizer's memory."""
+    end = f"/{AVERAGE}"
+    means = {full.removesuffix(end): t for full, t in memory.items() if full.endswith(end)}
+    return means, {full: t for full, t in memory.items() if not full.endswith(end)}

@@ -46,6 +46,8 @@ def read_optimizer(
     lr: float | None = None,
     arguments: Mapping[str, object] | None = None,
     no_decay: bool = False,
+    clip_value: float | None = None,
+    ema: float | None = None,
 ) -> Optimizer:
     """The record of an optimizer. `arguments` are those of its class; `no_decay` spares norms and biases."""
     if isinstance(asked, Optimizer):
@@ -80,6 +82,7 @@ def read_optimizer(
     if no_decay:
         rule = _without_decay(rule, module)
     _rate(rule.lr)
+    rule = _with_limits(rule, clip_value, ema)
     weights = _weights(module, loss)
     rule.build(
         list(weights.values()), list(weights)
@@ -150,6 +153,14 @@ def _of_instance(
     return replace(
         base, lr=_rate(groups[0].arguments["lr"]), groups=tuple(groups), untouched=untouched
     )
+
+
+def _with_limits(rule: Optimizer, clip_value: float | None, ema: float | None) -> Optimizer:
+    if clip_value is not None and not 0 < clip_value < float("inf"):
+        raise InputError(f"clip_value {clip_value} is not allowed; it must be above 0")
+    if ema is not None and not 0 < ema < 1:
+        raise InputError(f"ema {ema} is not allowed; it must be between 0 and 1, such as 0.999")
+    return replace(rule, clip_value=clip_value or rule.clip_value, ema=ema or rule.ema)
 
 
 def _has_stepped(kept: Mapping[str, Any]) -> bool:

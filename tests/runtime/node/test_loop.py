@@ -6,7 +6,7 @@ The program is executed in one process, by the nodes' interpreter. The loop that
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,10 +15,13 @@ import msgspec
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim import lr_scheduler
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from weft.graph.optimizer import Optimizer
+from weft.graph.optimizer import Optimizer, split_memory
 from weft.graph.optimizer_words import slots_of
 from weft.graph.user_optimizer import read_optimizer
+from weft.graph.user_schedule import Timetable
 from weft.loom.woven import Executed, execute
 from weft.plans.plan import Part, Plan, Shard
 from weft.program.lower.lower import lower
@@ -48,6 +51,7 @@ class Alone:
 
     state: dict[str, Tensor]
     losses: list[float]
+    averaged: Mapping[str, Tensor]
 
 
 def alone(
@@ -55,18 +59,36 @@ def alone(
     data: Callable[[int], tuple[Tensor, Tensor]],
     make: Callable[[nn.Module], torch.optim.Optimizer],
     steps: int = STEPS,
+    schedule: Callable[[torch.optim.Optimizer], Any] | None = None,
+    clip_value: float = 0.0,
+    clip_norm: float = 0.0,
+    accumulate: int = 1,
+    ema: float = 0.0,
 ) -> Alone:
     """A training loop as people write it."""
     module = copy.deepcopy(module).train()
     optimizer, loss_function, losses = make(module), nn.CrossEntropyLoss(), []
+    scheduler = schedule(optimizer) if schedule else None
+    means = AveragedModel(module, multi_avg_fn=get_ema_multi_avg_fn(ema)) if ema else None
     for step in range(steps):
         x, y = data(step)
         loss = loss_function(module(x), y)
         losses.append(loss.item())
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return Alone({n: t.detach() for n, t in module.state_dict().items()}, losses)
+        (loss / accumulate).backward()
+        if (step + 1) % accumulate == 0:
+            if clip_value:
+                nn.utils.clip_grad_value_(module.parameters(), clip_value)
+            if clip_norm:
+                nn.utils.clip_grad_norm_(module.parameters(), clip_norm)
+            optimizer.step()
+            optimizer.zero_grad()
+            if means is not None:
+                means.update_parameters(module)
+        if scheduler is not None:
+            scheduler.step()
+    averaged = dict(means.module.named_parameters()) if means is not None else {}
+    state = {n: t.detach() for n, t in module.state_dict().items()}
+    return Alone(state, losses, {n: t.detach() for n, t in averaged.items()})
 
 
 @pytest.fixture(scope="module")
@@ -98,10 +120,17 @@ def shares(subject: Subject, **fields: Any) -> Plan:
     return msgspec.structs.replace(plan, shards=shards)
 
 
-def woven(subject: Subject, plan: Plan, rule: Optimizer, steps: int = STEPS) -> Executed:
+def woven(
+    subject: Subject,
+    plan: Plan,
+    rule: Optimizer,
+    steps: int = STEPS,
+    timetable: Timetable | None = None,
+) -> Executed:
     program = lower(msgspec.structs.replace(plan, optimizer=rule.words))
     validate(program)
-    return execute(program, subject.graph, subject.state(), subject.data, steps, rule)
+    state = subject.state()
+    return execute(program, subject.graph, state, subject.data, steps, rule, timetable=timetable)
 
 
 def check_equal(ran: Executed, expected: Alone, tolerance: float = 1e-5) -> None:
@@ -163,6 +192,56 @@ def test_no_decay_spares_norms_and_biases(subject: Subject) -> None:
     with_decay = read_optimizer("sgd", subject.module, lr=0.05, arguments={"weight_decay": 0.5})
     other = woven(subject, chain(subject), with_decay)
     assert not torch.allclose(other.state["2.weight"], 0 * other.state["2.weight"] + 1, atol=1e-3)
+
+
+SCHEDULES: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
+    "cosine": partial(lr_scheduler.CosineAnnealingLR, T_max=STEPS),
+    "onecycle": partial(lr_scheduler.OneCycleLR, max_lr=0.1, total_steps=STEPS),
+    "step": partial(lr_scheduler.StepLR, step_size=2, gamma=0.3),
+    "in turn": lambda optimizer: lr_scheduler.SequentialLR(
+        optimizer,
+        [
+            lr_scheduler.LinearLR(optimizer, 0.25, total_iters=3),
+            lr_scheduler.ExponentialLR(optimizer, 0.5),
+        ],
+        milestones=[3],
+    ),
+    "by group": lambda optimizer: lr_scheduler.LambdaLR(
+        optimizer, [lambda n: 1 / (n + 1), lambda n: 0.9**n, lambda n: float(n % 2)]
+    ),
+}
+
+
+@pytest.mark.parametrize("split", [chain, shares])
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.filterwarnings("ignore:.*lr_scheduler.*")
+def test_a_schedule_gives_every_device_the_settings_of_one_process(
+    subject: Subject, name: str, split: Callable[..., Plan]
+) -> None:
+    """One cycle also changes the betas; a schedule by group has a rate for each."""
+    make = grouped if name == "by group" else lambda net: torch.optim.Adam(net.parameters(), 0.01)
+    rule = read_optimizer(make(subject.module), subject.module)
+    timetable = Timetable(rule, SCHEDULES[name], steps=STEPS)
+    ran = woven(subject, split(subject), rule, timetable=timetable)
+    check_equal(ran, alone(subject.module, subject.data, make, schedule=SCHEDULES[name]))
+
+
+@pytest.mark.parametrize("split", [chain, shares])
+def test_clipped_values_and_running_means_equal_one_process(
+    subject: Subject, split: Callable[..., Plan]
+) -> None:
+    rule = read_optimizer("adam", subject.module, lr=0.01, clip_value=0.01, ema=0.7)
+    ran = woven(subject, split(subject), rule)
+    expected = alone(
+        subject.module, subject.data, lambda net: torch.optim.Adam(net.parameters(), 0.01),
+        clip_value=0.01, ema=0.7,
+    )  # fmt: skip
+    check_equal(ran, expected)
+    means, _ = split_memory(ran.memory)
+    assert {n: float((means[n] - t).abs().max()) < 1e-5 for n, t in expected.averaged.items()} == (
+        dict.fromkeys(means, True)
+    )
+    assert rule.words == "adam ema"
 
 
 def test_the_memory_of_every_optimizer_is_counted(subject: Subject) -> None:

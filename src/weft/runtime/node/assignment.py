@@ -117,6 +117,7 @@ class Assignment:
         job = self.own_job(command.run)
         if self._worker is None:
             raise WeftError(f"{self.device} is not prepared for run {job.run}")
+        self._worker.updates.rates.take(command.schedule, command.first)
         if self._thread is not None and self._thread.is_alive():
             if self._worker.series.extend(command.first, command.last):
                 return

@@ -13,7 +13,14 @@ import torch
 from torch import Tensor
 
 from weft.graph.execute import Runner
-from weft.graph.optimizer import Optimizer, load_state_tensors, state_tensors
+from weft.graph.optimizer import (
+    AVERAGE,
+    Optimizer,
+    load_state_tensors,
+    split_memory,
+    state_tensors,
+)
+from weft.graph.schedule import Rates
 
 Layers = tuple[int, int]
 
@@ -23,6 +30,8 @@ class Updates:
 
     def __init__(self, rule: Optimizer, trained: Mapping[Layers, Runner]) -> None:
         self.rule = rule
+        self.rates = Rates()  # settings that change from minibatch to minibatch
+        self._averages: dict[str, Tensor] = {}  # running means of weights, from the first update on
         self._weights = {layers: _weights(runner) for layers, runner in trained.items()}
         self._optimizers: dict[Layers, torch.optim.Optimizer] = {
             layers: rule.build(list(weights.values()), list(weights))
@@ -39,7 +48,22 @@ class Updates:
         if self.rule.rounds:
             for group in optimizer.param_groups:
                 group["lr"] = self.rule.rate(step)
+        self.rates.apply(optimizer, step)
+        if self.rule.clip_value:
+            torch.nn.utils.clip_grad_value_(self._weights[layers].values(), self.rule.clip_value)
         optimizer.step()
+        if self.rule.ema:
+            self._average(layers)
+
+    @torch.no_grad()
+    def _average(self, layers: Layers) -> None:
+        """The running means after an update. The first update begins them, as in torch.optim.swa_utils."""
+        for name, weight in self._weights[layers].items():
+            mean = self._averages.get(name)
+            if mean is None:
+                self._averages[name] = weight.detach().clone()
+            else:
+                mean.lerp_(weight, 1 - self.rule.ema)
 
     def forget_gradients(self, layers: Layers | None = None) -> None:
         """Drops the gradients of these layers, or of all."""
@@ -52,15 +76,20 @@ class Updates:
         tensors: dict[str, Tensor] = {}
         for layers, optimizer in self._optimizers.items():
             tensors |= state_tensors(optimizer, self._weights[layers])
-        return tensors
+        return {**tensors, **{f"{n}/{AVERAGE}": mean for n, mean in self._averages.items()}}
 
     def load(self, saved: Mapping[str, Tensor]) -> None:
         """Takes up what `memory` returned."""
+        means, rest = split_memory(saved)
         for layers, optimizer in self._optimizers.items():
-            load_state_tensors(optimizer, self._weights[layers], saved)
+            load_state_tensors(optimizer, self._weights[layers], rest)
+            if self.rule.ema:
+                own = self._weights[layers]
+                self._averages |= {n: mean.clone() for n, mean in means.items() if n in own}
 
     def forget(self) -> None:
         """As before the first update."""
+        self._averages = {}
         for optimizer in self._optimizers.values():
             optimizer.state.clear()
 

@@ -96,10 +96,13 @@ class _Training:
             seconds=self.training_s, timeline=timeline, nodes=nodes, events=run.events,
             out=self.folder.path if self.folder else None, too_fast=work.too_fast,
             test_accuracy=trained.test_accuracy, network=trained.network,
+            averaged=trained.averaged,
             radio=total_counts(nodes) if run.plan.swarm else Counter(),
         )  # fmt: skip
         if self.folder:
             self._save(run, self.asked.steps, trained.state, trained.memory)
+            if trained.averaged is not None:
+                self.folder.save_averaged(trained.averaged.state_dict())
             self.folder.save_plan(run.plan)
             self.folder.save_timeline(timeline)
         return result

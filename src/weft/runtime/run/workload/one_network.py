@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from weft.fleet.owners import owners_of
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.network import Graph
 from weft.graph.norms import by_norms
-from weft.graph.optimizer import Optimizer
+from weft.graph.optimizer import Optimizer, split_memory
 from weft.planning.decide import decide
 from weft.planning.task import make_task
 from weft.plans.derive import derive_profile
@@ -101,7 +102,7 @@ class OneNetwork(Workload):
         if self.plan.layering == "norms":
             self.graph = by_norms(self.graph)
         check_loss(self.graph, self.plan)
-        check_rule(asked.rule, self.plan)
+        check_rule(asked.rule, self.plan, asked.timetable)
 
     def _decide(self) -> Plan:
         asked = self.asked
@@ -124,8 +125,9 @@ class OneNetwork(Workload):
 
     def settings(self) -> Settings:
         asked = self.asked
-        return Settings(optimizer=asked.rule, seed=asked.seed, deadline_s=asked.deadline,
-                        paced=self.trainee.paced, data=self.source.name)  # fmt: skip
+        return Settings(optimizer=asked.rule, timetable=asked.timetable, seed=asked.seed,
+                        deadline_s=asked.deadline, paced=self.trainee.paced,
+                        data=self.source.name)  # fmt: skip
 
     def resume_with(self, weights: Mapping[str, Tensor]) -> None:
         """The weights of an earlier run, in place of the network's own."""
@@ -143,10 +145,14 @@ class OneNetwork(Workload):
         weights, memory = run.collect()
         state = self.complete(weights)
         model = _with_state(self.asked.model, state)
+        averaged = None
+        if self.asked.rule.ema:
+            means, _ = split_memory(memory)
+            averaged = _with_state(copy.deepcopy(model), {**state, **means})
         score = None
         if self.source.test is not None and self.source.classes is not None:
             score = accuracy(model, self.source.test)
-        return Trained(model, state, memory, score)
+        return Trained(model, state, memory, score, averaged=averaged)
 
 
 def _with_state(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:

@@ -141,7 +141,7 @@ class PeerNetworks(Exchange):
         outputs = graph.values[graph.output].shape[-1]
         plan = self._decide(graph)
         assert plan.peers is not None
-        check_rule(asked.rule, plan)
+        check_rule(asked.rule, plan, asked.timetable)
         if plan.peers.structured:
             read_classes(graph, plan.peers.last)  # a plan file may be of another network
             if outputs != data.classes:
