@@ -10,8 +10,8 @@ NOT_RUN := benchmarks/two_stages.py benchmarks/torch_rank.py
 BENCH_speed := pipeline overhead goodput startup simulator capture planning
 BENCH_prediction := prediction edgemove_period edgemove_vgg
 BENCH_codecs := codec_accuracy codec_error
-BENCH_papers := plus hiertrain hiertrain_fleets coopai_planning coopai_plus coopai stitchnet stitchnet_run \
-	stitchnet_deaths stitchnet_silent edgemove_run edgemove_kill edgemove_city edgemove_fleets decoupled \
+BENCH_papers := plus hiertrain coopai_planning coopai_plus coopai stitchnet stitchnet_run \
+	stitchnet_deaths stitchnet_silent edgemove_run edgemove_kill edgemove_city decoupled \
 	decoupled_run
 
 .PHONY: help setup test demo lint proof bench docs

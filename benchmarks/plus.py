@@ -4,10 +4,10 @@
 
 Each draw has a network and a fleet, drawn as the loom draws them. All strategies of a row plan for it and are
 priced by the simulator, on the same links and with the same codecs: none, unless the row says otherwise. A
-win or a loss is more than 1% of time. A rival that cannot plan for the fleet is left out. A draw that the
-strategy with the plus cannot plan for does not count; "refused" says how often a rival could. (jointdnn+ is
-the name of a baseline in HierTrain's paper. stitchnet+ and decoupled+ trade time for what is learned: their
-own benchmarks compare that.)
+stream has six frames, all in flight. A win or a loss is more than 1% of time. A rival that cannot plan for
+the fleet is left out. A draw that the strategy with the plus cannot plan for does not count; "refused" says
+how often a rival could. (jointdnn+ is the name of a baseline in HierTrain's paper. stitchnet+ and decoupled+
+trade time for what is learned: their own benchmarks compare that.)
 """
 
 from __future__ import annotations
@@ -34,22 +34,62 @@ ONE_PLACE = ("all-device", "all-edge", "all-cloud")
 Options = Mapping[str, str]
 
 
+FRAMES = 6
+STREAM = {"micro_batches": str(FRAMES), "in_flight": str(FRAMES)}
+
+
+@dataclass(frozen=True)
+class Rival:
+    strategy: str
+    options: Options = field(default_factory=dict)
+    title: str = ""
+
+    def __str__(self) -> str:
+        return self.title or self.strategy
+
+
 @dataclass(frozen=True)
 class Row:
     plus: str
-    rivals: tuple[str, ...]
+    rivals: tuple[Rival, ...]
     options: Options = field(default_factory=dict)  # of the strategy with the plus
-    rival_options: Options = field(default_factory=dict)  # where a rival knows them
     says: str = "no codecs"
+    batch: int | None = None  # as drawn
 
 
+def rivals(*names: str, **options: str) -> tuple[Rival, ...]:
+    """The strategies of these names, each with the options that it knows."""
+    known = {name: registry.get(name).options for name in names}
+    return tuple(
+        Rival(name, {key: value for key, value in options.items() if key in known[name]})
+        for name in names
+    )
+
+
+def coopai_rivals(**options: str) -> tuple[Rival, ...]:
+    """CoopAI and SLS as in the paper and overlapping, and one device alone."""
+    overlapping = {**options, "overlap": "on"}
+    return (
+        *rivals("coopai", "sls", **options),
+        Rival("coopai", overlapping, "coopai, overlap"),
+        Rival("sls", overlapping, "sls, overlap"),
+        Rival("coopai", {**options, "devices": "1"}, "one device"),
+    )
+
+
+GATEWAY = (Rival("all-edge", title="gateway alone"),)
+HIERTRAIN = ("hiertrain", "jointdnn", "jointdnn+", *ONE_PLACE)
+EDGEMOVE = ("edgemove", "device-cloud", "pipedream-e", "all-device")
 ROWS = (
-    Row("hiertrain+", ("hiertrain", "jointdnn", "jointdnn+", *ONE_PLACE), {"codecs": "none"}),
-    Row("hiertrain+", ("hiertrain", "jointdnn", "jointdnn+", "jalad", *ONE_PLACE), {},
-        says="codecs as it chooses; rivals have none, jalad 8 bits"),
-    Row("edgemove+", ("edgemove", "device-cloud", "pipedream-e", "all-device"), {"codecs": "none"}),
-    Row("coopai+", ("coopai", "sls")),
-    Row("coopai+", ("sls", "coopai"), {}, {"overlap": "on"}, says="no codecs; rivals overlap too"),
+    Row("hiertrain+", rivals(*HIERTRAIN, "chain"), {"codecs": "none"}),
+    Row("hiertrain+", rivals(*HIERTRAIN, "jalad"), {},
+        "codecs as it chooses; rivals have none, jalad 8 bits"),
+    Row("edgemove+", rivals(*EDGEMOVE), {"codecs": "none"}),
+    Row("edgemove+", rivals(*EDGEMOVE), {"in_flight": "2"}, "two in flight, as its rivals"),
+    Row("edgemove+", rivals(*EDGEMOVE, labels="home"), {"labels": "home"}, "labels at home"),
+    Row("coopai+", coopai_rivals() + GATEWAY),
+    Row("coopai+", coopai_rivals(), {"gateway": "off"}, "the gateway only relays"),
+    Row("coopai+", coopai_rivals(**STREAM), {"objective": "throughput"}, "a stream", FRAMES),
 )  # fmt: skip
 
 
@@ -63,10 +103,10 @@ class Tally:
 
 def seconds(draw: Draw, name: str, options: Options) -> float | None:
     """The predicted time; None where the strategy has no plan."""
-    known = registry.get(name).options
-    given = {key: value for key, value in options.items() if key in known}
     try:
-        plan = decide(name, task_of(Draw(**{**_fields(draw), "strategy": name, "options": given})))
+        plan = decide(
+            name, task_of(Draw(**{**_fields(draw), "strategy": name, "options": options}))
+        )
     except WeftError:
         return None
     assert plan.predicted is not None
@@ -77,7 +117,8 @@ def _fields(draw: Draw) -> dict[str, object]:
     return {key: getattr(draw, key) for key in draw.__struct_fields__}
 
 
-def drawn(rng: random.Random, seed: int, name: str) -> Draw:
+def drawn(rng: random.Random, seed: int, row: Row) -> Draw:
+    name = row.plus
     strategy = registry.get(name)
     kind, small = fitting(strategy), searches_long(strategy)
     mode: Mode = "train" if "train" in strategy.modes else "infer"
@@ -86,20 +127,20 @@ def drawn(rng: random.Random, seed: int, name: str) -> Draw:
         fleet=draw_fleet(rng, kind, small),
         strategy=name,
         mode=mode,
-        batch=rng.choice((1, 2, 4, 8, 16, 32)),
+        batch=row.batch or rng.choice((1, 2, 4, 8, 16, 32)),
         loss=LOSSES[0],
         seed=seed,
     )
 
 
 def compare(row: Row, draws: int, seed: int) -> Tally:
-    tally = Tally({rival: Counter() for rival in row.rivals})
+    tally = Tally({str(rival): Counter() for rival in row.rivals})
     number = 0
     while tally.planned < draws and number < 20 * draws:
         number += 1
-        draw = drawn(random.Random(f"{seed}/{row.plus}/{number}"), seed, row.plus)
+        draw = drawn(random.Random(f"{seed}/{row.plus}/{number}"), seed, row)
         ours = seconds(draw, row.plus, row.options)
-        theirs = {rival: seconds(draw, rival, row.rival_options) for rival in row.rivals}
+        theirs = {str(rival): seconds(draw, rival.strategy, rival.options) for rival in row.rivals}
         if ours is None:
             tally.refused.update(rival for rival, value in theirs.items() if value is not None)
             continue
@@ -130,10 +171,10 @@ def main() -> int:
             continue
         tally = compare(row, given.draws, given.seed)
         print(f"\n{row.plus}, {tally.planned} draws ({row.says})")
-        print(f"{'rival':14}{'wins':>7}{'ties':>7}{'losses':>8}{'worst ratio':>13}{'refused':>9}")
+        print(f"{'rival':18}{'wins':>7}{'ties':>7}{'losses':>8}{'worst ratio':>13}{'refused':>9}")
         for rival, counts in tally.counts.items():
             worst, draw = tally.worst.get(rival, (0.0, ""))
-            print(f"{rival:14}{counts['win']:7}{counts['tie']:7}{counts['loss']:8}{worst:13.3f}"
+            print(f"{rival:18}{counts['win']:7}{counts['tie']:7}{counts['loss']:8}{worst:13.3f}"
                   f"{tally.refused[rival]:9}", flush=True)  # fmt: skip
             if counts["loss"]:
                 print(f"  {draw}")

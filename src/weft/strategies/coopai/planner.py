@@ -274,8 +274,16 @@ class Planner:
             and all(room is None or room * MB >= most for room in memory)
         )
 
-    def plan(self, chosen: Candidate) -> Plan:
-        workers = self.workers(Crew(chosen.devices, chosen.gateway))
+    def alone(self) -> Iterator[Plan]:
+        """One device with everything, for each device with a link of its own: the fastest one, which
+        `known` offers, may have the slowest link."""
+        if self.cell.medium is None and self.fixed < 2:
+            whole = Block((0, len(self.geometry.layers) - 1), "whole", (1,))
+            for device in self.cell.devices[1:]:
+                yield self.plan(Candidate(1, (whole,), (False,), self.in_flight), (device,))
+
+    def plan(self, chosen: Candidate, workers: tuple[str, ...] = ()) -> Plan:
+        workers = workers or self.workers(Crew(chosen.devices, chosen.gateway))
         made = rounds_plan(
             self.task,
             "coopai+",

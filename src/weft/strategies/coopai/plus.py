@@ -49,7 +49,8 @@ IN_FLIGHT = (1, 2, 4, 8, 12)  # frames
 def coopai_plus(task: Task) -> Plan:
     planner = Planner(task)
     if not planner.streams:
-        return planner.plan(planner.polished([planner.best()]))
+        shared = planner.plan(planner.polished([planner.best()]))
+        return min([shared, *planner.alone()], key=planner.task.price)
     plans = list(planner.whole_frames()) if planner.frames != "cut" else []
     if (
         planner.frames != "whole"

@@ -186,7 +186,8 @@ def last_at_home(task: Task, costs: Costs) -> float:
 def fleet_stages(task: Task, costs: Costs, worker: str) -> AnyStages:
     """Every cut between the source and one worker. Uplink and downlink may share a channel, so the
     busiest channel stands for both, and all other time on the way counts as propagation. The labels
-    ride with the activations."""
+    ride with the activations. The worker updates its weights after it has sent the gradients: nobody waits
+    for that, so it is taken off the way."""
     if at_home(task):
         return home_stages(task, costs, worker)
     cuts, riding = cuts_of(task, costs), task.batch * task.profile.target_bytes
@@ -194,7 +195,9 @@ def fleet_stages(task: Task, costs: Costs, worker: str) -> AnyStages:
     theirs = np.array([costs.compute(worker, m, costs.layers - 1) for m in cuts])
     load = np.array([costs.load(m, task.source, worker, riding) for m in cuts])
     way = np.array([costs.cross(m, task.source, worker, riding) for m in cuts])
-    return Stages(client, theirs, load, np.zeros_like(load), np.maximum(way - load, 0.0))
+    updates = [task.profile.devices[worker].update(m, costs.layers - 1) for m in cuts]
+    rest = np.maximum(way - load, 0.0) - np.array(updates)
+    return Stages(client, theirs, load, np.zeros_like(load), rest)
 
 
 def home_stages(task: Task, costs: Costs, worker: str) -> HomeStages:

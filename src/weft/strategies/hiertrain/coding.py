@@ -42,6 +42,15 @@ def chosen_codecs(task: Task) -> Codecs:
     return Codecs(chosen["codec"], weight_gradients, chosen["input_codec"])
 
 
+def without_own(task: Task, codecs: Codecs) -> Codecs:
+    """The same, but only with codecs that the user names."""
+    return Codecs(
+        codecs.activations if "codec" in task.options else "none",
+        "none",
+        codecs.samples if "input_codec" in task.options else "none",
+    )
+
+
 def in_8_bits(codec: CodecName) -> bool:
     """Whether a codec sends a number of four bytes as about one."""
     return coded_bytes(4000, codec) < 1500

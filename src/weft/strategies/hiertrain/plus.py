@@ -28,7 +28,7 @@ from weft.plans.registry import get
 from weft.plans.strategy import strategy
 from weft.plans.task import Task
 from weft.strategies.common.costs import Costs
-from weft.strategies.hiertrain.coding import IN_8_BITS, Codecs, chosen_codecs
+from weft.strategies.hiertrain.coding import IN_8_BITS, Codecs, chosen_codecs, without_own
 from weft.strategies.hiertrain.splits import Split, neighbours, paper_split, simple_splits
 from weft.strategies.hiertrain.strategy import lane_shards, tier_workers
 from weft.strategies.hiertrain.synced import OPTION, with_synced_norms
@@ -62,12 +62,17 @@ BUDGET = 160  # prices asked for in each climb with three workers; more with mor
     several_sources=True,
 )
 def hiertrain_plus(task: Task) -> Plan:
-    search = _Search(task, all_workers(task), chosen_codecs(task))
+    workers, codecs = all_workers(task), chosen_codecs(task)
+    search = _Search(task, workers, codecs)
     search.climb()
     split, seconds = search.best, search.seconds
     search.best, search.seconds = None, seconds / WORTH_IT
     for other in search.others():
         search.offer(other)
+    plain = without_own(task, codecs)
+    if plain != codecs:  # of tiny messages a codec makes larger ones
+        for other in _Search(task, workers, plain).others():
+            search.offer(other)
     found = search.best or split
     if found is None:
         raise WeftError("hiertrain+: no split of this network fits into the memory of this fleet")
