@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import msgspec
 from torch import nn
 
 from weft.adapt.adaptive import Adaptive
@@ -21,7 +20,9 @@ from weft.data.user_data import Data
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.fleet.trace import Trace
-from weft.graph.optimizer import Optimizer
+from weft.graph.user_optimizer import Given, read_optimizer
+from weft.graph.user_schedule import Given as Schedule
+from weft.graph.user_schedule import Timetable, read_schedule
 from weft.planning.features import require
 from weft.planning.task import BATCH
 from weft.plans import registry
@@ -50,8 +51,15 @@ def train(
     strategy: str | None = None,
     steps: int = 100,
     batch: int | None = None,
-    optimizer: Optimizer | str = "sgd",
+    optimizer: Given = "sgd",
     lr: float | None = None,
+    optimizer_options: Mapping[str, object] | None = None,
+    no_decay: bool = False,
+    schedule: Schedule = None,
+    schedule_options: Mapping[str, object] | None = None,
+    warmup: int = 0,
+    clip_value: float | None = None,
+    ema: float | None = None,
     local: bool = False,
     netns: bool = False,
     join: str | Sequence[str] | None = None,
@@ -74,6 +82,12 @@ def train(
 ) -> TrainResult:
     """Plans (unless a plan is given), starts or finds the fleet, trains, and brings the weights home.
 
+    `optimizer` is a name (adamw, rmsprop, ...), a class of torch.optim, `functools.partial` of one,
+    or an optimizer over the network's weights, whose groups hold. `optimizer_options` are the arguments of
+    its class. `no_decay` spares norms and biases the weight decay. `schedule` is a name (cosine, onecycle,
+    ...), a scheduler of torch.optim or a function that makes one from an optimizer; it is asked at every
+    minibatch, after `warmup` minibatches of a rising rate. `clip_value` limits every number of a gradient.
+    With `ema` the result has a copy of the model with running means of its weights (`averaged`).
     `deadline` is how long any device waits for another before the run ends with an error: raise it
     where one transfer may take longer. `save_every` minibatches lie between two saves to `out`.
     `on_loss` says what happens when a device is gone: the others recover and go on, or the run stops
@@ -92,10 +106,22 @@ def train(
         raise InputError(f"look_every {look_every} is not allowed; it must be at least 2")
     if trace is not None and not local:
         raise InputError("a trace is for an emulated fleet: it goes with --local")
+    rule = read_optimizer(
+        optimizer, model, loss=loss if isinstance(loss, nn.Module) else None, lr=lr,
+        arguments=optimizer_options, no_decay=no_decay, clip_value=clip_value, ema=ema,
+    )  # fmt: skip
+    make = read_schedule(schedule, steps=steps - warmup, lr=rule.lr, arguments=schedule_options)
+    timetable = Timetable(rule, make, steps=steps, warmup=warmup) if make or warmup else None
+    if timetable is not None and timetable.looks:
+        raise InputError(
+            "a schedule that looks at a metric (plateau) needs an evaluation during the run, which this run "
+            "has not; choose a schedule of the number of minibatches, such as cosine"
+        )
     ends = (join,) if isinstance(join, str) else tuple(join or ())
     asked = Asked(
         model=model, data=data, loss=loss, fleet=fleet, strategy=name_of_strategy, plan=plan,
-        steps=steps, batch=_batch(batch, plan), rule=_optimizer(optimizer, lr),
+        steps=steps, batch=_batch(batch, plan), rule=rule,
+        timetable=timetable,
         place=Place(local, netns, ends, group=group, config=config), options=options or {},
         seed=seed, deadline=deadline, profile=profile, name=name, on_progress=on_progress,
     )  # fmt: skip
@@ -158,17 +184,3 @@ def _adviser(asked: Asked, adapt: bool | None, look_every: int | None) -> Advise
         )
 
     return lambda plan: Adaptive(steering)
-
-
-def _optimizer(rule: Optimizer | str, lr: float | None) -> Optimizer:
-    if isinstance(rule, Optimizer):
-        return rule
-    rate = lr if lr is not None else (0.001 if rule.startswith("adam") else 0.05)
-    if not 0 < rate < 1e6:
-        raise InputError(f"learning rate {rate} is not allowed; it must be above 0")
-    try:
-        return msgspec.convert({"name": rule, "lr": rate}, Optimizer)
-    except msgspec.ValidationError as error:
-        raise InputError(
-            f"optimizer {rule!r}: {error}; there are sgd, momentum, adam, adamw"
-        ) from None

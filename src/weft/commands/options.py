@@ -63,6 +63,51 @@ Join = Annotated[
     list[str] | None,
     typer.Option("--join", metavar="ENDPOINT", help="A node to join, such as tcp/192.0.2.7:7447."),
 ]
+# The training loop.
+Optimizer = Annotated[
+    str, typer.Option(help="sgd, momentum, adam, adamw, or another class of torch.optim.")
+]
+LearningRate = Annotated[
+    float | None,
+    typer.Option(help="Learning rate; by default 0.05, 0.001 for adam, else that of torch.optim."),
+]
+OptimizerSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set-optimizer",
+        metavar="KEY=VALUE",
+        help="An argument of the optimizer, such as weight_decay=0.01 or betas=0.9,0.95.",
+    ),
+]
+NoDecay = Annotated[bool, typer.Option("--no-decay", help="No weight decay of norms and biases.")]
+Schedule = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="How the learning rate changes: cosine, linear, step, onecycle or another of torch.optim.",
+    ),
+]
+ScheduleSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set-schedule",
+        metavar="KEY=VALUE",
+        help="An argument of the schedule, such as step_size=30.",
+    ),
+]
+Warmup = Annotated[
+    int, typer.Option(help="Minibatches over which the learning rate rises at first.")
+]
+ClipValue = Annotated[
+    float | None, typer.Option(metavar="X", help="No number of a gradient is larger than X.")
+]
+Average = Annotated[
+    float | None,
+    typer.Option("--ema", metavar="D", help="Keep running means of the weights, such as 0.999."),
+]
+LabelSmoothing = Annotated[
+    float, typer.Option(metavar="X", help="Label smoothing of the cross-entropy.")
+]
 Deadline = Annotated[
     float, typer.Option(help="Seconds a device waits for another before the run ends.")
 ]

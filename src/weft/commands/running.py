@@ -15,20 +15,30 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from weft.commands import values
 from weft.commands.app import app, say, show, show_json
 from weft.commands.options import (
+    Average,
     Batch,
     Classes,
+    ClipValue,
     Deadline,
     InputShape,
     Join,
     Json,
+    LabelSmoothing,
+    LearningRate,
     Local,
     Model,
     Namespaces,
+    NoDecay,
+    Optimizer,
+    OptimizerSettings,
     PlanFile,
     ProfileFile,
+    Schedule,
+    ScheduleSettings,
     Settings,
     SomeFleet,
     SomeStrategy,
+    Warmup,
     ZenohConfig,
 )
 from weft.errors import InputError
@@ -66,10 +76,16 @@ def train(
     out: Annotated[Path | None, typer.Option(help="Folder for weights, metrics, timeline.")] = None,
     resume: Annotated[bool, typer.Option(help="Go on with the run in --out.")] = False,
     save_every: Annotated[int | None, typer.Option(help="Steps between saves to --out.")] = None,
-    optimizer: Annotated[str, typer.Option(help="sgd, momentum, adam or adamw.")] = "sgd",
-    lr: Annotated[
-        float | None, typer.Option(help="Learning rate; 0.05, or 0.001 for adam.")
-    ] = None,
+    optimizer: Optimizer = "sgd",
+    lr: LearningRate = None,
+    set_optimizer: OptimizerSettings = None,
+    no_decay: NoDecay = False,
+    schedule: Schedule = None,
+    set_schedule: ScheduleSettings = None,
+    warmup: Warmup = 0,
+    clip_value: ClipValue = None,
+    ema: Average = None,
+    label_smoothing: LabelSmoothing = 0.0,
     seed: Annotated[int, typer.Option(help="For weights and the order of samples.")] = 0,
     profile: ProfileFile = None,
     settings: Settings = None,
@@ -119,11 +135,18 @@ def train(
     torch.manual_seed(seed)
     count = classes or (None if ":" in model else class_count(samples))
     module, _ = load_model(model, sample_shape(samples), count)
+    if not 0 <= label_smoothing < 1:
+        raise InputError(f"--label-smoothing {label_smoothing} is not allowed; 0 to below 1 are")
+    loss = nn.CrossEntropyLoss(label_smoothing=label_smoothing)
     with progress_bar(steps, quiet=json) as on_progress:
         result = run(
-            module, samples, nn.CrossEntropyLoss(), fleet=opened.fleet, plan=opened.plan,
+            module, samples, loss, fleet=opened.fleet, plan=opened.plan,
             strategy=opened.strategy, steps=steps, on_loss=on_loss.value, batch=batch,
-            optimizer=optimizer, lr=lr, local=local, netns=netns, join=join,
+            optimizer=optimizer, lr=lr, no_decay=no_decay,
+            optimizer_options=values.arguments(set_optimizer or [], "--set-optimizer"),
+            schedule=schedule, warmup=warmup, clip_value=clip_value, ema=ema,
+            schedule_options=values.arguments(set_schedule or [], "--set-schedule"),
+            local=local, netns=netns, join=join,
             profile=load_profile(profile) if profile else None,
             options=values.settings(settings or []), seed=seed, deadline=deadline, out=out,
             resume=resume, save_every=save_every, name=short_name(model), config=config,

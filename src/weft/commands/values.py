@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 
 from weft.errors import InputError
@@ -19,16 +20,30 @@ def shape(text: str | None) -> tuple[int, ...] | None:
     return tuple(map(int, parts))
 
 
-def settings(texts: Sequence[str]) -> dict[str, str]:
+def arguments(texts: Sequence[str], option: str) -> dict[str, object]:
+    """`--set-optimizer betas=0.9,0.95` several times: numbers, True, False, None or words."""
+    return {key: _value(text) for key, text in settings(texts, option).items()}
+
+
+def _value(text: str) -> object:
+    try:
+        value: object = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+    return value
+
+
+def settings(texts: Sequence[str], option: str = "--set") -> dict[str, str]:
     """`--set key=value` several times."""
     values: dict[str, str] = {}
+    example = ", such as route=min" if option == "--set" else ""
     for text in texts:
         key, equals, value = text.partition("=")
         key, value = key.strip(), value.strip()
         if not (equals and key and value):
-            raise InputError(f"--set {text!r} is not allowed; write key=value, such as route=min")
+            raise InputError(f"{option} {text!r} is not allowed; write key=value{example}")
         if key in values:
-            raise InputError(f"--set {key} is given twice: {values[key]!r} and {value!r}")
+            raise InputError(f"{option} {key} is given twice: {values[key]!r} and {value!r}")
         values[key] = value
     return values
 

@@ -57,7 +57,12 @@ class Runner:
     @property
     def parameters(self) -> list[Tensor]:
         """The weights that training changes."""
-        return [self.state[n] for n, info in self.segment.state.items() if info.trainable]
+        return [self.state[n] for n in self.trained_names]
+
+    @property
+    def trained_names(self) -> list[str]:
+        """The names of `parameters`."""
+        return [n for n, info in self.segment.state.items() if info.trainable]
 
     def forward(
         self, inputs: Mapping[str, Tensor], *, training: bool = False, seed: int = 0

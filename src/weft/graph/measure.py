@@ -101,8 +101,10 @@ class _Bench:
             Runner(graph.segment(i, i, with_loss=i == last and graph.loss is not None), copied)
             for i in range(last + 1)
         ]
-        self.optimizers = [optimizer.build(r.parameters) if r.parameters else None
-                           for r in self.runners]  # fmt: skip
+        self.optimizers = [
+            optimizer.build(r.parameters, r.trained_names) if r.parameters else None
+            for r in self.runners
+        ]
 
     def round(self, samples: int) -> _Round:
         """Seconds of each layer's forward, backward and update."""

@@ -56,7 +56,7 @@ def rule_of(draw: Draw) -> Optimizer:
     rate = 0.001 if draw.optimizer.startswith("adam") else 0.02
     if draw.loss == "cross_entropy_sum":
         rate /= draw.batch
-    return Optimizer(draw.optimizer, rate)  # type: ignore[arg-type]
+    return Optimizer(draw.optimizer, rate)
 
 
 def train_alone(

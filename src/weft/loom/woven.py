@@ -22,6 +22,7 @@ from weft.errors import WeftError
 from weft.graph.network import Graph
 from weft.graph.optimizer import Optimizer
 from weft.graph.split.state import place_state, sliced_state
+from weft.graph.user_schedule import Timetable
 from weft.program.instructions import Instruction, Recv, Send, due
 from weft.program.program import Program
 from weft.runtime.node.interpreter import Interpreter
@@ -60,6 +61,7 @@ class Executed:
     """The result, and the messages whose size was not as planned."""
 
     state: dict[str, Tensor] = field(default_factory=dict)
+    memory: dict[str, Tensor] = field(default_factory=dict)  # the optimizers'
     losses: dict[int, float] = field(default_factory=dict)
     answers: dict[tuple[int, int], Values] = field(default_factory=dict)
     odd_bytes: list[str] = field(default_factory=list)
@@ -92,10 +94,13 @@ def execute(
     steps: int,
     rule: Optimizer,
     seed: int = 0,
+    timetable: Timetable | None = None,
 ) -> Executed:
     """Runs every device's loop in turn, each until it has to wait."""
     found = Executed()
     devices = _devices(program, graph, state, data, steps, rule, seed, found)
+    for device in devices.values() if timetable else ():
+        device.worker.updates.rates.take(timetable.between(0, steps) if timetable else (), 0)
     moved = True
     while moved:
         moved = False
@@ -178,6 +183,7 @@ def _gather(
     for name, device in devices.items():
         for step, loss in device.worker.losses.items():
             found.losses[step] = found.losses.get(step, 0.0) + loss
+        found.memory |= device.worker.updates.memory()
         for runner in device.worker.trained.values():
             part = {n: t.detach() for n, t in runner.state.items()}
             place_state(runner.segment, part, found.state)

@@ -22,6 +22,7 @@ from collections import defaultdict
 from functools import cached_property
 from typing import NamedTuple
 
+from weft.graph.optimizer_words import slots_of, works_in_place
 from weft.program.instructions import (
     Backward,
     Blend,
@@ -50,10 +51,6 @@ class Moment(NamedTuple):
 
     lag: int
     place: int
-
-
-# Tensors that training keeps for each weight: the weight, its gradient, the optimizer's memory.
-TENSORS_PER_WEIGHT = {"sgd": 2, "momentum": 3, "adam": 4, "adamw": 4}
 
 
 def peaks(program: Program) -> dict[str, int]:
@@ -149,7 +146,7 @@ class _Device:
     def updating(self) -> int:
         """Bytes that an update works on: adam makes a root and a quotient. The order of the segments does not
         matter."""
-        if not self.program.plan.optimizer.startswith("adam"):
+        if works_in_place(self.program.plan.optimizer):
             return 0
         updates = (i for i in self.code if isinstance(i, Update))
         return 2 * max(self.sizes.largest_weights(self.device, i) for i in updates)
@@ -177,7 +174,7 @@ class _Device:
             elif isinstance(i, Update):
                 moment = Moment(i.lag, place)
                 weights = self.sizes.held_weights(self.device, i)
-                self.always += (TENSORS_PER_WEIGHT[self.program.plan.optimizer] - 2) * weights
+                self.always += slots_of(self.program.plan.optimizer) * weights
                 self.always += _older_versions(self.code, i) * weights
                 self.live(weights, begins.get((i.layers, i.part), moment), moment)
 

@@ -11,8 +11,9 @@ The count is the same for every kind of plan: the bytes that are alive at the wo
 from __future__ import annotations
 
 from weft.errors import InputError, WeftError
+from weft.graph.optimizer_words import slots_of
 from weft.plans.plan import Plan
-from weft.program.liveness import TENSORS_PER_WEIGHT, peaks
+from weft.program.liveness import peaks
 from weft.program.lower.lower import lower
 from weft.program.program import Program
 
@@ -27,11 +28,16 @@ def memory_bytes(plan: Plan) -> dict[str, int]:
 def memory_of(program: Program) -> dict[str, int]:
     """The same for a plan that is lowered already."""
     plan = program.plan
-    if plan.mode == "train" and plan.optimizer not in TENSORS_PER_WEIGHT:
-        raise InputError(
-            f"plan: optimizer = {plan.optimizer!r}; allowed are {', '.join(TENSORS_PER_WEIGHT)}"
-        )
+    if plan.mode == "train":
+        _slots(plan)
     return peaks(program)
+
+
+def _slots(plan: Plan) -> int:
+    try:
+        return slots_of(plan.optimizer)
+    except InputError as error:
+        raise InputError(f"plan: {error}") from None
 
 
 def fits(plan: Plan) -> bool:
@@ -54,7 +60,7 @@ def check_need(plan: Plan, need: dict[str, int]) -> None:
         tries.append(f"in_flight below {plan.in_flight}")
     elif plan.micro_batches < plan.batch:
         tries.append(f"more than {plan.micro_batches} micro-batches")
-    if plan.mode == "train" and TENSORS_PER_WEIGHT[plan.optimizer] > TENSORS_PER_WEIGHT["sgd"]:
+    if plan.mode == "train" and _slots(plan) > 0:
         tries.append(f"sgd in place of {plan.optimizer}")
     lacks = "; ".join(
         f"device {name} needs {need / BYTES_PER_MB:.5g} MB, has {has / BYTES_PER_MB:.5g} MB "

@@ -53,7 +53,9 @@ def place_state(segment: Segment, part: Mapping[str, Tensor], into: dict[str, Te
         pick = segment.picks.get(name)
         if name not in segment.state:
             continue
-        counter = memory and tensor.dim() == 0  # the number of updates so far
+        # The optimizer's memory may have a shape of its own: the number of updates, the mean of a row.
+        other = memory and tuple(tensor.shape) != segment.state[name].shape
+        counter = other and (tensor.dim() == 0 or pick is None or not pick.listed)
         if not counter and tuple(tensor.shape) != segment.state[name].shape:
             raise WeftError(
                 f"{full} came back in shape {tuple(tensor.shape)}, not {segment.state[name].shape}"

@@ -117,6 +117,7 @@ class Assignment:
         job = self.own_job(command.run)
         if self._worker is None:
             raise WeftError(f"{self.device} is not prepared for run {job.run}")
+        self._worker.updates.rates.take(command.schedule, command.first)
         if self._thread is not None and self._thread.is_alive():
             if self._worker.series.extend(command.first, command.last):
                 return
@@ -225,7 +226,7 @@ def failed(name: str, error: Exception, version: int = 0) -> msg.Failed:
 def warm_up(job: msg.Job) -> None:
     """A tiny training step. PyTorch's imports at the first optimizer take seconds, and are done here in
     advance."""
-    weight = torch.zeros(1, requires_grad=True)
+    weight = torch.zeros(1, 1, requires_grad=True)
     optimizer = job.optimizer.build([weight])
     torch.autograd.backward([(weight * 1.0).sum()])
     optimizer.step()

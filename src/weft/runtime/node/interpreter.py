@@ -24,6 +24,7 @@ from weft.runtime.node.slots import Slots
 from weft.runtime.node.stash import stashes
 from weft.runtime.node.stitching import stitched
 from weft.runtime.node.tensors import HeldTensors, Values
+from weft.runtime.node.updates import Updates
 from weft.runtime.wire.fabric import Fabric
 from weft.runtime.wire.frames import BadMessage, Header, pack_tensors, unpack_tensors
 from weft.runtime.wire.mailbox import Name, nothing_missing
@@ -55,11 +56,7 @@ class Interpreter:
         self.trained = self.runners
         if self.training:
             self.trained = {**self.runners, **{at: r for (at, _), r in self.turns.items()}}
-        self.optimizers = {
-            layers: job.optimizer.build(runner.parameters)
-            for layers, runner in self.trained.items()
-            if self.training and runner.parameters
-        }
+        self.updates = Updates(job.optimizer, self.trained if self.training else {})
         self.slots = Slots(job.radio, fabric.mailbox, fabric.counts, job.deadline_s)
         self.groups = Groups(job.groups, state)
         for i in job.code:
@@ -309,15 +306,11 @@ class Interpreter:
         return {**self._gradients(layers), **buffers}
 
     def _update(self, i: ins.Update, step: int) -> None:
-        optimizer = self.optimizers.get(i.layers)
-        if optimizer is not None:
-            if self.job.optimizer.rounds:
-                for group in optimizer.param_groups:
-                    group["lr"] = self.job.optimizer.rate(step)
+        if i.layers in self.updates:
             if step not in self.void:
                 self.updated = max(self.updated, step)
-                optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+                self.updates.step(i.layers, step)
+            self.updates.forget_gradients(i.layers)
         self._sums.pop(i.layers, None)
         if i.layers in self._stashes:
             self._stashes[i.layers].end(step)

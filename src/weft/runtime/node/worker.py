@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from weft.graph.optimizer import load_state_tensors, state_tensors
 from weft.program import instructions as ins
 from weft.runtime.node.groups import MEAN
 from weft.runtime.node.interpreter import Interpreter
@@ -124,8 +123,7 @@ class Worker(Interpreter):
         self.losses.pop(step, None)
         self.held.forget(step)
         self.saved = {key: kept for key, kept in self.saved.items() if key[0] != step}
-        for optimizer in self.optimizers.values():
-            optimizer.zero_grad(set_to_none=True)
+        self.updates.forget_gradients()
         self._step_done(step, final)
 
     def _step_done(self, step: int, final: bool) -> None:
@@ -161,23 +159,18 @@ class Worker(Interpreter):
         return {n: t.detach() for r in self.trained.values() for n, t in r.state.items()}
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = {}
-        for layers, optimizer in self.optimizers.items():
-            found |= state_tensors(optimizer, self.trained[layers].state)
-        return found
+        return self.updates.memory()
 
     def load(self, state: Mapping[str, Tensor], memory: dict[str, Tensor]) -> None:
         """Loads earlier weights and the optimizer's memory that belongs to them."""
         with torch.no_grad():
             for name, tensor in self._weights().items():
                 tensor.copy_(state[name])
-        for optimizer in self.optimizers.values():
-            optimizer.state.clear()
+        self.updates.forget()
         self.load_optimizer_state(memory)
 
     def load_optimizer_state(self, saved: dict[str, Tensor]) -> None:
-        for layers, optimizer in self.optimizers.items():
-            load_state_tensors(optimizer, self.trained[layers].state, saved)
+        self.updates.load(saved)
 
 
 def _last_of_step(job: Job) -> int:

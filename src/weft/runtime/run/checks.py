@@ -7,6 +7,9 @@ from torch.nn import functional
 
 from weft.errors import InputError
 from weft.graph.network import Graph
+from weft.graph.optimizer import Optimizer
+from weft.graph.optimizer_words import WHOLE_WEIGHTS
+from weft.graph.user_schedule import Timetable
 from weft.plans.plan import Plan
 from weft.program.instructions import Loss
 from weft.program.lower.lower import lower
@@ -28,6 +31,27 @@ def check_loss(graph: Graph, plan: Plan) -> None:
         "strategy that gives no device a share of the samples (such as chain), or a loss that is a mean "
         "or a sum over samples"
     )
+
+
+def check_rule(rule: Optimizer, plan: Plan, timetable: Timetable | None = None) -> None:
+    """InputError where the optimizer would train something else under this plan than in one process."""
+    if plan.swarm is not None and rule.name in WHOLE_WEIGHTS:
+        raise InputError(
+            f"optimizer {rule.name} looks at each weight as a whole, and the plan of {plan.strategy} spreads "
+            "weights over devices by units; choose one that looks at each number alone, such as adamw"
+        )
+    if plan.peers is not None and (timetable is not None or rule.ema):
+        asked = "a schedule" if timetable is not None else f"ema {rule.ema}"
+        raise InputError(
+            f"{asked} is for one network, and with {plan.strategy} each device trains a network of its own: "
+            "its rate falls to a tenth over the rounds, and means of weights are taken at every exchange; "
+            "leave it out"
+        )
+    if plan.peers is not None and (rule.groups or rule.untouched):
+        raise InputError(
+            f"the optimizer has groups of weights, and with {plan.strategy} each device trains a network of "
+            "its own, whose weights have other names; give one optimizer for all weights"
+        )
 
 
 def is_cross_entropy(loss: object) -> bool:

@@ -18,8 +18,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
 from torch import Tensor
 
+from weft.graph.optimizer_words import slots_of
 from weft.plans.plan import Plan
-from weft.program.liveness import TENSORS_PER_WEIGHT
 from weft.runtime.run.dispatch import State
 from weft.runtime.wire import messages as msg
 
@@ -85,7 +85,7 @@ def interval(plan: Plan) -> int:
     """Minibatches between two copies: so many that they cost about 2% of the run."""
     weights = sum(layer.param_bytes for layer in plan.profile.layers)
     # A copy holds the weight and the optimizer's memory of it, and no gradient.
-    tensors = TENSORS_PER_WEIGHT[plan.optimizer] - 1
+    tensors = 1 + slots_of(plan.optimizer)
     seconds = SHARE * CPU_S_PER_BYTE * weights * tensors
     step_s = plan.predicted.seconds if plan.predicted else LEAST_S
     return max(1, math.ceil(max(LEAST_S, seconds) / max(step_s, 1e-6)))

@@ -12,6 +12,7 @@ from weft.fleet.trace import Trace
 from weft.graph.network import Graph
 from weft.graph.norms import synced_segment
 from weft.graph.optimizer import Optimizer
+from weft.graph.user_schedule import Timetable
 from weft.plans.plan import Plan
 from weft.program.cost import compute_seconds
 from weft.program.instructions import Forward, Update
@@ -30,6 +31,7 @@ class Settings:
     """How a plan is run; the defaults are for real devices."""
 
     optimizer: Optimizer = field(default_factory=Optimizer)
+    timetable: Timetable | None = None  # the optimizer's settings by minibatch, where they change
     seed: int = 0
     deadline_s: float = 30.0  # raise it where one step or one transfer may take longer
     shaping: Shaping = "none"

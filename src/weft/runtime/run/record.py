@@ -1,6 +1,7 @@
 """What a run leaves in its folder, and how it is taken up again.
 
     plan.json  weights.safetensors  optimizer.safetensors  metrics.jsonl  timeline.json  run.json
+    ema.safetensors where running means of the weights were asked for
 
 Every file is written beside its place and then moved there: a run that is cut off in the middle leaves
 the previous state whole.
@@ -31,6 +32,7 @@ class RunFile(Struct, frozen=True):
     steps: int  # minibatches done
     batch: int
     seed: int
+    optimizer: str = ""  # its name; empty in folders of older versions
 
 
 class Saved(Struct, frozen=True):
@@ -61,6 +63,9 @@ class Folder:
         self.write("weights.safetensors", save({k: v.contiguous() for k, v in weights.items()}))
         self.write("optimizer.safetensors", save({k: v.contiguous() for k, v in optimizer.items()}))
         self.write("run.json", msgspec.json.encode(run))
+
+    def save_averaged(self, weights: dict[str, Tensor]) -> None:
+        self.write("ema.safetensors", save({k: v.contiguous() for k, v in weights.items()}))
 
     def save_plan(self, plan: Plan) -> None:
         self.write("plan.json", msgspec.json.format(msgspec.json.encode(plan), indent=1))

@@ -46,6 +46,9 @@ class TrainResult:
     radio: Counter[str] = field(default_factory=Counter)  # a swarm's messages, packets and losses
     out: Path | None = None
     network: str = ""  # what `model` is, where it is not the user's own network
+    averaged: nn.Module | None = (
+        None  # a copy of `model` with the running means of its weights (ema)
+    )
 
     @property
     def step_s(self) -> float:

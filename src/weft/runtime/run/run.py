@@ -183,7 +183,13 @@ class Run(Dispatch):
 
     def ask_to_run(self, begins: Mapping[str, int], last: int) -> None:
         starts = self._starts(begins)
-        commands = {d: msg.Run(self.run_id, n, last, starts[d]) for d, n in begins.items()}
+        timetable = self.settings.timetable
+        commands = {
+            d: msg.Run(
+                self.run_id, n, last, starts[d], timetable.between(n, last) if timetable else ()
+            )
+            for d, n in begins.items()
+        }
         self.crew.ask_all(commands, self.settings.deadline_s)
 
     def _starts(self, devices: Iterable[str]) -> dict[str, float]:

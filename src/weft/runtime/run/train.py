@@ -96,10 +96,13 @@ class _Training:
             seconds=self.training_s, timeline=timeline, nodes=nodes, events=run.events,
             out=self.folder.path if self.folder else None, too_fast=work.too_fast,
             test_accuracy=trained.test_accuracy, network=trained.network,
+            averaged=trained.averaged,
             radio=total_counts(nodes) if run.plan.swarm else Counter(),
         )  # fmt: skip
         if self.folder:
             self._save(run, self.asked.steps, trained.state, trained.memory)
+            if trained.averaged is not None:
+                self.folder.save_averaged(trained.averaged.state_dict())
             self.folder.save_plan(run.plan)
             self.folder.save_timeline(timeline)
         return result
@@ -168,7 +171,8 @@ class _Training:
     ) -> None:
         assert self.folder is not None
         plan = run.plan
-        record = RunFile(plan.model, plan.strategy, steps, plan.batch, self.asked.seed)
+        record = RunFile(plan.model, plan.strategy, steps, plan.batch, self.asked.seed,
+                         self.asked.rule.name)  # fmt: skip
         self.folder.save_state(record, dict(state), dict(memory))
         losses = {**self.losses, **run.outcome.losses}
         due = [s for s in sorted(losses) if s < steps and s not in self._saved]
@@ -185,5 +189,11 @@ class _Training:
                 f"--steps {self.asked.steps} leaves nothing to do"
             )
         self.work.resume_with(saved.weights)
+        rule = self.asked.rule.name
+        if saved.run.optimizer not in ("", rule):
+            raise InputError(
+                f"the run in {self.folder.path} was trained with optimizer {saved.run.optimizer}, and {rule} "
+                f"cannot go on with its memory; give --optimizer {saved.run.optimizer}, or another --out"
+            )
         self.first = saved.run.steps
         return saved.optimizer

@@ -11,6 +11,7 @@ from weft.codecs.registry import CODECS
 from weft.data.classes import Deal
 from weft.graph.network import Mode, Segment
 from weft.graph.optimizer import Optimizer
+from weft.graph.schedule import Course
 from weft.program.instructions import Instruction
 from weft.program.timeline import Span
 from weft.runtime.wire.changes import Changes
@@ -115,6 +116,7 @@ class Run(Struct, frozen=True, tag="run"):
     last: int
     # If slots follow the clock: when minibatch `first` begins, by the node's clock.
     start: float = 0.0
+    schedule: tuple[Course, ...] = ()  # settings of the optimizer that change, from `first` on
 
 
 class GetState(Struct, frozen=True, tag="state"):

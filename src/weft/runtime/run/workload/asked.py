@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from weft.data.user_data import Data
 from weft.fleet.fleet import Fleet
 from weft.graph.optimizer import Optimizer
+from weft.graph.user_schedule import Timetable
 from weft.plans.plan import Plan
 from weft.plans.profile import Profile
 from weft.runtime.run.launch import Place
@@ -32,6 +33,7 @@ class Asked:
     batch: int
     rule: Optimizer
     place: Place
+    timetable: Timetable | None = None  # the optimizer's settings by minibatch, where they change
     options: Mapping[str, object] = field(default_factory=dict)
     seed: int = 0
     deadline: float = 30.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from weft.fleet.owners import owners_of
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.network import Graph
 from weft.graph.norms import by_norms
-from weft.graph.optimizer import Optimizer
+from weft.graph.optimizer import Optimizer, split_memory
 from weft.planning.decide import decide
 from weft.planning.task import make_task
 from weft.plans.derive import derive_profile
@@ -23,7 +24,7 @@ from weft.plans.plan import Plan
 from weft.plans.profile import Profile
 from weft.plans.relayer import relayered
 from weft.runtime.emulate.forked import warm
-from weft.runtime.run.checks import check_loss
+from weft.runtime.run.checks import check_loss, check_rule
 from weft.runtime.run.feeds import Source, accuracy, source_of
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.pace import Emulation, emulation
@@ -101,6 +102,7 @@ class OneNetwork(Workload):
         if self.plan.layering == "norms":
             self.graph = by_norms(self.graph)
         check_loss(self.graph, self.plan)
+        check_rule(asked.rule, self.plan, asked.timetable)
 
     def _decide(self) -> Plan:
         asked = self.asked
@@ -108,7 +110,7 @@ class OneNetwork(Workload):
         if asked.plan is None:
             task = make_task(costs, asked.fleet, batch=asked.batch, mode="train",
                                  options=asked.options, graph=self.graph,
-                                 optimizer=asked.rule.name)  # fmt: skip
+                                 optimizer=asked.rule.words)  # fmt: skip
             return decide(asked.strategy, task)
         graph = by_norms(self.graph) if asked.plan.layering == "norms" else self.graph
         if len(asked.plan.profile.layers) != len(graph.layers):
@@ -118,12 +120,14 @@ class OneNetwork(Workload):
             )
         if graph is not self.graph:
             costs = relayered(costs, self.graph, graph)
-        return priced(msgspec.structs.replace(asked.plan, profile=costs))
+        plan = msgspec.structs.replace(asked.plan, profile=costs, optimizer=asked.rule.words)
+        return priced(plan)
 
     def settings(self) -> Settings:
         asked = self.asked
-        return Settings(optimizer=asked.rule, seed=asked.seed, deadline_s=asked.deadline,
-                        paced=self.trainee.paced, data=self.source.name)  # fmt: skip
+        return Settings(optimizer=asked.rule, timetable=asked.timetable, seed=asked.seed,
+                        deadline_s=asked.deadline, paced=self.trainee.paced,
+                        data=self.source.name)  # fmt: skip
 
     def resume_with(self, weights: Mapping[str, Tensor]) -> None:
         """The weights of an earlier run, in place of the network's own."""
@@ -141,10 +145,14 @@ class OneNetwork(Workload):
         weights, memory = run.collect()
         state = self.complete(weights)
         model = _with_state(self.asked.model, state)
+        averaged = None
+        if self.asked.rule.ema:
+            means, _ = split_memory(memory)
+            averaged = _with_state(copy.deepcopy(model), {**state, **means})
         score = None
         if self.source.test is not None and self.source.classes is not None:
             score = accuracy(model, self.source.test)
-        return Trained(model, state, memory, score)
+        return Trained(model, state, memory, score, averaged=averaged)
 
 
 def _with_state(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:

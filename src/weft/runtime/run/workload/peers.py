@@ -32,7 +32,7 @@ from weft.plans.peers import SHARED, Peers
 from weft.plans.plan import Plan
 from weft.plans.profile import DeviceTimes
 from weft.program.timeline import Span, Timeline
-from weft.runtime.run.checks import is_cross_entropy
+from weft.runtime.run.checks import check_rule, is_cross_entropy
 from weft.runtime.run.feeds import accuracy
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.pace import REST_S, Emulation, emulation
@@ -141,6 +141,7 @@ class PeerNetworks(Exchange):
         outputs = graph.values[graph.output].shape[-1]
         plan = self._decide(graph)
         assert plan.peers is not None
+        check_rule(asked.rule, plan, asked.timetable)
         if plan.peers.structured:
             read_classes(graph, plan.peers.last)  # a plan file may be of another network
             if outputs != data.classes:
@@ -168,7 +169,7 @@ class PeerNetworks(Exchange):
         profile = profile or derive_profile(graph, asked.fleet)
         task = make_task(
             profile, asked.fleet, batch=asked.batch, options=asked.options, graph=graph,
-            optimizer=asked.rule.name,
+            optimizer=asked.rule.words,
         )  # fmt: skip
         return decide(asked.strategy, task)
 

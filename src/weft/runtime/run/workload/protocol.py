@@ -30,6 +30,7 @@ class Trained:
     memory: Mapping[str, Tensor]  # the optimizer's
     test_accuracy: float | None = None
     network: str = ""  # what the model is, where it is not the user's own
+    averaged: nn.Module | None = None  # the model with the running means of its weights
 
 
 class Workload:

@@ -1,0 +1,128 @@
+"""The training loop on three real nodes: a resumed run, and a run that loses a device."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.optim import lr_scheduler
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+import weft
+from weft.errors import InputError
+from weft.fleet.fleet import Fleet
+from weft.runtime.emulate.local import LocalFleet
+
+STEPS, BATCH, EMA = 12, 8, 0.8
+SCHEDULE = partial(lr_scheduler.OneCycleLR, max_lr=0.05, total_steps=STEPS)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(6, 12),
+        nn.Tanh(),
+        nn.LayerNorm(12),
+        nn.Linear(12, 12),
+        nn.Tanh(),
+        nn.Linear(12, 4),
+    )
+
+
+def minibatch(step: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(BATCH, 6, generator=generator), torch.arange(BATCH) % 4
+
+
+def optimizer_of(net: nn.Module) -> torch.optim.Optimizer:
+    vectors = [p for p in net.parameters() if p.dim() == 1]
+    matrices = [p for p in net.parameters() if p.dim() > 1]
+    groups = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=0.02, weight_decay=0.3)
+
+
+def alone() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The weights and their running means after a plain loop."""
+    net = network()
+    optimizer = optimizer_of(net)
+    scheduler = SCHEDULE(optimizer)
+    means = AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(EMA))
+    for step in range(STEPS):
+        x, y = minibatch(step)
+        nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        means.update_parameters(net)
+        if step < STEPS - 1:
+            scheduler.step()
+    return net.state_dict(), means.module.state_dict()
+
+
+def train(fleet: Fleet, nodes: LocalFleet, steps: int = STEPS, **changes: Any) -> Any:
+    net = network()
+    settings: dict[str, Any] = {
+        "fleet": fleet, "strategy": "chain", "batch": BATCH, "ema": EMA, "schedule": SCHEDULE,
+        "options": {"devices": "pi,nuc,cloud", "micro_batches": 2},
+        "join": nodes.endpoint, "group": nodes.group, "optimizer": optimizer_of(net), **changes,
+    }  # fmt: skip
+    return weft.train(net, minibatch, nn.CrossEntropyLoss(), steps=steps, **settings)
+
+
+def check_equal(result: Any) -> None:
+    weights, means = alone()
+    for net, expected in ((result.model, weights), (result.averaged, means)):
+        for name, tensor in net.state_dict().items():
+            torch.testing.assert_close(tensor, expected[name], rtol=0, atol=1e-5)
+
+
+def test_a_resumed_run_goes_on_with_its_schedule_and_its_means(
+    nodes: LocalFleet, triangle: Fleet, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    train(triangle, nodes, steps=5, out=out)
+    result = train(triangle, nodes, out=out, resume=True)
+    check_equal(result)
+    means = load_file(out / "ema.safetensors")
+    assert all(torch.equal(means[n], t) for n, t in result.averaged.state_dict().items())
+    with pytest.raises(InputError, match="optimizer adamw"):
+        train(triangle, nodes, steps=20, out=out, resume=True, optimizer="sgd", schedule=None)
+
+
+def test_a_run_that_loses_a_device_ends_with_the_weights_of_an_undisturbed_one(
+    triangle: Fleet,
+) -> None:
+    """It goes back to a copy: the schedule goes back with it, and the means are part of the copy."""
+    with LocalFleet(("pi", "nuc", "cloud")) as local:
+        local.crew.wait_for(local.names, 180.0)
+        killed: list[str] = []
+
+        def progress(step: Any) -> None:
+            if step.done >= 4 and not killed:
+                killed.append("nuc")
+                local.kill("nuc")
+
+        result = train(triangle, local, keep_every=2, on_progress=progress)
+    assert {"device_lost", "recovered"} & {event["kind"] for event in result.events}
+    check_equal(result)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"schedule": "plateau"}, "metric"),
+        ({"schedule": partial(lr_scheduler.OneCycleLR, max_lr=1.0, total_steps=3)}, "minibatch 4"),
+        ({"warmup": 99}, "warmup 99"),
+        ({"ema": 1.0}, "ema 1.0"),
+        ({"clip_value": -1.0}, "clip_value -1.0"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_anything_starts(
+    changes: dict[str, Any], says: str, nodes: LocalFleet, triangle: Fleet
+) -> None:
+    with pytest.raises(InputError, match=says):
+        train(triangle, nodes, **changes)
