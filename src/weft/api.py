@@ -23,8 +23,9 @@ from weft.plans.plan import Mode, Plan, show_with
 from weft.plans.profile import Profile
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
+    from weft.graph.signature import Sample
     from weft.graph.split.classes.loss import Loss
     from weft.zoo.loading import Example
 
@@ -47,7 +48,7 @@ def load_model(
 
 def plan(
     model: nn.Module,
-    example_input: Tensor | Sequence[Tensor],
+    example_input: Sample,
     fleet: Fleet,
     *,
     strategy: str = registry.DEFAULT,
@@ -62,7 +63,8 @@ def plan(
 ) -> Plan:
     """Decides how to split a network over a fleet, and predicts the cost.
 
-    `example_input` has its samples along dimension 0; `batch` (32 to train, 1 to infer, where not
+    `example_input` is a tensor, a tuple of tensors (positional inputs) or a dict (inputs by keyword), with
+    its samples along dimension 0; `batch` (32 to train, 1 to infer, where not
     given) is what the plan is for. `profile` holds measured times; without it they are derived from
     the fleet's gflops. `options` are the strategy's own, as after `--set`. `source` is the device
     with the data, where it is not the one that the fleet file names. `loss` is the loss that you will

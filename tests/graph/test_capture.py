@@ -182,11 +182,6 @@ class DataDependent(nn.Module):
         return x
 
 
-class Two(nn.Module):
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return x + 1, x * 2
-
-
 class ViewChanged(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = x * 2
@@ -211,11 +206,6 @@ def test_control_flow_that_depends_on_data_is_named_with_its_line() -> None:
     with pytest.raises(InputError) as caught:
         capture(DataDependent(), torch.zeros(2, 3))
     assert f"test_capture.py, line {line_of('# here as well')}" in str(caught.value)
-
-
-def test_several_outputs_are_refused_with_a_way_out() -> None:
-    with pytest.raises(InputError, match=r"returns 2 tensors.*wrap"):
-        capture(Two(), torch.zeros(2, 3))
 
 
 def test_a_view_that_is_changed_in_place_is_refused() -> None:

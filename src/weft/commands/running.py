@@ -167,7 +167,10 @@ def infer(
     strategy: SomeStrategy = None,
     plan: PlanFile = None,
     input: Annotated[
-        Path | None, typer.Option(help="A .safetensors file with one tensor; random if not given.")
+        Path | None,
+        typer.Option(
+            help="A .safetensors file with the input, or with each input by its name; random if not given."
+        ),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Outputs (.safetensors).")

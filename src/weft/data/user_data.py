@@ -3,8 +3,8 @@
     data = named_data("mnist5k")               # the name itself, if a set has that name
     data = named_data("mine.py:digits")        # what the function returns
 
-The function takes nothing and returns a Dataset or a pair of tensors (samples and targets); or it takes the
-number of a minibatch and returns the pair of that minibatch.
+The function takes nothing and returns a Dataset or a pair of samples and targets (tensors, or tuples or dicts
+of tensors); or it takes the number of a minibatch and returns the pair of that minibatch.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import Any
 from torch import Tensor
 
 from weft.data import Dataset, load
+from weft.data.trees import Tree, tensors_of
 from weft.errors import InputError
 from weft.user_files import as_input_error, attribute, file_and_name
 
-Pair = tuple[Tensor, Tensor]  # samples and their targets
+Pair = tuple[Tree, Tree]  # samples and their targets
 Data = str | Dataset | Pair | Callable[[int], Pair]
 WHAT = "data file"
 
@@ -42,14 +43,14 @@ def named_data(text: str) -> Data:
     return _checked(data, text)
 
 
-def sample_shape(data: Data) -> tuple[int, ...]:
-    """The shape of one sample."""
+def sample_shape(data: Data) -> tuple[int, ...] | None:
+    """The shape of one sample; None if a sample has several tensors."""
     if isinstance(data, str):
         return tuple(load(data).train_x.shape[1:])
     if isinstance(data, Dataset):
         return tuple(data.train_x.shape[1:])
     x, _ = data(0) if callable(data) else data
-    return tuple(x.shape[1:])
+    return tuple(x.shape[1:]) if isinstance(x, Tensor) else None
 
 
 def class_count(data: Data) -> int | None:
@@ -65,10 +66,17 @@ def _takes_a_number(function: Callable[..., Any]) -> bool:
                for p in parameters)  # fmt: skip
 
 
+def _of_tensors(pair: tuple[Any, Any]) -> bool:
+    try:
+        return all(tensors_of(part) for part in pair)
+    except TypeError:
+        return False
+
+
 def _checked(data: object, text: str) -> Dataset | Pair:
     if isinstance(data, Dataset):
         return data
-    if isinstance(data, tuple) and len(data) == 2 and all(isinstance(t, Tensor) for t in data):
+    if isinstance(data, tuple) and len(data) == 2 and _of_tensors(data):
         return data
     raise InputError(
         f"--data {text} gave a {type(data).__name__}; it must give a weft.data.Dataset, a pair of "

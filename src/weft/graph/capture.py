@@ -13,19 +13,21 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeGuard
 
 import msgspec
 import torch
 from torch import Tensor, nn
-from torch.export import Dim, ExportedProgram
+from torch.export import Dim, ExportedProgram, ShapesCollection
+from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
 
+from weft.dtypes import torch_dtype
 from weft.errors import InputError
 from weft.graph.execute import Runner
 from weft.graph.layers import split_layers
-from weft.graph.loss_probe import adds_up
+from weft.graph.loss_probe import LossRun, adds_up, packed
 from weft.graph.modes import check_modes, in_training_mode
 from weft.graph.network import (
     Arg,
@@ -36,65 +38,156 @@ from weft.graph.network import (
     Ref,
     Segment,
     State,
+    Value,
+    refs,
 )
 from weft.graph.rewrite import Rewriter
+from weft.graph.signature import (
+    Sample,
+    Signature,
+    grown,
+    leaves_of,
+    plain_signature,
+)
+
+LossFunction = (
+    nn.Module | Callable[[Any, Any], Tensor]
+)  # of (what the network returns, the targets)
 
 
-def capture(module: nn.Module, example: Tensor | Sequence[Tensor], *, name: str = "") -> Graph:
-    """The network as a Graph. `example`: one input (or several), samples along dimension 0."""
+class Captured(NamedTuple):
+    """A network as data, and what its module takes and returns."""
+
+    graph: Graph
+    signature: Signature
+
+
+def capture(module: nn.Module, example: Sample, *, name: str = "") -> Graph:
+    """The network as a Graph. `example` is a tensor, a tuple of tensors, or a dict of inputs by keyword, with
+    its samples along dimension 0."""
+    return capture_signed(module, example, name=name).graph
+
+
+def capture_signed(module: nn.Module, example: Sample, *, name: str = "") -> Captured:
+    """The network as a Graph, with the form of its inputs and outputs."""
     label = name or type(module).__name__.lower()
-    inputs = (example,) if isinstance(example, Tensor) else tuple(example)
-    traced = _traced(module, inputs, label)
-    if len(traced.outputs) != 1:
-        raise InputError(
-            f"{label} returns {len(traced.outputs)} tensors; Weft runs networks that return one "
-            "(wrap the module so that forward returns the tensor the loss reads)"
-        )
-    values, inputs_named = traced.values, traced.inputs
+    traced = _traced(module, example, label)
+    outputs = _tensors_returned(traced)
+    read = {name for node in traced.nodes for name in refs(node)} | set(outputs)
+    inputs = [name for name in traced.inputs if name in read]
+    if not inputs:
+        raise InputError(f"{label} does not read its input: there is nothing to compute")
     layers = split_layers(
-        traced.nodes, inputs_named, traced.outputs[0], values, traced.state, traced.modules
+        traced.nodes, inputs, outputs, traced.values, traced.state, traced.modules
     )
-    return Graph(label, inputs_named, traced.outputs[0], layers, values, traced.state)
+    graph = Graph(
+        label, inputs, outputs[0], layers, traced.values, traced.state,
+        further_outputs=tuple(outputs[1:]),
+    )  # fmt: skip
+    spec = traced.program.call_spec
+    assert spec.in_spec is not None
+    assert spec.out_spec is not None
+    signature = Signature(
+        label, spec.in_spec, tuple(traced.inputs), spec.out_spec, tuple(traced.outputs)
+    )
+    return Captured(graph, signature)
+
+
+def _tensors_returned(traced: Rewriter) -> list[str]:
+    """The names of the tensors that a network returns, each once."""
+    outputs = list(dict.fromkeys(name for name in traced.outputs if isinstance(name, str)))
+    if not outputs:
+        raise InputError(f"{traced.label} returns no tensor")
+    for name in outputs:
+        if name in traced.state:
+            raise InputError(
+                f"{traced.label} returns {name}, which is a parameter or a buffer and no result; read it "
+                "from the module instead"
+            )
+    return outputs
 
 
 def capture_loss(
-    graph: Graph, loss: nn.Module | Callable[[Tensor, Tensor], Tensor], target: Tensor
+    graph: Graph, loss: LossFunction, target: Sample, signature: Signature | None = None
 ) -> Graph:
     """The same graph with a loss: any function of (output, target) that returns a scalar.
 
     `target` are targets from the data. The more targets are given, the more certainly Weft detects which of
-    them the loss masks.
+    them the loss masks. The loss gets what the module returns, rebuilt by its `signature`. The new graph ends
+    in the tensors that the loss reads.
     """
-    module = loss if isinstance(loss, nn.Module) else _Function(loss)
-    shape = graph.values[graph.output].shape
-    output = torch.rand(4, *shape[1:])  # between 0 and 1 every loss of PyTorch is defined
-    targets = target.detach().cpu()
-    target = targets[:4].repeat(4, *[1] * (target.dim() - 1))[:4]
+    targets = [t.detach().cpu() for t in leaves_of(target, "the target")]
+    outputs = [_drawn(graph.values[name]) for name in graph.outputs]
+    some = [_first(t) for t in targets]
     name = getattr(loss, "__name__", type(loss).__name__)
-    label = f"loss {name}"
-    traced = _traced(module, (output, target), label)
-    names = {n: f"loss_{n}" for n in [*(node.name for node in traced.nodes), *traced.state]}
-    names |= dict(zip(traced.inputs, (graph.output, "target"), strict=True))
-    record = Loss(
-        nodes=[_renamed(node, names) for node in traced.nodes],
-        inputs=(graph.output, "target"),
-        output=names[traced.outputs[0]],
-        target=traced.values[traced.inputs[1]],
-        reduction="mean",
-        state=[names[n] for n in traced.state],
-        name=name,
-    )
-    state = {names[n]: msgspec.structs.replace(s, trainable=False) for n, s in traced.state.items()}
-    run = _loss_runner(record, state, state_of(nn.Module(), module))
+    module = _as_module(loss, graph, signature or plain_signature(graph), target)
+    traced = _traced(module, (*outputs, *some), f"loss {name}")
+    record, state = _loss_record(traced, graph, len(targets), name)
+    run = _loss_runner(record, state, state_of(nn.Module(), loss if _has_state(loss) else None))
     with torch.random.fork_rng(devices=[]):
-        once = run(output, target)
+        once = run([_drawn(graph.values[name]) for name in record.reads], some)
         if once.dim() != 0:
             raise InputError(
                 f"the loss returns shape {tuple(once.shape)}; it must return one number"
             )
-        reduction, over = adds_up(run, shape, targets, _ignored(module))
-    record = msgspec.structs.replace(record, reduction=reduction, over=over)
-    return msgspec.structs.replace(graph, loss=record, state={**graph.state, **state})
+        one = packed(run, [graph.values[name] for name in record.reads], targets)
+        reduction, over = adds_up(one.loss, one.shape, one.target, _ignored(module))
+    return msgspec.structs.replace(
+        graph,
+        loss=msgspec.structs.replace(record, reduction=reduction, over=over),
+        state={**graph.state, **state},
+        output=record.reads[0],
+        further_outputs=record.reads[1:],
+    )
+
+
+def _loss_record(
+    traced: Rewriter, graph: Graph, targets: int, name: str
+) -> tuple[Loss, dict[str, State]]:
+    """The traced loss under names of its own, and its state. It reads only some of the network's outputs."""
+    labels = [f"target{i or ''}" for i in range(targets)]
+    names = {n: f"loss_{n}" for n in [node.name for node in traced.nodes]}
+    names |= {n: f"loss_{n.removeprefix(_Call.PREFIX)}" for n in traced.state}
+    names |= dict(zip(traced.inputs, (*graph.outputs, *labels), strict=True))
+    nodes = [_renamed(node, names) for node in traced.nodes]
+    (result,) = _tensors_returned(traced)
+    read = {n for node in nodes for n in refs(node)} | {names[result]}
+    reads = [output for output in graph.outputs if output in read]
+    if not any(graph.values[output].differentiable for output in reads):
+        raise InputError(f"the loss {name} reads no output of the network that has a gradient")
+    for output in reads:
+        _check_output(graph, output, name)
+    values = [traced.values[n] for n in traced.inputs[len(graph.outputs) :]]
+    record = Loss(
+        nodes=nodes,
+        inputs=(*reads, *labels),
+        output=names[result],
+        target=values[0],
+        reduction="mean",
+        state=[names[n] for n in traced.state],
+        name=name,
+        further_targets=tuple(values[1:]),
+    )
+    state = {names[n]: msgspec.structs.replace(s, trainable=False) for n, s in traced.state.items()}
+    return record, state
+
+
+def _check_output(graph: Graph, output: str, loss: str) -> None:
+    """Raises InputError if a minibatch's output cannot be put together from its samples."""
+    value = graph.values[output]
+    if value.batch_dim == 0:
+        return
+    if not value.shape:
+        raise InputError(
+            f"the loss {loss} reads one number that {graph.name} computes itself. Weft needs the network "
+            "and its loss apart, so that a minibatch can be cut: leave the labels out of the inputs, give "
+            "them as targets, and give a loss that reads an output with a row for each sample, such as "
+            "lambda output, labels: cross_entropy(output.logits, labels)"
+        )
+    raise InputError(
+        f"the loss {loss} reads an output of {graph.name} of shape {value.shape} that does not have its "
+        "samples along dimension 0; transpose it in forward"
+    )
 
 
 def state_of(module: nn.Module, loss: nn.Module | None = None) -> dict[str, Tensor]:
@@ -107,24 +200,56 @@ def state_of(module: nn.Module, loss: nn.Module | None = None) -> dict[str, Tens
     return state
 
 
-class _Function(nn.Module):
-    """A plain function as a module, because torch.export takes only modules."""
+class _Call(nn.Module):
+    """A loss as a module of tensors only: rebuilds what the network returns and what the targets are."""
 
-    def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+    PREFIX = "loss."
+
+    def __init__(
+        self, loss: LossFunction, graph: Graph, signature: Signature, target: Sample
+    ) -> None:
         super().__init__()
-        self.function = function
+        self.loss = loss
+        self.training = getattr(loss, "training", True)
+        self._outputs, self._signature = graph.outputs, signature
+        self._tree = tree_structure(target)
 
-    def forward(self, output: Tensor, target: Tensor) -> Tensor:
-        return self.function(output, target)
+    def forward(self, *tensors: Tensor) -> Tensor:
+        count = len(self._outputs)
+        output = self._signature.rebuilt(dict(zip(self._outputs, tensors[:count], strict=True)))
+        result: Tensor = self.loss(output, tree_unflatten(tensors[count:], self._tree))
+        return result
 
 
-def _loss_runner(
-    record: Loss, state: dict[str, State], tensors: dict[str, Tensor]
-) -> Callable[[Tensor, Tensor], Tensor]:
+def _as_module(loss: LossFunction, graph: Graph, signature: Signature, target: Sample) -> nn.Module:
+    """The loss as a module that takes the outputs and the targets one after the other."""
+    if isinstance(loss, nn.Module) and isinstance(target, Tensor) and signature.one_tensor:
+        return loss
+    return _Call(loss, graph, signature, target)
+
+
+def _has_state(loss: LossFunction) -> TypeGuard[nn.Module]:
+    return isinstance(loss, nn.Module)
+
+
+def _drawn(value: Value) -> Tensor:
+    """Four samples of an output. Between 0 and 1 every loss of PyTorch is defined.
+
+    An output without a row for each sample gets rows here: `_check_output` refuses it if the loss reads it.
+    """
+    numbers = torch.rand(4, *(value.shape[1:] if value.batch_dim == 0 else value.shape))
+    return numbers.to(torch_dtype(value.dtype))
+
+
+def _first(targets: Tensor) -> Tensor:
+    return targets[:4].repeat(4, *[1] * (targets.dim() - 1))[:4]
+
+
+def _loss_runner(record: Loss, state: dict[str, State], tensors: dict[str, Tensor]) -> LossRun:
     """The captured loss as a function, with its own copies of its weights."""
     copies = {name: tensors[name].clone() for name in state}
     runner = Runner(Segment(0, 0, [], {}, {}, state, loss=record), copies)
-    return lambda output, target: runner.loss(output, target, len(output))
+    return lambda outputs, targets: runner.loss(outputs, targets, len(outputs[0]))
 
 
 def _ignored(module: nn.Module) -> set[int]:
@@ -133,10 +258,10 @@ def _ignored(module: nn.Module) -> set[int]:
     return {n for n in numbers if isinstance(n, int) and n != -100}
 
 
-def _traced(module: nn.Module, inputs: tuple[Tensor, ...], label: str) -> Rewriter:
+def _traced(module: nn.Module, example: Sample, label: str) -> Rewriter:
     """The module as nodes. All its tensors must be parameters or buffers, because tensors are sent by
     name."""
-    traced = Rewriter(label, *_export(module, inputs, label)).rewrite()
+    traced = Rewriter(label, *_export(module, example, label)).rewrite()
     foreign = sorted(traced.state.keys() - state_of(module).keys())
     if foreign:
         shapes = ", ".join(str(tuple(traced.state[name].shape)) for name in foreign[:3])
@@ -148,20 +273,18 @@ def _traced(module: nn.Module, inputs: tuple[Tensor, ...], label: str) -> Rewrit
 
 
 def _export(
-    module: nn.Module, inputs: tuple[Tensor, ...], label: str
+    module: nn.Module, example: Sample, label: str
 ) -> tuple[ExportedProgram, dict[str, str]]:
-    for i, x in enumerate(inputs):
-        if x.dim() == 0:
-            raise InputError(f"example input {i} of {label} has no batch dimension")
+    leaves_of(example, f"the example input of {label}")
     # Batch sizes 0 and 1 are special to torch.export: trace with 3.
-    grown = tuple(torch.cat([x] * (-(-3 // x.shape[0])))[:3] if len(x) else x for x in inputs)
+    args, kwargs = grown(example, 3)
+    shapes: Any = ShapesCollection()  # type: ignore[no-untyped-call]
+    for x in tree_leaves((args, kwargs)):
+        shapes[x] = {0: Dim.DYNAMIC}
     check_modes(module, label)
     try:
         with in_training_mode(module), _quiet():
-            shapes = tuple({0: Dim.DYNAMIC} for _ in grown)
-            program = torch.export.export(
-                module, grown, dynamic_shapes=_nest(module, shapes), strict=False
-            )
+            program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
     except Exception as error:
         raise InputError(f"{label} cannot be captured{_where(error)}: {_brief(error)}") from error
     aliases: dict[int, str] = {}  # a tied parameter has several names: use the first one
@@ -182,16 +305,6 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(disabled)
-
-
-def _nest(module: nn.Module, shapes: tuple[dict[int, Any], ...]) -> Any:
-    """torch.export matches dynamic shapes to forward's parameters; *args takes them as one tuple."""
-    import inspect
-
-    parameters = list(inspect.signature(module.forward).parameters.values())
-    if parameters and parameters[0].kind is inspect.Parameter.VAR_POSITIONAL:
-        return (shapes,)
-    return shapes
 
 
 def _where(error: BaseException) -> str:

@@ -12,7 +12,7 @@ devices.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +23,8 @@ from weft.errors import InputError
 from weft.graph.network import Arg, Atom, Batch, DType, Infinite, Loss, Node, Ref, Segment, refs
 from weft.graph.operators.record import Function, Operator
 from weft.graph.operators.table import operator_named
+
+Tensors = Tensor | Sequence[Tensor]
 
 
 class _Step(NamedTuple):
@@ -78,13 +80,16 @@ class Runner:
         run(self._steps[training], env, batch, seed)
         return {name: env[self._slots[name]] for name in self.segment.outputs}
 
-    def loss(self, output: Tensor, target: Tensor, samples: int) -> Tensor:
-        """The captured loss of one micro-batch."""
+    def loss(self, output: Tensors, target: Tensors, samples: int) -> Tensor:
+        """The captured loss of one micro-batch. Several outputs or targets come in the order of
+        `Loss.inputs`."""
         if self._loss is None:
             raise InputError("this segment was given no loss; capture one with capture_loss")
         steps, size, inputs, out = self._loss
         env: list[Any] = [None] * size
-        env[inputs[0]], env[inputs[1]] = output, target
+        values = [*_listed(output), *_listed(target)]
+        for slot, value in zip(inputs, values, strict=True):
+            env[slot] = value
         run(steps, env, samples, 0)
         result: Tensor = env[out]
         return result
@@ -198,11 +203,15 @@ def _atom(atom: Atom, state: Mapping[str, Tensor]) -> Any:
     return atom
 
 
+def _listed(tensors: Tensors) -> Sequence[Tensor]:
+    return (tensors,) if isinstance(tensors, Tensor) else tensors
+
+
 def _compile_loss(
     loss: Loss, state: Mapping[str, Tensor]
-) -> tuple[list[_Step], int, tuple[int, int], int]:
-    slots: dict[str, int] = {}
-    inputs = (slots.setdefault(loss.inputs[0], 0), slots.setdefault(loss.inputs[1], 1))
+) -> tuple[list[_Step], int, tuple[int, ...], int]:
+    slots = {name: slot for slot, name in enumerate(loss.inputs)}
+    inputs = tuple(slots.values())
     loss_state = {name: state[name] for name in loss.state}
     steps = _compile(loss.nodes, True, slots, loss_state, keep={loss.output})
     return steps, len(slots), inputs, slots[loss.output]

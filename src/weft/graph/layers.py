@@ -19,36 +19,38 @@ from weft.graph.operators.table import operator_named
 def split_layers(
     nodes: list[Node],
     inputs: list[str],
-    output: str,
+    outputs: Collection[str],
     values: dict[str, Value],
     state: Mapping[str, State],
     modules: Mapping[str, str],
 ) -> list[Layer]:
     """Groups nodes into layers. Constants are computed again in every layer that reads them."""
     constants, depth = _depths(nodes, inputs, state)
-    kept = [node for node in nodes if node.name not in constants]
-    return group_layers(kept, depth, inputs, output, values, state, modules, constants)
+    deepest = max(depth.values())
+    depth |= {name: deepest for name in outputs if name in constants}
+    kept = [node for node in nodes if node.name not in constants or node.name in outputs]
+    return group_layers(kept, depth, inputs, outputs, values, state, modules, constants)
 
 
 def group_layers(
     nodes: list[Node],
     depth: dict[str, int],
     inputs: list[str],
-    output: str,
+    outputs: Collection[str],
     values: dict[str, Value],
     state: Mapping[str, State],
     modules: Mapping[str, str],
     constants: Mapping[str, Node] | None = None,
 ) -> list[Layer]:
     """Layers from the depth of every node. Layers that must not be separated are joined."""
-    _sink_views(nodes, depth, output, values)
+    _sink_views(nodes, depth, outputs, values)
     groups: dict[int, list[Node]] = defaultdict(list)
     for node in nodes:
         groups[max(depth[node.name], 1)].append(node)
     ordered = [groups[d] for d in sorted(groups)]
-    ordered = _join(ordered, inputs, output, values, state)
+    ordered = _join(ordered, inputs, outputs, values, state)
     layers = []
-    kept = kept_values(nodes) | {output}
+    kept = kept_values(nodes) | set(outputs)
     for index, group in enumerate(ordered):
         body = _with_constants(group, constants or {}, index, values)
         owned = _owned(ordered, index, state)
@@ -87,13 +89,16 @@ def _depths(
 
 
 def _sink_views(
-    nodes: list[Node], depth: dict[str, int], output: str, values: Mapping[str, Value]
+    nodes: list[Node],
+    depth: dict[str, int],
+    outputs: Collection[str],
+    values: Mapping[str, Value],
 ) -> None:
     """A view goes to the layer that first reads it, so that a cut never carries a tensor twice."""
     users = _first_use(nodes, depth)
     for node in reversed(nodes):
         read = refs(node)
-        if not operator_named(node.op).view or node.name not in depth or node.name == output:
+        if not operator_named(node.op).view or node.name not in depth or node.name in outputs:
             continue
         if node.name not in values or len(read) != 1 or read[0] not in values:
             continue
@@ -119,12 +124,12 @@ def _first_use(nodes: list[Node], depth: Mapping[str, int]) -> dict[str, list[st
 def _join(
     groups: list[list[Node]],
     inputs: list[str],
-    output: str,
+    outputs: Collection[str],
     values: Mapping[str, Value],
     state: Mapping[str, State],
 ) -> list[list[Node]]:
     made_in = dict.fromkeys(inputs, -1)
-    last: dict[str, int] = {output: len(groups)}
+    last: dict[str, int] = dict.fromkeys(outputs, len(groups))
     first_read: dict[str, int] = {}
     for i, group in enumerate(groups):
         for node in group:

@@ -10,13 +10,17 @@ and targets at random, cuts them into unequal pieces and compares.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from weft.dtypes import torch_dtype
+from weft.graph.network import Value
+
 Function = Callable[[Tensor, Tensor], Tensor]
+LossRun = Callable[[Sequence[Tensor], Sequence[Tensor]], Tensor]  # of all outputs and all targets
 
 PIECES = (2, 3, 4)  # samples; in a piece of one sample, squeeze() would remove the batch dimension
 SAMPLES = sum(PIECES)
@@ -29,6 +33,41 @@ class AddsUp(NamedTuple):
 
     reduction: Literal["mean", "sum"]
     over: Literal["samples", "batch"]
+
+
+class Packed(NamedTuple):
+    """A loss as a function of one output and one target."""
+
+    loss: Function
+    shape: tuple[int, ...]  # of the output for one sample
+    target: Tensor
+
+
+def packed(loss: LossRun, outputs: Sequence[Value], targets: Sequence[Tensor]) -> Packed:
+    """A loss of several outputs and targets as one of one output and one target.
+
+    The one output is a row of all numbers of a sample's outputs. The one target is the number of the sample
+    whose targets the loss gets.
+    """
+    if len(outputs) == 1 and len(targets) == 1:
+        return Packed(lambda output, target: loss([output], [target]), outputs[0].shape, targets[0])
+    sizes = [math.prod(value.shape[1:]) for value in outputs]
+
+    def of_rows(rows: Tensor) -> list[Tensor]:
+        parts = torch.split(rows, sizes, dim=1)
+        return [
+            part.reshape(len(rows), *value.shape[1:]).to(torch_dtype(value.dtype))
+            for part, value in zip(parts, outputs, strict=True)
+        ]
+
+    shape = (1, sum(sizes))
+    if len(targets) == 1:
+        return Packed(lambda rows, target: loss(of_rows(rows), [target]), shape, targets[0])
+
+    def of_numbers(rows: Tensor, numbers: Tensor) -> Tensor:
+        return loss(of_rows(rows), [target[numbers] for target in targets])
+
+    return Packed(of_numbers, shape, torch.arange(len(targets[0])))
 
 
 def adds_up(

@@ -135,16 +135,23 @@ class _Bench:
     def backward(self, outputs: list[dict[str, Tensor]], samples: int) -> list[float]:
         """The last layer's time includes the loss."""
         loss = self.graph.loss
-        target = example(loss.target, samples) if loss else None
+        targets = [example(v, samples) for v in loss.targets.values()] if loss else []
         seconds = []
         self.rest()
         for runner, values in zip(reversed(self.runners), reversed(outputs), strict=True):
             tensors = [t for t in values.values() if t.requires_grad]
             gradients = [torch.ones_like(t) for t in tensors]
             start = time.thread_time()
-            if runner is self.runners[-1] and target is not None:
-                leaf = values[self.graph.output].detach().requires_grad_()
-                gradients = [torch.autograd.grad(runner.loss(leaf, target, samples), leaf)[0]]
+            if runner is self.runners[-1] and loss is not None:
+                leaves = [values[n].detach() for n in loss.reads]
+                tensors = [values[n] for n in loss.reads if values[n].requires_grad]
+                wanted = [
+                    leaf.requires_grad_()
+                    for leaf, n in zip(leaves, loss.reads, strict=True)
+                    if values[n].requires_grad
+                ]
+                number = runner.loss(leaves, targets, samples)
+                gradients = list(torch.autograd.grad(number, wanted, materialize_grads=True))
             if tensors:
                 torch.autograd.backward(tensors, gradients)
             seconds.append(time.thread_time() - start)

@@ -109,17 +109,34 @@ class Layer(Struct, frozen=True):
 
 
 class Loss(Struct, frozen=True):
-    """The loss, captured like a layer: reads the network's output and the target."""
+    """The loss, captured like a layer: reads outputs of the network, and the targets."""
 
     nodes: list[Node]
-    inputs: tuple[str, str]  # names of (output, target)
+    inputs: tuple[str, ...]  # names of the outputs that it reads, then of the targets
     output: str
-    target: Value
+    target: Value  # the first target
     reduction: Literal["mean", "sum"]
     state: list[str] = []  # tensors such as class weights, kept with the network's state
     # "batch": the loss of a whole minibatch does not follow from the losses of its pieces
     over: Literal["samples", "batch"] = "samples"
     name: str = ""
+    further_targets: tuple[Value, ...] = ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Names of the network's outputs that it reads."""
+        return self.inputs[: -1 - len(self.further_targets)]
+
+    @property
+    def targets(self) -> dict[str, Value]:
+        """The targets by name."""
+        names = self.inputs[len(self.reads) :]
+        return dict(zip(names, (self.target, *self.further_targets), strict=True))
+
+    @property
+    def target_bytes(self) -> int:
+        """Bytes of one sample's targets."""
+        return sum(value.bytes for value in self.targets.values())
 
 
 class Blank(Struct, frozen=True, array_like=True):
@@ -140,6 +157,12 @@ class Graph(Struct, frozen=True, dict=True):
     values: dict[str, Value]
     state: dict[str, State]
     loss: Loss | None = None
+    further_outputs: tuple[str, ...] = ()  # where the network returns several tensors
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of all tensors that the network returns, or that its loss reads."""
+        return (self.output, *self.further_outputs)
 
     @cached_property
     def cuts(self) -> list[tuple[str, ...]]:
@@ -151,7 +174,7 @@ class Graph(Struct, frozen=True, dict=True):
                 made_in[node.name] = depth
                 for name in refs(node):
                     last[name] = depth
-        last[self.output] = len(self.layers) + 1
+        last |= dict.fromkeys(self.outputs, len(self.layers) + 1)
         crossing: list[list[str]] = [[] for _ in range(len(self.layers) + 1)]
         for name, birth in made_in.items():
             for m in range(birth, min(last.get(name, 0), len(self.layers) + 1)):

@@ -36,7 +36,7 @@ def by_norms(graph: Graph) -> Graph:
         if (weights := [name for name in refs(node) if name in graph.state])
     }
     layers = group_layers(
-        nodes, depth, graph.inputs, graph.output, dict(graph.values), graph.state, modules
+        nodes, depth, graph.inputs, graph.outputs, dict(graph.values), graph.state, modules
     )
     named = [_named(layer, modules) for layer in layers]
     finer = replace(graph, layers=named)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, OutputKind
 
 from weft.dtypes import DTYPE_BYTES
 from weft.errors import InputError
@@ -31,6 +31,7 @@ from weft.graph.network import (
 )
 from weft.graph.operators.calls import COUNTER, GETITEM
 from weft.graph.operators.table import OPERATORS
+from weft.graph.signature import Constant
 
 _DROPPED_KWARGS = {"layout", "device", "pin_memory", "memory_format", "non_blocking"}
 
@@ -44,7 +45,7 @@ class Rewriter:
         self.canonical = canonical
         self.nodes: list[Node] = []
         self.inputs: list[str] = []
-        self.outputs: list[str] = []
+        self.outputs: list[str | Constant] = []  # every leaf of what the module returns
         self.values: dict[str, Value] = {}
         self.state: dict[str, State] = {}
         self.modules: dict[str, str] = {}  # node -> the module path it came from
@@ -180,10 +181,18 @@ class Rewriter:
         return Value(one, _dtype(tensor.dtype), exact, bool(growing))
 
     def _output(self, node: fx.Node) -> None:
-        for item in node.args[0]:  # type: ignore[union-attr]
-            if not isinstance(item, fx.Node):
-                raise InputError(f"{self.label} returns {item!r}, which is not a tensor")
-            self.outputs.append(self._resolved(item.name))
+        specs = self.program.graph_signature.output_specs
+        for item, spec in zip(node.args[0], specs, strict=True):  # type: ignore[arg-type]
+            if spec.kind != OutputKind.USER_OUTPUT:
+                continue
+            if isinstance(item, fx.Node) and isinstance(item.meta.get("val"), Tensor):
+                self.outputs.append(self._resolved(item.name))
+            elif item is None or isinstance(item, bool | int | float | str):
+                self.outputs.append(Constant(item))
+            else:
+                raise InputError(
+                    f"{self.label} returns {item!r}, which is neither a tensor nor a constant"
+                )
 
     def _at(self, node: fx.Node) -> str:
         """Where in the user's code a node comes from."""

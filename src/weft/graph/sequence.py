@@ -10,6 +10,8 @@ batches are left out, because only training changes them.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from weft.graph.layers import group_layers
 from weft.graph.network import Graph, Node, refs
 from weft.graph.operators.table import operator_named
@@ -28,9 +30,9 @@ def in_sequence(graph: Graph) -> Graph:
             modules[node.name] = weights[0].rpartition(".")[0]
         place[node.name] = count
     layers = group_layers(
-        nodes, place, graph.inputs, graph.output, dict(graph.values), graph.state, modules
+        nodes, place, graph.inputs, graph.outputs, dict(graph.values), graph.state, modules
     )
-    return Graph(graph.name, graph.inputs, graph.output, layers, graph.values, graph.state)
+    return replace(graph, layers=layers, loss=None)
 
 
 def _ordered(graph: Graph) -> list[Node]:
@@ -41,7 +43,7 @@ def _ordered(graph: Graph) -> list[Node]:
     for name, node in nodes.items():  # layers are in order, and so are the nodes of each
         depth[name] = 1 + max((depth.get(read, 0) for read in refs(node)), default=0)
     done: dict[str, Node] = {}
-    todo = [(graph.output, False)]
+    todo = [(name, False) for name in reversed(graph.outputs)]
     while todo:
         name, ready = todo.pop()
         if name in done or name not in nodes:

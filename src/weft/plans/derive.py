@@ -46,7 +46,7 @@ def layer_costs(graph: Graph) -> tuple[LayerCost, ...]:
 
 def graph_profile(graph: Graph, devices: dict[str, DeviceTimes]) -> Profile:
     """A graph's profile with the given times, derived or measured."""
-    target = {} if graph.loss is None else {"target_bytes": graph.loss.target.bytes}
+    target = {} if graph.loss is None else {"target_bytes": graph.loss.target_bytes}
     return Profile(graph.name, graph.cut_bytes(0), layer_costs(graph), devices, **target)
 
 

@@ -149,7 +149,7 @@ class Sizes:
                 known[made_tensor] = i.samples * self._made(i)
             case Loss():
                 output = Tensor("grad", len(profile.layers), i.micro, part=i.part)
-                known[output] = i.samples * profile.cut_bytes(len(profile.layers))
+                known[output] = i.samples * profile.gradient_bytes(len(profile.layers))
             case Backward(layers=(first, _)):
                 if i.part:
                     read = known.get(Tensor("in", first, i.micro, part=i.part), 0)

@@ -8,7 +8,7 @@ A file is run only on this machine. Other machines get a graph, never code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from weft import zoo
 from weft.errors import InputError
 from weft.user_files import as_input_error, attribute, beside, file_and_name
 
-Example = Tensor | tuple[Tensor, ...]
+Example = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
 # In an example: with one sample, capture could not tell the batch from a dimension of size 1.
 SAMPLES = 2
 
@@ -112,15 +112,19 @@ def zeros(module: nn.Module, shape: Sequence[int]) -> Tensor:
 
 def checked_example(label: str, example: Any) -> Example:
     """The user's example as tensors with at least two samples."""
-    tensors = (example,) if isinstance(example, Tensor) else example
-    if not isinstance(tensors, (tuple, list)) or not all(isinstance(t, Tensor) for t in tensors):
+    if isinstance(example, Mapping):
+        return {str(name): _checked_tensor(label, tensor) for name, tensor in example.items()}
+    if isinstance(example, (tuple, list)) and example:
+        return tuple(_checked_tensor(label, tensor) for tensor in example)
+    return _checked_tensor(label, example)
+
+
+def _checked_tensor(label: str, tensor: Any) -> Tensor:
+    if not isinstance(tensor, Tensor):
         raise InputError(
-            f"{label}: its example input is a {type(example).__name__}; "
-            "it must be a tensor or a tuple of tensors, samples along dimension 0"
+            f"{label}: its example input is a {type(tensor).__name__}; it must be a tensor, a tuple of "
+            "tensors, or a dict of tensors for inputs by keyword, samples along dimension 0"
         )
-    if not tensors or any(t.dim() == 0 for t in tensors):
+    if tensor.dim() == 0:
         raise InputError(f"{label}: its example input has no dimension for samples")
-    whole = tuple(
-        t if t.shape[0] >= SAMPLES else t.repeat(SAMPLES, *[1] * (t.dim() - 1)) for t in tensors
-    )
-    return whole[0] if isinstance(example, Tensor) else whole
+    return tensor if len(tensor) >= SAMPLES else tensor.repeat(SAMPLES, *[1] * (tensor.dim() - 1))

@@ -10,7 +10,7 @@ from weft.data.classes import class_rows
 from weft.errors import InputError
 from weft.runtime.wire.messages import Job
 
-Minibatch = tuple[dict[str, Tensor], Tensor | None]
+Minibatch = tuple[dict[str, Tensor], Tensor | dict[str, Tensor] | None]
 
 
 class Epochs:

@@ -19,7 +19,7 @@ from weft.program import instructions as ins
 from weft.program.timeline import Span
 from weft.runtime.node.groups import Groups
 from weft.runtime.node.pooling import Pools
-from weft.runtime.node.samples import Samples
+from weft.runtime.node.samples import Samples, by_name
 from weft.runtime.node.slots import Slots
 from weft.runtime.node.stash import stashes
 from weft.runtime.node.stitching import stitched
@@ -93,7 +93,8 @@ class Interpreter:
         own = slice(a - self.job.data.first, b - self.job.data.first)
         self.held.hold(step, "act", 0, i.micro, {n: x[own] for n, x in inputs.items()})
         if target is not None:
-            self.held.hold(step, "target", 0, i.micro, {"target": target[own]})
+            labels = {n: t[own] for n, t in by_name(target).items()}
+            self.held.hold(step, "target", 0, i.micro, labels)
         self.compute_cpu_s += time.thread_time() - cpu
         self.span("load", start, step, i.micro, f"{a}-{b}")
 
@@ -120,10 +121,12 @@ class Interpreter:
                 f"{t} of minibatch {step} from {i.source} is damaged: {error}"
             ) from None
         if i.also is not None:
-            labels = tensors.pop(RIDING, None)
-            if labels is None:
+            labels = {n: tensors.pop(n) for n in list(tensors) if n.startswith(RIDING)}
+            if not labels:
                 raise WeftError(f"{t} of minibatch {step} from {i.source} came without {i.also}")
-            self.held.hold(step, i.also.kind, i.also.at, i.also.micro, {i.also.kind: labels})
+            # Older versions send one tensor without a name of its own.
+            named = {n.removeprefix(RIDING) or i.also.kind: label for n, label in labels.items()}
+            self.held.hold(step, i.also.kind, i.also.at, i.also.micro, named)
         if t.kind == "whole" and not tensors[t.kind].item():
             self.void.add(step)
         self.held.hold(step, t.kind, t.at, t.micro, tensors, t.part)
@@ -164,8 +167,10 @@ class Interpreter:
             tensors = self.held.use(step, t.kind, t.at, t.micro, t.part)
             specs, payload = pack_tensors(tensors, i.codec)
             if i.also is not None:  # labels are never coded
-                (labels,) = self.held.use(step, i.also.kind, i.also.at, i.also.micro).values()
-                label_specs, label_payload = pack_tensors({RIDING: labels})
+                labels = self.held.use(step, i.also.kind, i.also.at, i.also.micro)
+                label_specs, label_payload = pack_tensors(
+                    {RIDING + n: t for n, t in labels.items()}
+                )
                 specs, payload = specs + label_specs, payload + label_payload
         header = self._header(t, i.dest, step, specs, len(payload))
         if i.radio is not None and self.fabric.radio is not None:
@@ -222,16 +227,23 @@ class Interpreter:
         record = runner.segment.loss
         assert record is not None
         held = self.held.use(step, "act", self.job.layers, i.micro, i.part)
-        output = held[record.inputs[0]]
-        target = self.held.use(step, "target", 0, i.micro)["target"]
-        leaf = output.detach().requires_grad_()
+        labels = self.held.use(step, "target", 0, i.micro)
+        problem = nothing_missing(
+            dict(labels),
+            {n: _shape(v.shape, v.batch_dim, i.samples) for n, v in record.targets.items()},
+        )
+        if problem:
+            raise WeftError(f"targets of minibatch {step}: {problem}")
+        leaves = {n: held[n].detach() for n in record.reads}
+        wanted = {n: t.requires_grad_() for n, t in leaves.items() if t.is_floating_point()}
         share = i.samples / self.job.batch if record.reduction == "mean" else 1.0
         with torch.enable_grad():
-            loss = runner.loss(leaf, target, i.samples) * share
-        (gradient,) = torch.autograd.grad(loss, leaf)
+            targets = [labels[n] for n in record.targets]
+            loss = runner.loss(list(leaves.values()), targets, i.samples) * share
+        found = torch.autograd.grad(loss, list(wanted.values()), materialize_grads=True)
         self.losses[step] = self.losses.get(step, 0.0) + loss.item()
-        found = {record.inputs[0]: gradient}
-        self.held.hold(step, "grad", self.job.layers, i.micro, found, i.part)
+        gradients = dict(zip(wanted, found, strict=True))
+        self.held.hold(step, "grad", self.job.layers, i.micro, gradients, i.part)
 
     def _backward(self, i: ins.Backward, step: int) -> None:
         inputs, outputs = self.saved.pop((step, i.layers, i.micro))

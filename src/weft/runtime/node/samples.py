@@ -13,7 +13,9 @@ from weft.runtime.wire.fabric import Fabric
 from weft.runtime.wire.frames import unpack_tensors
 from weft.runtime.wire.messages import Job
 
-Minibatch = tuple[dict[str, Tensor], Tensor | None]
+TARGET = "@"  # prefix for the targets of a minibatch that is sent; no input has such a name
+# The inputs by name, and the targets: one, several by name, or none where the network only answers.
+Minibatch = tuple[dict[str, Tensor], Tensor | dict[str, Tensor] | None]
 
 
 class Samples(Protocol):
@@ -62,9 +64,26 @@ class FedSamples:
                 lambda: f"the samples of minibatch {step} from the coordinator",
             )
             tensors = unpack_tensors(letter.header, letter.payload)
-            target = tensors.pop("target", None)
-            self._last = (step, (tensors, target))
+            self._last = (step, self._sorted(tensors))
         return self._last[1]
+
+    def _sorted(self, tensors: dict[str, Tensor]) -> Minibatch:
+        """Inputs and targets apart. Older versions send a target without the prefix."""
+        names = self._job.inputs
+        inputs = {name: tensors[name] for name in names if name in tensors}
+        targets = {
+            name.removeprefix(TARGET): tensor
+            for name, tensor in tensors.items()
+            if name.startswith(TARGET) or (name == "target" and name not in names)
+        }
+        return inputs, targets or None
+
+
+def by_name(target: Tensor | dict[str, Tensor] | None) -> dict[str, Tensor]:
+    """The targets of a minibatch by the names that the loss has for them."""
+    if target is None:
+        return {}
+    return {"target": target} if isinstance(target, Tensor) else target
 
 
 def open_samples(job: Job, fabric: Fabric) -> Samples:

@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import zenoh
-from torch import Tensor
 
 from weft.plans.plan import Plan
+from weft.runtime.node.samples import TARGET, Minibatch, by_name
 from weft.runtime.wire.frames import Header, pack_header, pack_tensors
 
-Minibatch = tuple[dict[str, Tensor], Tensor | None]
 Feed = Callable[[int], Minibatch]
 FEED_BYTES = 64 << 20  # how much may wait at the loading device
 LEAST, MOST = 4, 256  # minibatches
@@ -43,7 +42,7 @@ class Feeder:
         first, end = plan.owned_by(source)
         while fed < min(last, at + self._ahead):
             inputs, target = self._minibatch(fed, keep=len(plan.sources) > 1)
-            tensors = {**inputs, **({"target": target} if target is not None else {})}
+            tensors = {**inputs, **{TARGET + n: t for n, t in by_name(target).items()}}
             if plan.owners:
                 tensors = {name: tensor[first:end] for name, tensor in tensors.items()}
             specs, payload = pack_tensors(tensors)

@@ -11,32 +11,39 @@ from torch import Tensor
 
 from weft.data import Dataset, batch_indices, load
 from weft.data.batches import joint_indices
+from weft.data.trees import Tree, count_of, joined, rows_of, tensors_of
 from weft.errors import InputError
 from weft.fleet.owners import Owner
-from weft.runtime.run.feeder import Feed, Minibatch
+from weft.graph.network import Graph
+from weft.graph.signature import Signature
+from weft.runtime.node.samples import Minibatch
+from weft.runtime.run.feeder import Feed
 
-Pair = tuple[Tensor, Tensor]  # samples and their targets
-One = str | Dataset | tuple[Tensor, Tensor] | Callable[[int], tuple[Tensor, Tensor]]
-Data = One | Mapping[str, tuple[Tensor, Tensor]]  # the latter by device, where several have data
+Pair = tuple[Tree, Tree]  # samples and their targets
+One = str | Dataset | Pair | Callable[[int], Pair]
+Data = One | Mapping[str, Pair]  # the latter by device, where several have data
 
 
 @dataclass(frozen=True)
 class Source:
     """Training data: `name` where the device that loads can open the set itself, else a feed."""
 
-    example: Tensor  # two samples
-    target: Tensor  # all targets, or those of the first minibatch
+    example: Tree  # two samples
+    target: Tree  # all targets, or those of the first minibatch
     pairs: Callable[[int], Pair]  # of minibatch n
     name: str | None = None
     test: tuple[Tensor, Tensor] | None = None
     classes: int | None = None
 
-    def feed(self, input_name: str) -> Feed:
-        """The minibatches under the name that the network gives its input."""
+    def feed(self, graph: Graph, signature: Signature) -> Feed:
+        """The minibatches under the names that the network and its loss give their tensors."""
+        labels = tuple(graph.loss.targets) if graph.loss else ("target",)
 
         def named(step: int) -> Minibatch:
             x, y = self.pairs(step)
-            return {input_name: x}, y
+            inputs = signature.named(x)
+            targets = dict(zip(labels, tensors_of(y), strict=True))
+            return {name: inputs[name] for name in graph.inputs}, targets
 
         return named
 
@@ -57,29 +64,29 @@ def source_of(data: Data, batch: int, seed: int, owners: Sequence[Owner] = ()) -
     if isinstance(data, tuple):
         x, y = data
         _check_pair(x, y)
-        return Source(x[:2], y, _shuffled(x, y, batch, seed, shares))
+        return Source(rows_of(x, slice(2)), y, _shuffled(x, y, batch, seed, shares))
     if callable(data):
         given = data
 
         def pairs(step: int) -> Pair:
             x, y = given(step)
             _check_pair(x, y)
-            if len(x) != batch:
-                raise InputError(f"minibatch {step} has {len(x)} samples; the plan is for {batch}")
+            if count_of(x) != batch:
+                raise InputError(
+                    f"minibatch {step} has {count_of(x)} samples; the plan is for {batch}"
+                )
             return x, y
 
         x, y = given(0)
         _check_pair(x, y)
-        return Source(x[:2], y, pairs)
+        return Source(rows_of(x, slice(2)), y, pairs)
     raise InputError(
         f"data is a {type(data).__name__}; give a set's name, a Dataset, a pair of tensors, "
         "a pair for each device with data, or a function that returns the pair of minibatch n"
     )
 
 
-def _of_devices(
-    data: Mapping[str, tuple[Tensor, Tensor]], seed: int, owners: Sequence[Owner]
-) -> Source:
+def _of_devices(data: Mapping[str, Pair], seed: int, owners: Sequence[Owner]) -> Source:
     """Data by device: each minibatch has a share of each, in the order of the fleet file."""
     names = [owner.device for owner in owners]
     if sorted(names) != sorted(data):
@@ -94,12 +101,12 @@ def _of_devices(
         found = []
         for owner in owners:
             x, y = data[owner.device]
-            index = batch_indices(len(x), owner.samples, step, seed)
-            found.append((x[index], y[index]))
-        return torch.cat([x for x, _ in found]), torch.cat([y for _, y in found])
+            index = batch_indices(count_of(x), owner.samples, step, seed)
+            found.append((rows_of(x, index), rows_of(y, index)))
+        return joined([x for x, _ in found]), joined([y for _, y in found])
 
-    targets = torch.cat([data[name][1] for name in names])
-    return Source(data[names[0]][0][:2], targets, pairs)
+    targets = joined([data[name][1] for name in names])
+    return Source(rows_of(data[names[0]][0], slice(2)), targets, pairs)
 
 
 def _of_set(
@@ -116,24 +123,26 @@ def _of_set(
 
 
 def _shuffled(
-    x: Tensor, y: Tensor, batch: int, seed: int, shares: Sequence[int]
+    x: Tree, y: Tree, batch: int, seed: int, shares: Sequence[int]
 ) -> Callable[[int], Pair]:
     def pairs(step: int) -> Pair:
         index = (
-            joint_indices(len(x), shares, step, seed)
+            joint_indices(count_of(x), shares, step, seed)
             if shares
-            else batch_indices(len(x), batch, step, seed)
+            else batch_indices(count_of(x), batch, step, seed)
         )
-        return x[index], y[index]
+        return rows_of(x, index), rows_of(y, index)
 
     return pairs
 
 
 def _check_pair(x: Any, y: Any) -> None:
-    if not (isinstance(x, Tensor) and isinstance(y, Tensor)):
-        raise InputError("data must be two tensors: samples and targets")
-    if len(x) != len(y) or len(x) < 1:
-        raise InputError(f"data has {len(x)} samples but {len(y)} targets")
+    try:
+        samples, targets = count_of(x), count_of(y)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"data must be samples and targets: {error}") from None
+    if samples != targets or samples < 1:
+        raise InputError(f"data has {samples} samples but {targets} targets")
 
 
 @torch.no_grad()

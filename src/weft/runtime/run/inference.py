@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten_with_path
 
+from weft.data.trees import count_of, mapped
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
+from weft.graph.signature import call_of
 from weft.plans.plan import Plan
 from weft.plans.profile import Profile
 from weft.program.timeline import Timeline
 from weft.runtime.run.serve import latency_s, serve
+from weft.zoo.loading import Example, short_name
 from weft.zoo.loading import load as load_model
-from weft.zoo.loading import short_name
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,7 @@ class InferResult:
     plan: Plan
     repeat: int
     latency_s: float  # median, from loading a batch to its answer
-    outputs: Tensor
+    outputs: Any  # what the network returns
     max_difference: float  # from the whole network's answer in this process
     timeline: Timeline
 
@@ -58,42 +62,78 @@ def infer(
     torch.manual_seed(0)
     module, example = load_model(model, input_shape, classes)
     module.eval()
-    if not isinstance(example, Tensor):
-        raise InputError(f"{model} takes {len(example)} inputs; weft infer feeds one")
     if weights is not None:
         _load_weights(module, weights)
     if batch is None:
         batch = plan.batch if plan is not None else 1
-    x = _read_tensor(input_path) if input_path else _random_like(example, batch)
+    x = _read_sample(input_path, example) if input_path else _random_like(example, batch)
     with serve(
-        module, x, fleet, strategy=strategy, plan=plan, batch=len(x), local=local, netns=netns, join=join,
-        profile=profile, options=options, deadline=deadline, name=short_name(model), config=config,
+        module, x, fleet, strategy=strategy, plan=plan, batch=count_of(x), local=local, netns=netns,
+        join=join, profile=profile, options=options, deadline=deadline, name=short_name(model), config=config,
     ) as net:  # fmt: skip
         answers = net.stream([x] * repeat)
         timeline, _ = net.timeline()
         ran = net.plan
+    args, kwargs = call_of(x)
     with torch.no_grad():
-        whole = module(x)
+        whole = _tensors(module(*args, **kwargs))
+    answer = _tensors(answers[-1])
     if output is not None:
-        save_file({"output": answers[-1].contiguous()}, output)
-    difference = float((answers[-1] - whole).abs().max())
+        save_file({name: tensor.contiguous() for name, tensor in answer.items()}, output)
+    difference = max(
+        float((answer[name].double() - whole[name].double()).abs().max()) for name in whole
+    )
     return InferResult(ran, repeat, latency_s(timeline), answers[-1], difference, timeline)
 
 
-def _random_like(example: Tensor, batch: int) -> Tensor:
+def _random_like(example: Example, batch: int) -> Any:
+    """Random samples of the example's form. Floats are drawn; integers and masks are the example's own."""
     if batch < 1:
         raise InputError(f"batch {batch} is not allowed; it must be at least 1")
-    shape = (batch, *example.shape[1:])
-    if example.is_floating_point():
-        return torch.rand(shape)
-    return torch.zeros(shape, dtype=example.dtype)
+
+    def draw(tensor: Tensor) -> Tensor:
+        if tensor.is_floating_point():
+            return torch.rand(batch, *tensor.shape[1:], dtype=tensor.dtype)
+        return torch.cat([tensor] * -(-batch // len(tensor)))[:batch]
+
+    return mapped(draw, example)
 
 
-def _read_tensor(path: Path) -> Tensor:
+def _read_sample(path: Path, example: Example) -> Any:
+    """The tensors of a file in the form of the example. Their names are the keywords, or 0, 1, ..."""
     tensors = _read(path, "--input")
-    if len(tensors) != 1:
-        raise InputError(f"--input {path} holds {len(tensors)} tensors; it must hold one")
-    return next(iter(tensors.values()))
+    if isinstance(example, Tensor):
+        if len(tensors) != 1:
+            raise InputError(f"--input {path} holds {len(tensors)} tensors; it must hold one")
+        return next(iter(tensors.values()))
+    names = list(example) if isinstance(example, dict) else [str(i) for i in range(len(example))]
+    if set(names) != set(tensors):
+        raise InputError(
+            f"--input {path} holds {', '.join(sorted(tensors))}; it must hold {', '.join(names)}"
+        )
+    if isinstance(example, dict):
+        return {name: tensors[name] for name in names}
+    return tuple(tensors[name] for name in names)
+
+
+def _tensors(answer: Any) -> dict[str, Tensor]:
+    """The tensors of an answer by the path to them; `output` if the answer is one tensor."""
+    if isinstance(answer, Tensor):
+        return {"output": answer}
+    leaves, _ = tree_flatten_with_path(answer)
+    return {
+        ".".join(_step(key) for key in path): leaf
+        for path, leaf in leaves
+        if isinstance(leaf, Tensor)
+    }
+
+
+def _step(key: Any) -> str:
+    """One step of a path in a tree: an index, a key of a dict, or the name of a field."""
+    for attribute in ("idx", "key", "name"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)
 
 
 def _read(path: Path, option: str) -> dict[str, Tensor]:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import contextlib
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
-from weft.graph.capture import capture, state_of
+from weft.graph.capture import capture_signed, state_of
+from weft.graph.network import Graph
 from weft.graph.sequence import in_sequence
+from weft.graph.signature import Sample, Signature, leaves_of
 from weft.planning.decide import decide
 from weft.planning.task import make_task
 from weft.plans import registry
@@ -27,6 +30,7 @@ from weft.program.timeline import Timeline
 from weft.runtime.emulate.forked import warm
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.launch import Place, open_crew
+from weft.runtime.run.outcome import Outcome
 from weft.runtime.run.pace import emulation
 from weft.runtime.run.recovery.clone import Clone, units_weigh
 from weft.runtime.run.run import Run
@@ -40,38 +44,71 @@ class Served(Closing):
     """A network spread over a fleet that answers calls until it is closed."""
 
     def __init__(
-        self, plan: Plan, run: Run, stack: contextlib.ExitStack, inputs: dict[int, Tensor]
+        self,
+        plan: Plan,
+        run: Run,
+        signature: Signature,
+        stack: contextlib.ExitStack,
+        inputs: dict[int, dict[str, Tensor]],
     ) -> None:
         self.plan = plan
         self._run = run
+        self._signature = signature
         self._stack = stack
         self._inputs = inputs
         self._next = 0
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """The network's output for a batch of the planned size."""
-        return self.stream([x])[0]
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the network returns for a batch of the planned size. It is called as the network is."""
+        if args and kwargs:
+            raise InputError(
+                "positional and keyword inputs are mixed; give the inputs in the form of the example: "
+                f"{self._signature.form}"
+            )
+        return self.stream([args[0] if len(args) == 1 else args or kwargs])[0]
 
-    def stream(self, batches: Sequence[Tensor]) -> list[Tensor]:
-        """Outputs for several batches, one after the other without a pause between them."""
-        for x in batches:
-            if len(x) != self.plan.batch:
-                raise InputError(
-                    f"{len(x)} samples given, but the plan is for batch {self.plan.batch}"
-                )
+    def stream(self, batches: Sequence[Sample]) -> list[Any]:
+        """Answers for several batches, one after the other without a pause between them.
+
+        Each batch has the form of the example input: a tensor, a tuple, or a dict of inputs by keyword.
+        """
+        named = [self._signature.named(batch) for batch in batches]
+        for batch in named:
+            self._check_batch(batch)
         first, last = self._next, self._next + len(batches)
-        self._inputs.update(zip(range(first, last), batches, strict=True))
+        self._inputs.update(zip(range(first, last), named, strict=True))
         outcome = self._run.steps(first, last)
         self._next = last
         for step in range(first, last):
             self._inputs.pop(step, None)
-        output = self._run.graph.output
-        dim = self._run.graph.values[output].batch_dim or 0
-        pieces = range(self.plan.micro_batches)
-        return [
-            torch.cat([outcome.answers[step, m][output] for m in pieces], dim)
-            for step in range(first, last)
-        ]
+        return [self._answer(outcome, step) for step in range(first, last)]
+
+    def _check_batch(self, batch: Mapping[str, Tensor]) -> None:
+        """InputError if a batch has another size, or other shapes or types, than the plan is for."""
+        for name in self._run.graph.inputs:
+            tensor, value = batch[name], self._run.graph.values[name]
+            if len(tensor) != self.plan.batch:
+                raise InputError(
+                    f"{len(tensor)} samples given, but the plan is for batch {self.plan.batch}"
+                )
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            if tuple(tensor.shape[1:]) != value.shape[1:] or dtype != value.dtype:
+                raise InputError(
+                    f"input {name} is {dtype} {list(tensor.shape[1:])} for each sample; the network was "
+                    f"captured for {value.dtype} {list(value.shape[1:])}"
+                )
+
+    def _answer(self, outcome: Outcome, step: int) -> Any:
+        """What the network returns, put together from the answers of the micro-batches."""
+        graph = self._run.graph
+        pieces = [outcome.answers[step, m] for m in range(self.plan.micro_batches)]
+        tensors = {
+            name: torch.cat([piece[name] for piece in pieces], graph.values[name].batch_dim or 0)
+            if len(pieces) > 1
+            else pieces[0][name]
+            for name in graph.outputs
+        }
+        return self._signature.rebuilt(tensors)
 
     def timeline(self) -> tuple[Timeline, dict[str, Spans]]:
         return self._run.timeline()
@@ -82,7 +119,7 @@ class Served(Closing):
 
 def serve(
     model: nn.Module,
-    example_input: Tensor,
+    example_input: Sample,
     fleet: Fleet,
     *,
     strategy: str | None = None,
@@ -98,16 +135,20 @@ def serve(
     group: str = "weft",
     config: str | None = None,
 ) -> Served:
-    """Plans, opens the fleet and loads the weights; the result answers calls. Close it after use."""
+    """Plans, opens the fleet and loads the weights; the result answers calls. Close it after use.
+
+    `example_input` is a tensor, a tuple of tensors (positional inputs) or a dict (inputs by keyword). The
+    result is called as the network is, and returns what the network returns.
+    """
     place = Place(local, netns, (join,) if isinstance(join, str) else tuple(join or ()),
                   group=group, config=config)  # fmt: skip
     if batch is None:
-        batch = plan.batch if plan else len(example_input)
+        batch = plan.batch if plan else len(leaves_of(example_input, "the example input")[0])
     if batch < 1:
         raise InputError(f"batch {batch} is not allowed; it must be at least 1")
     if place.emulated:
         warm()
-    graph = capture(model, example_input, name=name)
+    graph, signature = capture_signed(model, example_input, name=name)
     state = state_of(model)
     paced: frozenset[str] = frozenset()
     if place.emulated:
@@ -129,7 +170,8 @@ def serve(
             f"the plan is for {len(plan.profile.layers)} layers and batch {plan.batch}; "
             f"this is {len(graph.layers)} layers and batch {batch}"
         )
-    inputs: dict[int, Tensor] = {}
+    _check_outputs(graph, plan)
+    inputs: dict[int, dict[str, Tensor]] = {}
     settings = Settings(deadline_s=deadline, paced=paced)
     with contextlib.ExitStack() as opening:
         crew, fitted = opening.enter_context(open_crew(plan, place, settings))
@@ -140,12 +182,23 @@ def serve(
                 graph,
                 state,
                 fitted,
-                lambda step: ({graph.inputs[0]: inputs[step]}, None),
+                lambda step: ({name: inputs[step][name] for name in graph.inputs}, None),
                 recovery=Clone() if plan.swarm is not None else None,
             )
         )
         run.prepare()
-        return Served(plan, run, opening.pop_all(), inputs)
+        return Served(plan, run, signature, opening.pop_all(), inputs)
+
+
+def _check_outputs(graph: Graph, plan: Plan) -> None:
+    """InputError if an answer cannot be put together from the micro-batches of the plan."""
+    whole = [name for name in graph.outputs if graph.values[name].batch_dim is None]
+    if whole and plan.micro_batches > 1:
+        raise InputError(
+            f"{graph.name} returns {', '.join(whole)}, which has no row for each sample, so that the answer "
+            f"of a batch does not follow from its {plan.micro_batches} micro-batches; plan with "
+            "--set micro_batches=1"
+        )
 
 
 def latency_s(timeline: Timeline) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -16,7 +17,7 @@ from weft.plans.profile import Profile
 from weft.runtime.run.launch import Place
 from weft.runtime.run.results import Step
 
-Loss = nn.Module | Callable[[Tensor, Tensor], Tensor]
+Loss = nn.Module | Callable[[Any, Any], Tensor]  # of (what the network returns, the targets)
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.fleet.owners import owners_of
-from weft.graph.capture import capture, capture_loss, state_of
+from weft.graph.capture import capture_loss, capture_signed, state_of
 from weft.graph.network import Graph
 from weft.graph.norms import by_norms
 from weft.graph.optimizer import Optimizer, split_memory
+from weft.graph.signature import Signature
 from weft.planning.decide import decide
 from weft.planning.task import make_task
 from weft.plans.derive import derive_profile
@@ -39,6 +40,7 @@ class Trainee:
     """A network ready to be planned: captured with its loss, and measured where it is emulated."""
 
     graph: Graph
+    signature: Signature  # of the module: the form of its inputs and outputs
     state: dict[str, Tensor]
     emulation: Emulation | None
 
@@ -64,15 +66,15 @@ def prepare(
     name: str = "",
 ) -> Trainee:
     """Captures the network and its loss; measures it where the fleet is emulated here."""
-    graph = capture(model, source.example, name=name)
-    graph = capture_loss(graph, loss, source.target)
+    graph, signature = capture_signed(model, source.example, name=name)
+    graph = capture_loss(graph, loss, source.target, signature)
     state = state_of(model, loss if isinstance(loss, nn.Module) else None)
     measured = None
     if emulated:
         measured = emulation(
             graph, state, fleet, batch=batch, training=True, optimizer=rule, given=profile
         )
-    return Trainee(graph, state, measured)
+    return Trainee(graph, signature, state, measured)
 
 
 def profile_for(trainee: Trainee, fleet: Fleet, given: Profile | None) -> Profile:
@@ -96,7 +98,7 @@ class OneNetwork(Workload):
             emulated=asked.place.emulated, profile=asked.profile, name=asked.name,
         )  # fmt: skip
         self.graph, self.state = self.trainee.graph, self.trainee.state
-        self.feed = self.source.feed(self.graph.inputs[0])
+        self.feed = self.source.feed(self.graph, self.trainee.signature)
         self.too_fast = self.trainee.too_fast
         self.plan = self._decide()
         if self.plan.layering == "norms":
