@@ -13,14 +13,18 @@ from torch.utils import _pytree as pytree
 
 import weft
 from weft.data.trees import rows_of
+from weft.errors import InputError
 from weft.fleet.fleet import Fleet
+from weft.graph.capture import capture
 from weft.graph.signature import call_of
+from weft.plans.derive import graph_profile
+from weft.plans.profile import DeviceTimes, Profile
 from weft.runtime.emulate.local import LocalFleet
 
 STEPS, BATCH, SAMPLES, LENGTH = 6, 8, 24, 6
 THREE = [
     ("chain", {"devices": "pi,nuc,cloud", "micro_batches": 2}),
-    ("hiertrain+", {}),
+    ("hiertrain+", {"codecs": "none"}),
     ("edgemove+", {"in_flight": 1}),
 ]
 
@@ -127,6 +131,17 @@ def minibatch(subject: Subject, step: int) -> tuple[Any, Any]:
     return rows_of(subject.samples, rows), rows_of(subject.targets, rows)
 
 
+def slow_profile(subject: Subject) -> Profile:
+    """Layers that take so long that every strategy gives some of the work away."""
+    graph = capture(built(subject), minibatch(subject, 0)[0])
+    count = len(graph.layers)
+
+    def times(factor: float) -> DeviceTimes:
+        return DeviceTimes((4e-4 * factor,) * count, (8e-4 * factor,) * count, (1e-5,) * count)
+
+    return graph_profile(graph, {"pi": times(4.0), "nuc": times(1.0), "cloud": times(1.0)})
+
+
 def trained_alone(subject: Subject) -> tuple[dict[str, Tensor], list[float]]:
     module, losses = built(subject), []
     optimizer = torch.optim.SGD(module.parameters(), 0.05)
@@ -150,8 +165,9 @@ def test_trained_on_three_devices_it_is_trained_as_in_one_process(
     result = weft.train(
         built(subject), lambda step: minibatch(subject, step), subject.loss, fleet=triangle,
         strategy=strategy, options=options, steps=STEPS, batch=BATCH, lr=0.05,
-        join=nodes.endpoint, group=nodes.group, adapt=False,
+        join=nodes.endpoint, group=nodes.group, adapt=False, profile=slow_profile(subject),
     )  # fmt: skip
+    assert len(result.plan.devices) == (2 if strategy == "edgemove+" else 3)
     expected, losses = trained_alone(subject)
     torch.testing.assert_close(result.losses, losses, rtol=0, atol=1e-5)
     torch.testing.assert_close(dict(result.model.state_dict()), expected, rtol=0, atol=1e-5)
@@ -176,3 +192,40 @@ def test_served_by_three_devices_it_answers_as_the_module(
             assert type(answer) is type(expected)
             assert pytree.tree_structure(answer) == pytree.tree_structure(expected)
             torch.testing.assert_close(answer, expected, rtol=0, atol=1e-5)
+
+
+def test_a_served_network_refuses_inputs_of_another_form(
+    nodes: LocalFleet, triangle: Fleet
+) -> None:
+    module = Attention().eval()
+    tokens, mask = (SUBJECTS["mask and dict"].samples[name][:2] for name in ("tokens", "mask"))
+    with weft.serve(
+        module, {"tokens": tokens, "mask": mask}, triangle, strategy="all-edge",
+        join=nodes.endpoint, group=nodes.group,
+    ) as net:  # fmt: skip
+        for args, kwargs, says in (
+            ((tokens,), {}, "has no tokens, mask; give it as a dict with tokens, mask"),
+            ((tokens,), {"mask": mask}, "positional and keyword inputs are mixed"),
+            (
+                (),
+                {"tokens": tokens, "mask": mask.long()},
+                "input mask is int64 .* captured for bool",
+            ),
+            ((), {"tokens": tokens[:, :3], "mask": mask}, r"input tokens is int64 \[3\]"),
+            ((), {"tokens": tokens[:1], "mask": mask[:1]}, "1 samples given"),
+        ):
+            with pytest.raises(InputError, match=says):
+                net(*args, **kwargs)
+        assert set(net(tokens=tokens, mask=mask)) == {"logits", "hidden", "mask"}
+
+
+def test_data_that_does_not_fit_the_network_is_refused_before_the_run(triangle: Fleet) -> None:
+    subject = SUBJECTS["mask and dict"]
+    label = subject.targets
+    for data, says in (
+        (({"tokens": subject.samples["tokens"]}, label), "mask"),
+        ((subject.samples, label[:5]), "24 samples but 5 targets"),
+        (({**subject.samples, "mask": 3}, label), "data must be samples and targets"),
+    ):
+        with pytest.raises(InputError, match=says):
+            weft.train(Attention(), data, of_dict, fleet=triangle, strategy="chain", steps=1)

@@ -191,7 +191,12 @@ def serve(
 
 
 def _check_outputs(graph: Graph, plan: Plan) -> None:
-    """InputError if an answer cannot be put together from the micro-batches of the plan."""
+    """InputError if the plan cannot compute all outputs, or cannot put them together."""
+    if (plan.rounds or plan.swarm) and (len(graph.inputs) > 1 or graph.further_outputs):
+        raise InputError(
+            f"the plan of {plan.strategy} parts the layers of networks with one input and one output; "
+            f"{graph.name} has {len(graph.inputs)} inputs and {len(graph.outputs)} outputs"
+        )
     whole = [name for name in graph.outputs if graph.values[name].batch_dim is None]
     if whole and plan.micro_batches > 1:
         raise InputError(

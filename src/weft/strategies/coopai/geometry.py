@@ -115,6 +115,11 @@ def geometry_of(graph: Graph, gathers: bool = False) -> Geometry:
     """The geometry of a graph with its layers in sequence; with `gathers`, of everything that can be cut."""
     from weft.graph.costs import forward_flops  # imports torch, so it is imported only when needed
 
+    if len(graph.inputs) > 1 or graph.further_outputs:
+        raise InputError(
+            f"{graph.name} has {len(graph.inputs)} inputs and {len(graph.outputs)} outputs; networks that "
+            "are cut by rows have one of each. Choose a strategy that cuts between layers, such as chain"
+        )
     layers: list[AnyLayer] = []
     for layer in graph.layers:
         flops = {n.name: forward_flops(n, graph.values, graph.state) for n in layer.nodes}

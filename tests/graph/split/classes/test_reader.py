@@ -154,6 +154,18 @@ class Attention(nn.Module):
         return torch.softmax(x, 1)
 
 
+class TwoHeads(nn.Sequential):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        logits = super().forward(x)
+        return logits, logits * 2
+
+
+def test_a_network_with_two_outputs_is_refused() -> None:
+    net = TwoHeads(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 6, 1), *end(6))
+    with pytest.raises(InputError, match="returns 2 tensors; to be decoupled it must return one"):
+        read_classes(capture(net, X[:2], name="net"), 1)
+
+
 @pytest.mark.parametrize(
     ("layers", "last", "says"),
     [

@@ -76,6 +76,11 @@ class _Reader:
         graph = self.graph
         if len(graph.inputs) != 1:
             raise InputError(f"{graph.name} has {len(graph.inputs)} inputs; one can be decoupled")
+        if graph.further_outputs:
+            raise InputError(
+                f"{graph.name} returns {len(graph.outputs)} tensors; to be decoupled it must return one, "
+                "the logits"
+            )
         shape = graph.values[graph.output].shape
         if len(shape) != 2 or graph.values[graph.output].batch_dim != 0:
             raise InputError(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from weft.data import batch_indices, load
 from weft.data.classes import class_rows
 from weft.errors import InputError
-from weft.graph.capture import capture, capture_loss, state_of
+from weft.graph.capture import capture_loss, capture_signed, state_of
 from weft.graph.measure import measure
 from weft.graph.network import Graph
 from weft.graph.split.classes.calibrate import calibrate, reestimate_norms
@@ -137,7 +137,12 @@ class PeerNetworks(Exchange):
     def _plan(self) -> tuple[Graph, Plan]:
         """The captured network, and the plan for it. What cannot be decoupled is refused here."""
         asked, data = self.asked, self.data
-        graph = capture(asked.model, data.train_x[:2], name=asked.name)
+        graph, signature = capture_signed(asked.model, data.train_x[:2], name=asked.name)
+        if not signature.one_tensor:
+            raise InputError(
+                f"{graph.name} returns {', '.join(graph.outputs)} as a {signature.returns.type.__name__}; "
+                "where every device trains a network of its own, it must return one tensor"
+            )
         outputs = graph.values[graph.output].shape[-1]
         plan = self._decide(graph)
         assert plan.peers is not None
