@@ -83,13 +83,22 @@ def test_half_precision_halves_what_is_exchanged() -> None:
         ("decoupled", {"shared": "star"}, "one of ring, gossip, hub"),
         ("decoupled", {"topology": "0-1"}, "not one graph"),
         ("fedavg", {"steps": "0"}, "steps=0 is not allowed"),
+        ("fedavg", {"last": "0"}, "last=0 is not allowed"),
+        ("fedavg", {"last": "7"}, "from 1 up to 6"),
+        ("fedavg", {"filters": "ten"}, "filters=ten is not allowed"),
+        ("fedavg", {"filters": "10,19", "last": "3"}, "one whole number, or 3 with commas"),
     ],
 )
-def test_options_that_cannot_be_are_refused(
+def test_options_that_cannot_be_are_refused_also_where_they_are_not_used(
     strategy: str, options: dict[str, str], words: str
 ) -> None:
     with pytest.raises(InputError, match=words):
         decide(strategy, task(**options))
+
+
+def test_options_that_fedavg_does_not_use_change_nothing() -> None:
+    asked = decide("fedavg", task(filters="10,19", last=2))
+    assert asked.peers == decide("fedavg", task()).peers
 
 
 @pytest.mark.parametrize("strategy", ["decoupled", "decoupled+"])

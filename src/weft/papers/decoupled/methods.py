@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from weft.strategies.decoupled.costs import TRAINING, ClassCosts, class_costs, convolutions
-from weft.strategies.decoupled.decide import PLUS_OWNERS, PLUS_TAIL
-from weft.strategies.decoupled.parts import PLUS_FILTERS
+from weft.strategies.decoupled.decide import PLUS_OWNERS
+from weft.strategies.decoupled.settings import PLUS_FILTERS, PLUS_TAIL
 from weft.strategies.decoupled.topology import (
     FOUR_OF_FIVE,
     ClassSets,

@@ -15,6 +15,7 @@ from weft.errors import InputError
 from weft.plans import options
 from weft.plans.task import Task
 from weft.strategies.decoupled.parts import Parts, parts_of
+from weft.strategies.decoupled.settings import check_filters
 from weft.strategies.decoupled.topology import (
     ClassSets,
     by_speed,
@@ -26,20 +27,7 @@ from weft.strategies.decoupled.topology import (
 )
 
 COPIES = 3  # of every weight in memory: the weight, its gradient, its momentum
-PLUS_TAIL = 4  # decoupled+ ends with the mean of so many last rounds
 PLUS_OWNERS = 3.2  # peers that hold a class, on average: four peers hold nearly all classes each
-OPTIONS = {
-    "classes": "sets by peer, such as 0,1,2/2,3,4 (devices in the fleet's order)",
-    "overlap": "classes that a peer shares with either neighbour; it holds twice as many",
-    "topology": "ring | mesh | links by number such as 0-1,1-2",
-    "last": "convolutions that are decoupled, counted from the end",
-    "filters": "percent of a layer's filters that a class keeps, or one for each layer: 10,19,19",
-    "rounds": "exchanges",
-    "steps": "minibatches of a peer in each round",
-    "tail": "last rounds whose mean the network at the end is",
-    "data": "replicate | split: whether owners of a class share its samples out",
-    "shared": "ring | gossip: how the shared layers are averaged",
-}
 
 
 @dataclass(frozen=True)
@@ -83,6 +71,7 @@ def decoupled_plus(task: Task) -> Chosen:
 
 def fedavg(task: Task) -> Chosen:
     """The baseline: each device has the whole network and the samples of its classes."""
+    check_filters(task)
     names = peers_of(task)
     return Chosen(_by_device(names, class_sets(task, len(names))), None)
 

@@ -20,13 +20,9 @@ from weft.errors import InputError
 from weft.graph.network import Graph
 from weft.graph.split.classes.reader import countable, read_classes
 from weft.graph.split.classes.subnet import Bank, class_graph
-from weft.plans import options
 from weft.plans.task import Task
+from weft.strategies.decoupled.settings import filter_percents
 
-FILTERS = 10  # percent of the filters that a class keeps, in the paper
-# In decoupled+: percent in the first decoupled layer, and in later ones, which are cheap.
-PLUS_FILTERS = (10, 19)
-LAST = 3  # layers that are decoupled if the user sets no number
 NUMBER = 4  # bytes of a float32
 
 
@@ -85,7 +81,7 @@ def _exact(task: Task, graph: Graph, plus: bool) -> Parts:
     most = len(countable(graph)) - 1
     if most < 1:
         read_classes(graph)  # raises an InputError that says why not
-    percents = _percents(task, plus, most)
+    percents = filter_percents(task, most, plus=plus)
     reading = read_classes(graph, len(percents))
     counts = reading.counts(percents)
     one, two, whole = (
@@ -125,12 +121,6 @@ def _numbers(graph: Graph, prefix: str) -> int:
     return sum(prod(s.shape) for name, s in graph.state.items() if name.startswith(prefix))
 
 
-def _percents(task: Task, plus: bool, most: int) -> list[int]:
-    last = options.integer(task, "last", max(1, min(LAST, most)), high=max(most, 1))
-    first, later = PLUS_FILTERS if plus else (FILTERS, FILTERS)
-    return options.integers(task, "filters", [first, *[later] * (last - 1)], high=100)
-
-
 def _estimate(task: Task, plus: bool) -> Parts:
     """Numbers from a profile. All layers but the head and one shared layer may be decoupled."""
     layers = task.profile.layers
@@ -139,7 +129,7 @@ def _estimate(task: Task, plus: bool) -> Parts:
             f"{task.profile.model} has only one layer; to decouple it needs one before its head: "
             "use a strategy that keeps the network whole"
         )
-    percents = _percents(task, plus, len(layers) - 2)
+    percents = filter_percents(task, len(layers) - 2, plus=plus)
     kept = [percent / 100 for percent in percents]
     classes = layers[-1].output_bytes // NUMBER
     before = len(layers) - 1 - len(kept)

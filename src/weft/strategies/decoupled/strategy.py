@@ -9,27 +9,23 @@ the whole network. A run measures the peers' own networks and replaces the estim
 
 from __future__ import annotations
 
-from typing import Any, cast, get_args
+from typing import Any
 
 import msgspec
 
-from weft.codecs.registry import CodecName
 from weft.plans import options
-from weft.plans.peers import SHARED, Deal, Held, Peer, Peers, SharedBy
+from weft.plans.peers import SHARED, Held, Peer, Peers
 from weft.plans.plan import Part, Plan, Shard
 from weft.plans.profile import DeviceTimes, Profile
 from weft.plans.protocols import LEAVE_OUT, PEERS
 from weft.plans.strategy import WAITS, Refusals, strategy
 from weft.plans.task import Task
 from weft.strategies.decoupled import decide
-from weft.strategies.decoupled.decide import OPTIONS, PLUS_TAIL, Chosen
-from weft.strategies.decoupled.parts import FILTERS, NUMBER, Parts
+from weft.strategies.decoupled.decide import Chosen
+from weft.strategies.decoupled.parts import NUMBER, Parts
+from weft.strategies.decoupled.settings import FILTERS, OPTIONS, Settings, read_settings
 
 NAMES = ("decoupled", "decoupled+", "fedavg")
-BEFORE = {
-    "pretrain": "minibatches, at the machine where you type, before the network is decoupled",
-    "public": "samples, the first of the set, that everybody has: for them and for calibration",
-}
 _REFUSES: Refusals = {
     "adapt": "each device trains a network of its own: there is no split to change while it runs",
     "trace": "peers keep to their own clocks, and a trace of the fleet is not handed to them yet",
@@ -45,11 +41,14 @@ _ABILITIES: dict[str, Any] = {
     "exact": False,
     "refuses": _REFUSES,
 }
-_OWN = {**OPTIONS, **BEFORE, "shared": "ring | gossip | hub: how the shared layers are averaged"}
 
 
 @strategy(
-    "decoupled", "classes over peers without a server, by its paper", ("train",), _OWN, **_ABILITIES
+    "decoupled",
+    "classes over peers without a server, by its paper",
+    ("train",),
+    OPTIONS,
+    **_ABILITIES,
 )
 def decoupled(task: Task) -> Plan:
     """The paper's plan."""
@@ -60,7 +59,7 @@ def decoupled(task: Task) -> Plan:
     "decoupled+",
     "the same: classes by speed and memory, and nobody waits",
     ("train",),
-    _OWN,
+    OPTIONS,
     **_ABILITIES,
 )
 def decoupled_plus(task: Task) -> Plan:
@@ -72,12 +71,11 @@ def decoupled_plus(task: Task) -> Plan:
     "fedavg",
     "the whole network at every device, averaged every round",
     ("train",),
-    _OWN,
+    OPTIONS,
     **_ABILITIES,
 )
 def fedavg(task: Task) -> Plan:
-    # It decouples nothing, but a wrong value is a mistake here too.
-    options.integer(task, "last", 1)
+    """The baseline: every device has the whole network, and all weights are averaged every round."""
     return peers_plan(task, "fedavg", decide.fedavg(task))
 
 
@@ -87,9 +85,9 @@ def peers_plan(task: Task, name: str, chosen: Chosen) -> Plan:
     A peer's shard spans all layers: the shared layers whole, of the decoupled layers the structures of its
     classes.
     """
-    peers = exchange(task, chosen)
+    settings = read_settings(task, plus=chosen.plus)
+    peers = exchange(task, chosen, settings)
     layers = (0, len(task.profile.layers) - 1)
-    codec = exchange_codec(task, chosen.plus)
     return Plan(
         strategy=name,
         model=task.profile.model,
@@ -102,32 +100,27 @@ def peers_plan(task: Task, name: str, chosen: Chosen) -> Plan:
         fleet=task.fleet,
         profile=own_times(task.profile, decide.layer_shares(task, chosen)),
         route=options.route(task),
-        codec=codec,
+        codec=settings.codec,
         optimizer=task.optimizer,
         peers=peers,
-        decisions=decisions(task, chosen, peers, codec),
+        decisions=decisions(task, chosen, peers, settings),
     )
 
 
-def exchange(task: Task, chosen: Chosen) -> Peers:
+def exchange(task: Task, chosen: Chosen, settings: Settings) -> Peers:
     """How the peers' networks are made, who exchanges what with whom, and after how many minibatches."""
-    free = chosen.plus
     near = decide.neighbours(task, chosen)
     filters = chosen.parts.percents if chosen.parts else (FILTERS,)
-    shared = options.choice(
-        task, "shared", ("gossip",) if free else ("ring", "gossip", "hub"),
-        "gossip" if free else "ring",
-    )  # fmt: skip
     return Peers(
         peers=tuple(_peer(task, name, held, chosen.parts) for name, held in chosen.sets.items()),
         edges=tuple(sorted({(min(a, b), max(a, b)) for a, around in near.items() for b in around})),
-        every=options.integer(task, "steps", 50),
-        shared=cast(SharedBy, shared),
-        late="newest" if free else "wait",
-        tail=options.integer(task, "tail", PLUS_TAIL if chosen.plus else 1),
-        pretrain=options.integer(task, "pretrain", 100),
-        public=options.integer(task, "public", 500),
-        deal=cast(Deal, options.choice(task, "data", get_args(Deal), "replicate")),
+        every=settings.steps,
+        shared=settings.shared,
+        late="newest" if chosen.plus else "wait",
+        tail=settings.tail,
+        pretrain=settings.pretrain,
+        public=settings.public,
+        deal=settings.deal,
         last=len(filters),
         filters_percent=filters,
         structured=not chosen.whole,
@@ -135,7 +128,7 @@ def exchange(task: Task, chosen: Chosen) -> Peers:
     )
 
 
-def decisions(task: Task, chosen: Chosen, peers: Peers, codec: CodecName) -> dict[str, Any]:
+def decisions(task: Task, chosen: Chosen, peers: Peers, settings: Settings) -> dict[str, Any]:
     """What was decided, in words and numbers for people."""
     shares = decide.layer_shares(task, chosen)
     return {
@@ -145,25 +138,18 @@ def decisions(task: Task, chosen: Chosen, peers: Peers, codec: CodecName) -> dic
         "structures": peers.structured,
         "last": peers.last,
         "filters_percent": list(peers.filters_percent),
-        "rounds": options.integer(task, "rounds", 8),
+        "rounds": settings.rounds,
         "steps": peers.every,
         "tail": peers.tail,
         "data": peers.deal,
         "shared": peers.shared,
-        "exchange_codec": codec,
+        "exchange_codec": settings.codec,
         "asynchronous": peers.late == "newest",
         "step_s": {name: decide.peer_seconds(task, name, shares[name]) for name in chosen.sets},
         "pretrain": peers.pretrain,
         "public": peers.public,
         **(chosen.parts.words if chosen.parts else {}),
     }
-
-
-def exchange_codec(task: Task, free: bool) -> CodecName:
-    """The user's codec; else 8 bits for decoupled+: only weights that a peer receives are rounded."""
-    if "codec" in task.options:
-        return options.codec(task)
-    return "int8" if free else "none"
 
 
 def _peer(task: Task, name: str, classes: tuple[int, ...], parts: Parts | None) -> Peer:
