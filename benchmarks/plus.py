@@ -77,7 +77,7 @@ def coopai_rivals(**options: str) -> tuple[Rival, ...]:
     )
 
 
-GATEWAY = (Rival("all-edge", title="gateway alone"),)
+EDGE = (Rival("all-edge", title="edge alone"),)
 HIERTRAIN = ("hiertrain", "jointdnn", "jointdnn+", *ONE_PLACE)
 EDGEMOVE = ("edgemove", "device-cloud", "pipedream-e", "all-device")
 ROWS = (
@@ -87,7 +87,7 @@ ROWS = (
     Row("edgemove+", rivals(*EDGEMOVE), {"codecs": "none"}),
     Row("edgemove+", rivals(*EDGEMOVE), {"in_flight": "2"}, "two in flight, as its rivals"),
     Row("edgemove+", rivals(*EDGEMOVE, labels="home"), {"labels": "home"}, "labels at home"),
-    Row("coopai+", coopai_rivals() + GATEWAY),
+    Row("coopai+", coopai_rivals() + EDGE),
     Row("coopai+", coopai_rivals(), {"gateway": "off"}, "the gateway only relays"),
     Row("coopai+", coopai_rivals(**STREAM), {"objective": "throughput"}, "a stream", FRAMES),
 )  # fmt: skip

@@ -83,7 +83,7 @@ def alone() -> Callable[[Subject, Optimizer], Alone]:
     known: dict[Any, Alone] = {}
 
     def train(subject: Subject, rule: Optimizer) -> Alone:
-        key = (id(subject), rule)
+        key = (id(subject), repr(rule))
         if key not in known:
             module = copy.deepcopy(subject.module).train()
             optimizer = rule.build(list(module.parameters()))

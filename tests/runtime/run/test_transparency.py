@@ -63,7 +63,7 @@ def trained_alone() -> Callable[..., dict[str, Tensor]]:
     known: dict[Any, dict[str, Tensor]] = {}
 
     def train(subject: Subject, rule: Optimizer = RULE) -> dict[str, Tensor]:
-        key = (id(subject), rule)
+        key = (id(subject), repr(rule))
         if key not in known:
             module = copy.deepcopy(subject.module).train()
             optimizer = rule.build(list(module.parameters()))
