@@ -210,3 +210,12 @@ def test_a_plan_is_carried_out_as_it_is_on_an_emulated_fleet(triangle: Fleet) ->
     assert result.plan.devices == ("pi", "nuc")
     with pytest.raises(InputError, match="batch 12"):
         weft.train(module, (X, Y), nn.CrossEntropyLoss(), plan=plan, batch=6, local=True)
+
+
+def test_a_device_that_is_quicker_than_its_reports_gets_its_samples(
+    train: Callable[..., Any],
+) -> None:
+    """It did the 256 minibatches that it had been sent within a tenth of a second, before it said so again,
+    and then waited for samples that nobody knew it needed."""
+    result = train((X, Y), steps=1500, options={"devices": "pi"})
+    assert len(result.losses) == 1500

@@ -20,7 +20,7 @@ from torch import Tensor
 from weft.program import instructions as ins
 from weft.runtime.node.groups import MEAN
 from weft.runtime.node.interpreter import Interpreter
-from weft.runtime.node.samples import Samples
+from weft.runtime.node.samples import FedSamples, Samples
 from weft.runtime.node.series import Series
 from weft.runtime.node.snapshots import Snapshots
 from weft.runtime.node.tensors import Values
@@ -47,6 +47,8 @@ class Worker(Interpreter):
     ) -> None:
         super().__init__(job, state, fabric, samples, emit)
         self.report = report
+        if isinstance(samples, FedSamples):
+            samples.on_wait = self.tell
         self.series = Series(max((i.lag for i in job.code), default=0))
         self.done = -1  # the newest minibatch that is completely done here
         self.cancelled: str | None = None  # why to stop, set from another thread

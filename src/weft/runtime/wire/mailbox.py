@@ -91,6 +91,11 @@ class Mailbox:
             sleep_until(letter.header.due)
         return letter
 
+    def has(self, key: Key) -> bool:
+        """Whether the letter has arrived."""
+        with self._guard:
+            return key in self._known
+
     def take_by(self, key: Key, moment: float) -> Letter | None:
         """Waits for the letter until a moment of the clock; None if it has not arrived and become due by
         then."""
