@@ -17,7 +17,7 @@ from msgspec import Struct
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.fleet.trace import Moment
-from weft.graph.optimizer import NAMES as OPTIMIZERS
+from weft.graph.optimizer import NAMES
 from weft.loom.fleets import draw_fleet, draw_limits, fast_fleet
 from weft.loom.networks import LOSSES, Net, draw_net, draw_small_net, rough_bytes
 from weft.loom.settings import draw_options, fitting, run_options, searches_long
@@ -25,6 +25,7 @@ from weft.plans import registry
 from weft.plans.plan import Mode
 
 Feature = Literal["", "adapt", "resume", "plan file", "trace"]
+OPTIMIZERS = tuple(name for name in NAMES if name != "muon")  # muon takes matrices alone
 MISTAKES = 0.05  # how often an option has a wrong value
 WRONG = ("", "-1", "0", "1.5", "nobody", "none,", "999999999999")
 FEATURES: tuple[Feature, ...] = ("adapt", "resume", "plan file", "trace")

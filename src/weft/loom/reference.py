@@ -40,7 +40,7 @@ def mathematics(plan: Plan, module: nn.Module) -> Mathematics:
     if training and plan.norms:
         # A weight before a norm may have no gradient but rounding, of which adam makes a whole step; and a
         # norm of a few samples makes much of rounding. Tests of their own hold these plans to 1e-5.
-        return "ends" if plan.optimizer.startswith("adam") else "near"
+        return "ends" if rescales(plan.optimizer) else "near"
     coded = {plan.codec, plan.input_codec, plan.gradient_codec} != {"none"}
     if coded and training and _has(module, nn.BatchNorm2d):
         return "ends"  # the norm of a few samples amplifies rounding errors
@@ -51,9 +51,14 @@ def _has(module: nn.Module, *kinds: type[nn.Module]) -> bool:
     return any(isinstance(part, kinds) for part in module.modules())
 
 
+def rescales(optimizer: str) -> bool:
+    """Whether a gradient of any size gives a whole step, as with adam: rounding then shows."""
+    return optimizer.split()[0] not in ("sgd", "momentum", "asgd")
+
+
 def rule_of(draw: Draw) -> Optimizer:
     """The optimizer with a rate at which a few steps do not diverge."""
-    rate = 0.001 if draw.optimizer.startswith("adam") else 0.02
+    rate = 0.001 if rescales(draw.optimizer) else 0.02
     if draw.loss == "cross_entropy_sum":
         rate /= draw.batch
     return Optimizer(draw.optimizer, rate)
@@ -137,7 +142,7 @@ def trained_differs(
 ) -> str:  # fmt: skip
     """In words, what the result of a run has that one process has not; empty where they are equal."""
     rule = rule_of(draw)
-    adam = rule.name.startswith("adam")
+    adam = rescales(rule.name)
     wanted = train_alone(draw, plans, graph, steps)
     text = differs(trained, wanted, how, rule.lr, adam)
     if not text or not adam:
