@@ -53,6 +53,20 @@ def test_a_codec_and_the_choice_of_codecs_are_refused_together() -> None:
     assert not outcome.violations
 
 
+def test_an_optimizer_of_whole_weights_is_refused_in_a_swarm_when_it_is_planned() -> None:
+    """Seen: `plan` priced what `train` refuses. Adafactor of a device's units is another rule than Adafactor
+    of the whole weight."""
+    outcome = examine(from_text(
+        '{"net":{"kind":"dense","layers":2,"seed":336415,"shape":[11],"classes":1},"fleet":{"device":'
+        '[{"name":"p0","gflops":3.0},{"name":"p1","gflops":0.4},{"name":"p2","gflops":0.1}],"link":'
+        '[{"between":["p0","p1"],"up_mbps":0.3,"down_mbps":9.0},{"between":["p2","p0"],"up_mbps":20.0,'
+        '"down_mbps":20.0},{"between":["p1","p2"],"up_mbps":20.0,"down_mbps":20.0}]},'
+        '"strategy":"random-units","batch":2,"optimizer":"adafactor","loss":"mse"}'
+    ))  # fmt: skip
+    assert "looks at each weight as a whole" in outcome.refused
+    assert not outcome.violations
+
+
 def test_fedavg_checks_an_option_that_it_does_not_use() -> None:
     """Seen: `last` without a value was accepted where the network itself was given."""
     outcome = examine(from_text(

@@ -13,6 +13,7 @@ import msgspec
 from weft.errors import InputError
 from weft.fleet.parse import dump_fleet, parse_fleet
 from weft.planning.norms import check_asked, check_norms
+from weft.planning.optimizers import check_optimizer
 from weft.plans import registry
 from weft.plans.derive import check_profile
 from weft.plans.plan import Plan
@@ -30,6 +31,7 @@ def decide(strategy: str, task: Task) -> Plan:
     check_asked(task)
     plan = registry.make_plan(strategy, task)
     check_norms(plan, task.graph)
+    check_optimizer(plan.optimizer.split()[0], plan)
     program = lower(plan)
     validate(program)
     return msgspec.structs.replace(plan, predicted=price_of(program))

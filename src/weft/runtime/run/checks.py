@@ -8,8 +8,8 @@ from torch.nn import functional
 from weft.errors import InputError
 from weft.graph.network import Graph
 from weft.graph.optimizer import Optimizer
-from weft.graph.optimizer_words import WHOLE_WEIGHTS
 from weft.graph.user_schedule import Timetable
+from weft.planning.optimizers import check_optimizer
 from weft.plans.plan import Plan
 from weft.program.instructions import Loss
 from weft.program.lower.lower import lower
@@ -35,11 +35,7 @@ def check_loss(graph: Graph, plan: Plan) -> None:
 
 def check_rule(rule: Optimizer, plan: Plan, timetable: Timetable | None = None) -> None:
     """InputError where the optimizer would train something else under this plan than in one process."""
-    if plan.swarm is not None and rule.name in WHOLE_WEIGHTS:
-        raise InputError(
-            f"optimizer {rule.name} looks at each weight as a whole, and the plan of {plan.strategy} spreads "
-            "weights over devices by units; choose one that looks at each number alone, such as adamw"
-        )
+    check_optimizer(rule.name, plan)
     if plan.peers is not None and (timetable is not None or rule.ema):
         asked = "a schedule" if timetable is not None else f"ema {rule.ema}"
         raise InputError(
