@@ -34,7 +34,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 test: setup
-	$(BIN)/pytest -q -n 2 --dist loadfile
+	$(BIN)/pytest -q -n 3 --dist loadfile
 
 demo: setup
 	$(BIN)/weft demo

@@ -6,7 +6,9 @@ Every case runs emulated nodes, one process per device, unpaced, for a few minib
 `weft.program.memory`'s need less the weights that a prepared node holds already; `measured` is the peak
 resident memory (VmHWM) of the node's process above its resident memory when it was prepared. Nodes return
 freed memory to the system (MALLOC_ARENA_MAX=1, a small MALLOC_TRIM_THRESHOLD_) unless --default-malloc is
-given: glibc keeps what was freed, and a peak then holds memory of no use. The samples come from this
+given: glibc keeps what was freed, and a peak then holds memory of no use. `code` are pages of the libraries
+that the node ran for the first time (RssFile): they are shared with all processes that run the same code, and
+no plan decides about them. The samples come from this
 process, a few minibatches ahead (`fed`, at the source); they are no part of the plan and are added to
 its need.
 """
@@ -121,15 +123,15 @@ def plan_of(case: Case, graph: Any) -> Plan:
 
 
 def resident(pid: int, key: str) -> float:
-    """VmRSS or VmHWM of a process in MB."""
+    """VmRSS, VmHWM or RssFile of a process in MB."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(key + ":"):
             return float(line.split()[1]) * 1024 / MB
     raise RuntimeError(f"/proc/{pid}/status has no {key}")
 
 
-def measure(case: Case) -> list[tuple[str, float, float]]:
-    """(device, predicted, measured) in MB above the prepared node."""
+def measure(case: Case) -> list[tuple[str, float, float, float]]:
+    """(device, predicted, measured, of which library code) in MB above the prepared node."""
     torch.manual_seed(0)
     module = zoo.build(case.network, case.shape, case.classes)
     graph = capture(module, torch.zeros(2, *case.shape))
@@ -159,12 +161,19 @@ def measure(case: Case) -> list[tuple[str, float, float]]:
             run.prepare()
             pids = {name: local.processes[name].pid for name in plan.devices}
             before = {name: resident(pid, "VmRSS") for name, pid in pids.items()}
+            code = {name: resident(pid, "RssFile") for name, pid in pids.items()}
             for pid in pids.values():
                 Path(f"/proc/{pid}/clear_refs").write_text("5")
             run.steps(0, STEPS)
             peaks = {name: resident(pid, "VmHWM") for name, pid in pids.items()}
+            code = {name: resident(pid, "RssFile") - code[name] for name, pid in pids.items()}
     return [
-        (name, (need[name] - rests[name] + fed.get(name, 0)) / MB, peaks[name] - before[name])
+        (
+            name,
+            (need[name] - rests[name] + fed.get(name, 0)) / MB,
+            peaks[name] - before[name],
+            code[name],
+        )
         for name in pids
     ]
 
@@ -174,14 +183,16 @@ def main() -> None:
     if "--default-malloc" not in sys.argv:
         os.environ |= {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "131072",
                        "MALLOC_MMAP_THRESHOLD_": "131072"}  # fmt: skip
-    print("| case | network | device | predicted MB | measured MB | predicted / measured |")
-    print("|---|---|---|---|---|---|")
+    print(
+        "| case | network | device | predicted MB | measured MB | of it code MB | ratio | without code |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
     for name in words or CASES:
         case = CASES[name]
-        for device, predicted, measured in measure(case):
-            ratio = predicted / measured if measured else float("inf")
-            print(f"| {name}: {case.what} | {case.network} | {device} | {predicted:.1f} | "
-                  f"{measured:.1f} | {ratio:.2f} |", flush=True)  # fmt: skip
+        for device, predicted, measured, code in measure(case):
+            ratios = (predicted / max(growth, 0.1) for growth in (measured, measured - code))
+            print(f"| {name}: {case.what} | {case.network} | {device} | {predicted:.1f} | {measured:.1f} | "
+                  f"{code:.1f} | {' | '.join(f'{ratio:.2f}' for ratio in ratios)} |", flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -22,12 +22,17 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from proofs import docs, loom, matrix  # noqa: E402
+from proofs import docs, long_tests, loom, matrix  # noqa: E402
 from proofs.book import Book, table  # noqa: E402
 from proofs.case import Case, tenth  # noqa: E402
 from proofs.worker import Worker, work  # noqa: E402
 
-PROOFS = {"matrix": matrix.cases, "docs": docs.cases, "loom": loom.cases}
+PROOFS = {
+    "matrix": matrix.cases,
+    "docs": docs.cases,
+    "tests": long_tests.cases,
+    "loom": loom.cases,
+}
 
 
 def main() -> int:

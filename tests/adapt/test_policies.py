@@ -65,7 +65,9 @@ def test_who_stands_by_is_wired_to_the_worker_and_not_over_the_client(
     assert named.plan.standby[0].device == "e3"
 
 
-@pytest.mark.parametrize("strategy", ["edgemove", "pipedream-e"])
+@pytest.mark.parametrize(
+    "strategy", ["edgemove", pytest.param("pipedream-e", marks=pytest.mark.proof)]
+)
 def test_a_policy_leaves_a_worker_out_of_reach(
     strategy: str, go: Callable[..., Any], shared: LocalFleet, subject: Subject, fleet: Fleet
 ) -> None:
@@ -99,6 +101,7 @@ def test_options_that_cannot_be_right_are_refused(subject: Subject, fleet: Fleet
         steering_of("device-cloud", plan, {}, None)
 
 
+@pytest.mark.proof
 def test_device_cloud_keeps_its_machine_in_a_live_run_and_cuts_again_when_the_link_gets_slow(
     go: Callable[..., Any], shared: LocalFleet, subject: Subject, fleet: Fleet
 ) -> None:

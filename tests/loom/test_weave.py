@@ -51,6 +51,7 @@ def test_a_draw_is_repeated_by_its_number_and_by_its_text() -> None:
     assert len({as_text(draw(5, index)) for index in range(20)}) == 20
 
 
+@pytest.mark.proof
 def test_plans_do_not_depend_on_the_order_of_hashes() -> None:
     """Two processes whose sets are in another order make the same plans."""
     digests = set()

@@ -58,6 +58,7 @@ def test_compute_claims_are_marked_by_five_percent() -> None:
     assert all("Per sample" in claim.note for claim in claims.values())
 
 
+@pytest.mark.proof
 def test_a_quick_run_gives_claims_tables_and_pictures(quick: tuple[Reproduction, Path]) -> None:
     found, out = quick
     ids = [claim.id for claim in found.claims]
@@ -75,6 +76,7 @@ def test_a_quick_run_gives_claims_tables_and_pictures(quick: tuple[Reproduction,
     assert "11.63x" in (out / "tables.md").read_text()
 
 
+@pytest.mark.proof
 def test_new_statistics_are_what_makes_a_decoupled_network_usable(
     quick: tuple[Reproduction, Path],
 ) -> None:
@@ -84,11 +86,13 @@ def test_new_statistics_are_what_makes_a_decoupled_network_usable(
     assert after > before
 
 
+@pytest.mark.proof
 def test_a_slow_peer_holds_nobody_up(quick: tuple[Reproduction, Path]) -> None:
     claim = next(claim for claim in quick[0].claims if claim.id == "plus-slow")
     assert claim.reproduced
 
 
+@pytest.mark.proof
 def test_outcomes_are_kept_and_not_run_again(quick: tuple[Reproduction, Path]) -> None:
     found, out = quick
     kept = load_results(out)
@@ -111,6 +115,7 @@ def test_claims_follow_the_numbers() -> None:
     assert all(isinstance(claim, Claim) and claim.note for claim in falling)
 
 
+@pytest.mark.proof
 def test_one_seed_claims_nothing_of_accuracies(quick: tuple[Reproduction, Path]) -> None:
     claims = {claim.id: claim for claim in quick[0].claims}
     for name in (

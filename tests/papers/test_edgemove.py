@@ -74,6 +74,7 @@ def test_an_iteration_takes_what_was_given_and_30_percent_of_it_evenly() -> None
     assert last == pytest.approx(0.3 / 16 * 0.130, rel=0.01)
 
 
+@pytest.mark.proof
 @pytest.mark.skipif(data_root(None) is None, reason="needs the EUA data: set WEFT_DATA")
 def test_the_table_is_that_of_the_described_model_within_five_percent(ten: Runs) -> None:
     for load, row in TABLE.items():
@@ -81,6 +82,7 @@ def test_the_table_is_that_of_the_described_model_within_five_percent(ten: Runs)
         assert ours == pytest.approx(row, rel=0.05), load
 
 
+@pytest.mark.proof
 @pytest.mark.skipif(data_root(None) is None, reason="needs the EUA data: set WEFT_DATA")
 def test_double_speed_costs_pipedream_e_what_the_described_model_says(ten: Runs) -> None:
     """39% there, 44% in the paper; and EdgeMove 3%."""
@@ -88,6 +90,7 @@ def test_double_speed_costs_pipedream_e_what_the_described_model_says(ten: Runs)
     assert -0.02 <= longer(ten, "edgemove").mean <= 0.06
 
 
+@pytest.mark.proof
 def test_edgemove_plus_reaches_its_goals_in_either_city(ten: Runs) -> None:
     assert ten.speedup(VGG.id, "edgemove+ (2)") >= 3.2
     assert ten.speedup(RESNET.id, "edgemove+ (2)") >= 4.2
@@ -100,6 +103,7 @@ def test_edgemove_plus_reaches_its_goals_in_either_city(ten: Runs) -> None:
         assert ten.speedup(load.id, "edgemove+ 8 bit") > ten.speedup(load.id, "edgemove+")
 
 
+@pytest.mark.proof
 def test_the_schemes_come_in_the_paper_s_order(ten: Runs) -> None:
     for load in WORKLOADS:
         speedups = [1.0, *(ten.speedup(load.id, policy) for policy in SPLIT)]
@@ -146,6 +150,7 @@ def test_fewer_trajectories_never_flatter_a_number() -> None:
     assert not near_claim("a", "a", 2.0, 2.0, math.inf).reproduced
 
 
+@pytest.mark.proof
 def test_edgemove_is_the_fastest_beyond_chance_and_ties_are_not_called_wins(ten: Runs) -> None:
     assert first_claim(ten).reproduced
     order = order_claim(ten)
@@ -153,6 +158,7 @@ def test_edgemove_is_the_fastest_beyond_chance_and_ties_are_not_called_wins(ten:
     assert "± " in order.note
 
 
+@pytest.mark.proof
 def test_quick_walks_enough_trajectories_for_edgemoves_place(ten: Runs) -> None:
     """Ten walks tell it by four standard errors at least, on every workload; --quick walks more."""
     assert paper.TRAJECTORIES >= paper.FEWER >= ten.trajectories

@@ -150,6 +150,7 @@ def test_the_radio_gets_worse_once_the_accuracy_is_reached() -> None:
     assert (before.routes.relayed != plan_routes("direct", before.prr, before.spread).relayed).any()
 
 
+@pytest.mark.proof
 def test_jobs_in_processes_of_their_own_give_the_same(study: Study) -> None:
     jobs = all_jobs(TINY)[3:5]
     shares: list[float] = []
