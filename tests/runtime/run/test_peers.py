@@ -11,11 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from weft.codecs.registry import CODECS
-from weft.codecs.tensors import rounded
 from weft.data import load
 from weft.data.classes import class_rows
-from weft.errors import InputError, WeftError
+from weft.errors import InputError
 from weft.fleet.fleet import Device, Fleet, Link
 from weft.graph.capture import capture
 from weft.graph.optimizer import Optimizer
@@ -30,7 +28,6 @@ from weft.reference import peers as simulated
 from weft.reference.peers_baselines import train_fedavg
 from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.node.class_samples import Epochs, columns
-from weft.runtime.node.groups import Groups
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.outcome import Outcome
 from weft.runtime.run.recovery.leave_out import LeaveOut
@@ -375,48 +372,3 @@ def test_samples_are_those_of_the_simulation_from_any_minibatch_on() -> None:
     with pytest.raises(InputError, match="10 samples"):
         Epochs(10, BATCH, seed=7)
     assert columns(torch.tensor([7, 2, 7]), (2, 7)).tolist() == [1, 0, 1]
-
-
-def test_a_blend_is_the_weighted_mean_and_touches_only_its_own_places() -> None:
-    state = {"w": torch.arange(6.0), "b": torch.ones(2)}
-    groups = Groups({3: (msg.Slice("w", "w", 2, 4), msg.Slice("b", "b"))}, state)
-    theirs = {"w": torch.tensor([10.0, 20.0]), "b": torch.zeros(2)}
-    groups.blend(3, 1.0, [(3.0, theirs)], total=0.0)
-    assert state["w"].tolist() == [0.0, 1.0, 8.0, 15.75, 4.0, 5.0]
-    assert state["b"].tolist() == [0.25, 0.25]
-    row = groups.share_row(3, 2.0)["row"]
-    assert row.tolist() == [0.5, 0.5, 16.0, 31.5]
-    groups.blend(3, 0.0, [(1.0, {"row": row})], total=2.0)
-    assert state["w"].tolist() == [0.0, 1.0, 8.0, 15.75, 4.0, 5.0]
-
-
-@pytest.mark.parametrize("codec", [name for name in CODECS if name != "none"])
-def test_what_rounding_drops_is_part_of_the_next_share(codec: str) -> None:
-    state = {"w": torch.tensor([-1.0, 0.336, 1.0])}
-    groups = Groups({3: (msg.Slice("w", "w"),)}, state)
-    shares = [groups.share(3, codec)["w"] for _ in range(50)]
-    arrived = torch.stack([rounded(share, codec) for share in shares]).double()
-    once, on_average = (
-        float((values - state["w"].double()).abs().max())
-        for values in (arrived[0], arrived.mean(0))
-    )
-    assert once > 0
-    assert on_average < once / 3
-    assert torch.equal(groups.share(3)["w"], state["w"])
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"w": torch.zeros(2)}, "b are on one side only"),
-        ({"w": torch.zeros(3), "b": torch.zeros(2)}, "came with shape"),
-        ({"row": torch.zeros(3)}, "4 numbers are needed"),
-    ],
-)
-def test_what_does_not_fit_is_not_blended(values: dict[str, Tensor], words: str) -> None:
-    groups = Groups(
-        {3: (msg.Slice("w", "w", 2, 4), msg.Slice("b", "b"))},
-        {"w": torch.arange(6.0), "b": torch.ones(2)},
-    )
-    with pytest.raises(WeftError, match=words):
-        groups.blend(3, 1.0, [(1.0, values)], total=0.0)
