@@ -16,15 +16,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from weft.strategies.common.costs import Costs
+
+Array = NDArray[np.float64]
 
 
 class Goal(NamedTuple):
     """How the costs of a row are joined, and what a message costs (seconds)."""
 
-    join: Callable[[tuple[float, float, float]], float]
+    join: Callable[[Any, Any, Any], Any]  # of numbers or arrays: the row before, a message, a stage
     enter: Callable[[str], float]
     cross: Callable[[int, str, str], float]
     leave: Callable[[str], float]
@@ -32,12 +37,20 @@ class Goal(NamedTuple):
 
 def bottleneck(costs: Costs) -> Goal:
     """The goal of a pipeline: the busiest device or link takes as little as possible."""
-    return Goal(max, costs.enter_load, costs.load, costs.leave_load)
+    return Goal(_largest, costs.enter_load, costs.load, costs.leave_load)
 
 
 def serial(costs: Costs) -> Goal:
     """The goal of one minibatch at a time: all stages together take as little as possible."""
-    return Goal(sum, costs.enter, costs.cross, costs.leave)
+    return Goal(_total, costs.enter, costs.cross, costs.leave)
+
+
+def _largest(before: Any, message: Any, stage: Any) -> Any:
+    return np.maximum(np.maximum(before, message), stage)
+
+
+def _total(before: Any, message: Any, stage: Any) -> Any:
+    return before + message + stage
 
 
 class Cutting(NamedTuple):
@@ -57,9 +70,12 @@ class Cutting(NamedTuple):
         )
 
 
-# By the number of layers done: the best value (seconds), and the cut before the last device.
-Row = list[tuple[float, int]]
-NOWAY = (math.inf, 0)  # no cutting exists, or it does not fit
+class Row(NamedTuple):
+    """By the number of layers done: the best value, and the cut before the last device. The value is
+    infinite where no cutting exists or fits."""
+
+    seconds: Array
+    cuts: NDArray[np.intp]
 
 
 def cuttings(
@@ -68,7 +84,7 @@ def cuttings(
     """The best cutting of each order of devices. `follow` says which devices may come after an order."""
 
     def grow(order: tuple[str, ...], rows: list[Row]) -> Iterator[Cutting]:
-        if order and rows[-1][-1][0] < math.inf:
+        if order and rows[-1].seconds[-1] < math.inf:
             yield _finish(costs, goal, order, rows)
         if len(order) == costs.layers:
             return
@@ -91,36 +107,27 @@ def best_cuts(costs: Costs, goal: Goal, order: Sequence[str]) -> Cutting | None:
 
 
 def _first_row(costs: Costs, goal: Goal, device: str) -> Row:
-    enter = goal.enter(device)
-    row: Row = [NOWAY]
-    for m in range(1, costs.layers + 1):
-        fits = costs.fits(device, 0, m - 1)
-        row.append((goal.join((enter, costs.compute(device, 0, m - 1), 0.0)), 0) if fits else NOWAY)
-    return row
+    stage, fits = costs.stages(device)
+    seconds = np.where(fits[0], goal.join(goal.enter(device), stage[0], 0.0), math.inf)
+    seconds[0] = math.inf
+    return Row(seconds, np.zeros(len(seconds), np.intp))
 
 
 def _next_row(costs: Costs, goal: Goal, before: Row, last: str, device: str) -> Row:
-    cross = [goal.cross(m, last, device) for m in range(costs.layers + 1)]
-    row: Row = [NOWAY]
-    for m in range(1, costs.layers + 1):
-        best = NOWAY
-        for cut in range(m - 1, 0, -1):
-            compute = costs.compute(device, cut, m - 1)
-            # An earlier cut makes this stage longer, so no better value can follow.
-            if compute >= best[0] or not costs.fits(device, cut, m - 1):
-                break
-            value = goal.join((before[cut][0], cross[cut], compute))
-            if value < best[0]:
-                best = (value, cut)
-        row.append(best)
-    return row
+    """All cuts of all numbers of layers at once. Of equal values the latest cut is taken."""
+    cross = np.array([goal.cross(m, last, device) for m in range(costs.layers + 1)])
+    stage, fits = costs.stages(device)  # by the cut before the stage and the layers done after it
+    values = goal.join(before.seconds[:, None], cross[:, None], stage)
+    values = np.where(fits, values, math.inf)[::-1]
+    cuts = costs.layers - values.argmin(axis=0)
+    return Row(values.min(axis=0), cuts)
 
 
 def _finish(costs: Costs, goal: Goal, order: tuple[str, ...], rows: list[Row]) -> Cutting:
     cuts: list[int] = []
     m = costs.layers
     for row in reversed(rows[1:]):
-        m = row[m][1]
+        m = int(row.cuts[m])
         cuts.append(m)
-    value = goal.join((rows[-1][costs.layers][0], goal.leave(order[-1]), 0.0))
+    value = float(goal.join(rows[-1].seconds[-1], goal.leave(order[-1]), 0.0))
     return Cutting(value, order, tuple(reversed(cuts)))

@@ -14,6 +14,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+import numpy as np
+from numpy.typing import NDArray
+
 from weft.codecs.registry import coded_bytes
 from weft.plans import options
 from weft.plans.task import Task
@@ -38,6 +41,7 @@ class Costs:
         self._seconds = {name: self._prefix(name) for name in task.fleet.names}
         self._paths: dict[tuple[str, str], tuple[float, float]] = {}
         self._slopes: dict[tuple[str, str], dict[str, tuple[float, float]]] = {}
+        self._stages: dict[str, tuple[NDArray[np.float64], NDArray[np.bool_]]] = {}
         self._weights = [0]
         for layer in profile.layers:
             self._weights.append(self._weights[-1] + layer.param_bytes)
@@ -72,6 +76,19 @@ class Costs:
             return True
         copies = 2 if self.train else 1
         return copies * (self._weights[last + 1] - self._weights[first]) <= limit * 1e6
+
+    def stages(self, device: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """`compute` and `fits` of all stages at once, by the cut before a stage and the layers done after it.
+        A stage without layers does not fit."""
+        if device not in self._stages:
+            seconds, weights = np.array(self._seconds[device]), np.array(self._weights)
+            limit = self.task.fleet.device(device).memory_mb
+            fits = np.triu(np.ones((self.layers + 1, self.layers + 1), np.bool_), 1)
+            if limit is not None:
+                copies = 2 if self.train else 1
+                fits &= copies * (weights[None, :] - weights[:, None]) <= limit * 1e6
+            self._stages[device] = seconds[None, :] - seconds[:, None], fits
+        return self._stages[device]
 
     def bytes_over(self, m: int) -> tuple[int, int]:
         """Bytes of cut m forward and, in training, of its gradients back; after coding."""
