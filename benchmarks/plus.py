@@ -187,9 +187,7 @@ def main() -> int:
                 print(f"  {draw}")
             lost += counts["loss"]
             expected += 0 if row.by_time else counts["loss"]
-    print(
-        f"\nlosses beyond {LOSS - 1:.0%}: {lost}, of these {expected} of strategies that do not choose by time"
-    )
+    print(f"\nlosses beyond {LOSS - 1:.0%}: {lost}, {expected} of them where time is not the goal")
     return 1 if lost else 0
 
 
