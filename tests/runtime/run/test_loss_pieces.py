@@ -77,6 +77,7 @@ def test_a_run_with_cut_minibatches_equals_one_process(
     )
 
 
+@pytest.mark.proof
 def test_a_device_with_its_own_data_set_sends_the_totals_of_whole_minibatches() -> None:
     weights = torch.arange(1.0, 11.0)
     loss, data = nn.CrossEntropyLoss(weight=weights), load("mnist5k")
