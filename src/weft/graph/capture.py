@@ -13,7 +13,7 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
@@ -25,9 +25,10 @@ from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
 
 from weft.dtypes import torch_dtype
 from weft.errors import InputError
-from weft.graph.execute import Runner
+from weft.graph.execute import Runner, TargetTotals
 from weft.graph.layers import split_layers
-from weft.graph.loss_probe import LossRun, adds_up, packed
+from weft.graph.loss_probe import LossRun, adds_up, cuts_up, packed
+from weft.graph.loss_totals import nonlinear, take_apart
 from weft.graph.modes import check_modes, in_training_mode
 from weft.graph.network import (
     Arg,
@@ -108,12 +109,17 @@ def _tensors_returned(traced: Rewriter) -> list[str]:
 
 
 def capture_loss(
-    graph: Graph, loss: LossFunction, target: Sample, signature: Signature | None = None
+    graph: Graph,
+    loss: LossFunction,
+    target: Sample,
+    signature: Signature | None = None,
+    complete: bool = True,
 ) -> Graph:
     """The same graph with a loss: any function of (output, target) that returns a scalar.
 
     `target` are targets from the data. The more targets are given, the more certainly Weft detects which of
-    them the loss masks. The loss gets what the module returns, rebuilt by its `signature`. The new graph ends
+    them the loss masks. If they are not `complete`, later ones may hold -100, which a cross entropy ignores
+    by default. The loss gets what the module returns, rebuilt by its `signature`. The new graph ends
     in the tensors that the loss reads.
     """
     targets = [t.detach().cpu() for t in leaves_of(target, "the target")]
@@ -123,7 +129,9 @@ def capture_loss(
     module = _as_module(loss, graph, signature or plain_signature(graph), target)
     traced = _traced(module, (*outputs, *some), f"loss {name}")
     record, state = _loss_record(traced, graph, len(targets), name)
-    run = _loss_runner(record, state, state_of(nn.Module(), loss if _has_state(loss) else None))
+    tensors = state_of(nn.Module(), loss if _has_state(loss) else None)
+    tensors = {name: tensors[name].clone() for name in state}
+    run = _loss_runner(record, state, tensors)
     with torch.random.fork_rng(devices=[]):
         once = run([_drawn(graph.values[name]) for name in record.reads], some)
         if once.dim() != 0:
@@ -131,10 +139,18 @@ def capture_loss(
                 f"the loss returns shape {tuple(once.shape)}; it must return one number"
             )
         one = packed(run, [graph.values[name] for name in record.reads], targets)
-        reduction, over = adds_up(one.loss, one.shape, one.target, _ignored(module))
+        masks = _ignored(module) | (set() if complete else {-100})
+        reduction, over = adds_up(one.loss, one.shape, one.target, masks)
+        record = msgspec.structs.replace(record, reduction=reduction, over=over)
+        names = _loss_names(traced, graph, len(targets))
+        values = {names[n]: value for n, value in traced.values.items()}
+        if over == "batch":
+            record = _taken_apart(record, values, state, tensors, targets, masks)
+        elif reason := nonlinear(record, values):
+            record = msgspec.structs.replace(record, over="batch", why=reason)
     return msgspec.structs.replace(
         graph,
-        loss=msgspec.structs.replace(record, reduction=reduction, over=over),
+        loss=record,
         state={**graph.state, **state},
         output=record.reads[0],
         further_outputs=record.reads[1:],
@@ -145,10 +161,8 @@ def _loss_record(
     traced: Rewriter, graph: Graph, targets: int, name: str
 ) -> tuple[Loss, dict[str, State]]:
     """The traced loss under names of its own, and its state. It reads only some of the network's outputs."""
-    labels = [f"target{i or ''}" for i in range(targets)]
-    names = {n: f"loss_{n}" for n in [node.name for node in traced.nodes]}
-    names |= {n: f"loss_{n.removeprefix(_Call.PREFIX)}" for n in traced.state}
-    names |= dict(zip(traced.inputs, (*graph.outputs, *labels), strict=True))
+    names = _loss_names(traced, graph, targets)
+    labels = [names[n] for n in traced.inputs[len(graph.outputs) :]]
     nodes = [_renamed(node, names) for node in traced.nodes]
     (result,) = _tensors_returned(traced)
     read = {n for node in nodes for n in refs(node)} | {names[result]}
@@ -170,6 +184,46 @@ def _loss_record(
     )
     state = {names[n]: msgspec.structs.replace(s, trainable=False) for n, s in traced.state.items()}
     return record, state
+
+
+def _taken_apart(
+    record: Loss,
+    values: dict[str, Value],
+    state: dict[str, State],
+    tensors: dict[str, Tensor],
+    targets: list[Tensor],
+    masks: set[int],
+) -> Loss:
+    """A loss that is no mean or sum over samples, with its form for pieces or the reason why it has none."""
+    cut = take_apart(record, values)
+    if isinstance(cut, str):
+        return msgspec.structs.replace(record, why=cut)
+    apart = msgspec.structs.replace(record, over="totals", cut=cut)
+    runner = Runner(Segment(0, 0, [], {}, {}, state, loss=apart), tensors)
+    sums = TargetTotals(apart, tensors)
+    totals: list[Tensor] = []
+
+    def whole(outputs: Sequence[Tensor], labels: Sequence[Tensor]) -> Tensor:
+        named = dict(zip(apart.targets, labels, strict=True))
+        totals[:] = sums(named).values()
+        return runner.loss(outputs, labels, len(outputs[0]))
+
+    def piece(outputs: Sequence[Tensor], labels: Sequence[Tensor]) -> Tensor:
+        return runner.piece_loss(outputs, labels, totals, len(outputs[0]))
+
+    read = [values[name] for name in record.reads]
+    one, part = packed(whole, read, targets), packed(piece, read, targets)
+    if cuts_up(one.loss, part.loss, one.shape, one.target, masks):
+        return apart
+    return msgspec.structs.replace(record, why="the loss of a sample depends on other samples")
+
+
+def _loss_names(traced: Rewriter, graph: Graph, targets: int) -> dict[str, str]:
+    """What the values of a traced loss are called in a graph."""
+    labels = [f"target{i or ''}" for i in range(targets)]
+    names = {n: f"loss_{n}" for n in [node.name for node in traced.nodes]}
+    names |= {n: f"loss_{n.removeprefix(_Call.PREFIX)}" for n in traced.state}
+    return names | dict(zip(traced.inputs, (*graph.outputs, *labels), strict=True))
 
 
 def _check_output(graph: Graph, output: str, loss: str) -> None:
@@ -195,8 +249,9 @@ def state_of(module: nn.Module, loss: nn.Module | None = None) -> dict[str, Tens
     state = {n: t.detach() for n, t in module.named_parameters(remove_duplicate=False)}
     state |= {n: t.detach() for n, t in module.named_buffers(remove_duplicate=False)}
     if loss is not None:
-        state |= {f"loss_{n}": t.detach() for n, t in loss.named_buffers()}
-        state |= {f"loss_{n}": t.detach() for n, t in loss.named_parameters()}
+        state |= {f"loss_{n}": t.detach() for n, t in loss.named_buffers(remove_duplicate=False)}
+        parameters = loss.named_parameters(remove_duplicate=False)
+        state |= {f"loss_{n}": t.detach() for n, t in parameters}
     return state
 
 
@@ -246,9 +301,8 @@ def _first(targets: Tensor) -> Tensor:
 
 
 def _loss_runner(record: Loss, state: dict[str, State], tensors: dict[str, Tensor]) -> LossRun:
-    """The captured loss as a function, with its own copies of its weights."""
-    copies = {name: tensors[name].clone() for name in state}
-    runner = Runner(Segment(0, 0, [], {}, {}, state, loss=record), copies)
+    """The captured loss as a function."""
+    runner = Runner(Segment(0, 0, [], {}, {}, state, loss=record), tensors)
     return lambda outputs, targets: runner.loss(outputs, targets, len(outputs[0]))
 
 

@@ -15,12 +15,25 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import torch
 from torch import Tensor
 
 from weft.dtypes import torch_dtype
 from weft.errors import InputError
-from weft.graph.network import Arg, Atom, Batch, DType, Infinite, Loss, Node, Ref, Segment, refs
+from weft.graph.network import (
+    Arg,
+    Atom,
+    Batch,
+    CutLoss,
+    DType,
+    Infinite,
+    Loss,
+    Node,
+    Ref,
+    Segment,
+    refs,
+)
 from weft.graph.operators.record import Function, Operator
 from weft.graph.operators.table import operator_named
 
@@ -51,6 +64,8 @@ class Runner:
             self._slot(name)
         self._steps = {mode: self._compile(segment.nodes, mode) for mode in (True, False)}
         self._loss = _compile_loss(segment.loss, state) if segment.loss else None
+        cut = segment.loss.cut if segment.loss else None
+        self._cut = _compile_cut(segment.loss, cut, state) if segment.loss and cut else None
         self._batch_from = next(
             ((self._slots[n], v.batch_dim) for n, v in segment.inputs.items()
              if v.batch_dim is not None), None
@@ -85,14 +100,15 @@ class Runner:
         `Loss.inputs`."""
         if self._loss is None:
             raise InputError("this segment was given no loss; capture one with capture_loss")
-        steps, size, inputs, out = self._loss
-        env: list[Any] = [None] * size
-        values = [*_listed(output), *_listed(target)]
-        for slot, value in zip(inputs, values, strict=True):
-            env[slot] = value
-        run(steps, env, samples, 0)
-        result: Tensor = env[out]
-        return result
+        return _evaluate(self._loss, [*_listed(output), *_listed(target)], samples)
+
+    def piece_loss(
+        self, output: Tensors, target: Tensors, totals: Sequence[Tensor], samples: int
+    ) -> Tensor:
+        """A piece's part of the loss of its minibatch, whose totals are in the order of `CutLoss.totals`."""
+        if self._cut is None:
+            raise InputError("this segment's loss has no form for pieces of a minibatch")
+        return _evaluate(self._cut, [*_listed(output), *_listed(target), *totals], samples)
 
     def _slot(self, name: str) -> int:
         return self._slots.setdefault(name, len(self._slots))
@@ -207,11 +223,50 @@ def _listed(tensors: Tensors) -> Sequence[Tensor]:
     return (tensors,) if isinstance(tensors, Tensor) else tensors
 
 
-def _compile_loss(
-    loss: Loss, state: Mapping[str, Tensor]
-) -> tuple[list[_Step], int, tuple[int, ...], int]:
+_CompiledLoss = tuple[list[_Step], int, tuple[int, ...], int]
+
+
+def _compile_loss(loss: Loss, state: Mapping[str, Tensor]) -> _CompiledLoss:
     slots = {name: slot for slot, name in enumerate(loss.inputs)}
     inputs = tuple(slots.values())
     loss_state = {name: state[name] for name in loss.state}
     steps = _compile(loss.nodes, True, slots, loss_state, keep={loss.output})
     return steps, len(slots), inputs, slots[loss.output]
+
+
+def _compile_cut(loss: Loss, cut: CutLoss, state: Mapping[str, Tensor]) -> _CompiledLoss:
+    """The form for pieces: the totals are further inputs."""
+    whole = msgspec.structs.replace(loss, nodes=cut.nodes, inputs=(*loss.inputs, *cut.totals))
+    return _compile_loss(whole, state)
+
+
+def _evaluate(loss: _CompiledLoss, values: Sequence[Tensor], samples: int) -> Tensor:
+    steps, size, inputs, out = loss
+    env: list[Any] = [None] * size
+    for slot, value in zip(inputs, values, strict=True):
+        env[slot] = value
+    run(steps, env, samples, 0)
+    result: Tensor = env[out]
+    return result
+
+
+class TargetTotals:
+    """The sums over a whole minibatch's targets that the losses of its pieces need."""
+
+    def __init__(self, loss: Loss, state: Mapping[str, Tensor]) -> None:
+        cut = loss.cut
+        assert cut is not None
+        self._targets, self._names = tuple(loss.targets), cut.totals
+        slots = {name: slot for slot, name in enumerate(self._targets)}
+        own = {name: state[name] for name in loss.state}
+        self._steps = _compile(cut.sums, True, slots, own, keep=set(cut.totals))
+        self._slots = slots
+
+    @torch.no_grad()
+    def __call__(self, targets: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The totals by name."""
+        env: list[Any] = [None] * len(self._slots)
+        for name in self._targets:
+            env[self._slots[name]] = targets[name]
+        run(self._steps, env, len(targets[self._targets[0]]), 0)
+        return {name: env[self._slots[name]] for name in self._names}

@@ -97,6 +97,33 @@ def adds_up(
     return AddsUp("mean" if "mean" in possible else "sum", "samples")
 
 
+def cuts_up(
+    loss: Function,
+    piece: Function,
+    output_shape: tuple[int, ...],
+    target: Tensor,
+    ignored: Iterable[int] = (),
+) -> bool:
+    """Whether the losses of pieces, each computed by `piece`, add up to `loss`, and their gradients too.
+
+    `loss` is called first, so that it can keep the totals of the minibatch for `piece`.
+    """
+    measured = False
+    for output, labels, sizes in _draws(loss, output_shape, target, ignored):
+        whole = _measure(loss, output, labels)
+        if whole is None:
+            continue
+        measured = True
+        pieces = [
+            _measure(piece, o, t)
+            for o, t in zip(torch.split(output, sizes), torch.split(labels, sizes), strict=True)
+        ]
+        known = [p for p in pieces if p is not None]
+        if len(known) < len(pieces) or not _equal(whole, known, sizes, "sum"):
+            return False
+    return measured
+
+
 class _Measured(NamedTuple):
     loss: Tensor
     gradient: Tensor

@@ -108,6 +108,14 @@ class Layer(Struct, frozen=True):
     saved_bytes: int  # activations kept for the backward pass, per sample
 
 
+class CutLoss(Struct, frozen=True):
+    """A loss of pieces of a minibatch (graph/loss_totals.py). The losses of the pieces add up."""
+
+    nodes: list[Node]  # read a piece's outputs and targets, and the totals; make the loss's output
+    totals: tuple[str, ...]  # names of sums over the targets of the whole minibatch
+    sums: list[Node]  # make the totals from all targets
+
+
 class Loss(Struct, frozen=True):
     """The loss, captured like a layer: reads outputs of the network, and the targets."""
 
@@ -117,10 +125,13 @@ class Loss(Struct, frozen=True):
     target: Value  # the first target
     reduction: Literal["mean", "sum"]
     state: list[str] = []  # tensors such as class weights, kept with the network's state
-    # "batch": the loss of a whole minibatch does not follow from the losses of its pieces
-    over: Literal["samples", "batch"] = "samples"
+    # totals: it follows from its pieces and from sums over all targets (`cut`)
+    # batch: the loss of a whole minibatch does not follow from the losses of its pieces (`why`)
+    over: Literal["samples", "totals", "batch"] = "samples"
     name: str = ""
     further_targets: tuple[Value, ...] = ()
+    cut: CutLoss | None = None
+    why: str = ""
 
     @property
     def reads(self) -> tuple[str, ...]:

@@ -86,7 +86,8 @@ _RECORDS: tuple[Operator, ...] = (
         le.Scalar leaky_relu log log1p log_sigmoid logical_and logical_not logical_or lt.Scalar
         masked_fill.Scalar maximum minimum mish mul.Scalar ne.Scalar neg ones_like pow.Tensor_Scalar
         pow.Tensor_Tensor reciprocal relu6 rsqrt rsub.Scalar selu sigmoid silu sin softplus softshrink
-        sqrt square sub.Scalar sub.Tensor tanh threshold to.dtype where.self zeros_like
+        sqrt square sub.Scalar sub.Tensor tanh threshold to.dtype where.ScalarOther where.ScalarSelf
+        where.self zeros_like
     """, **_ELEMENTWISE),
 
     # Windows, resizing and joining of maps.

@@ -15,6 +15,7 @@ from torch import Tensor
 from weft.codecs.tensors import TensorSpec
 from weft.errors import WeftError
 from weft.graph.execute import Runner
+from weft.graph.loss_totals import TOTAL
 from weft.program import instructions as ins
 from weft.program.timeline import Span
 from weft.runtime.node.groups import Groups
@@ -93,7 +94,7 @@ class Interpreter:
         own = slice(a - self.job.data.first, b - self.job.data.first)
         self.held.hold(step, "act", 0, i.micro, {n: x[own] for n, x in inputs.items()})
         if target is not None:
-            labels = {n: t[own] for n, t in by_name(target).items()}
+            labels = {n: t if n.startswith(TOTAL) else t[own] for n, t in by_name(target).items()}
             self.held.hold(step, "target", 0, i.micro, labels)
         self.compute_cpu_s += time.thread_time() - cpu
         self.span("load", start, step, i.micro, f"{a}-{b}")
@@ -237,9 +238,13 @@ class Interpreter:
         leaves = {n: held[n].detach() for n in record.reads}
         wanted = {n: t.requires_grad_() for n, t in leaves.items() if t.is_floating_point()}
         share = i.samples / self.job.batch if record.reduction == "mean" else 1.0
+        outputs, targets = list(leaves.values()), [labels[n] for n in record.targets]
         with torch.enable_grad():
-            targets = [labels[n] for n in record.targets]
-            loss = runner.loss(list(leaves.values()), targets, i.samples) * share
+            if record.cut is None or i.samples == self.job.batch:
+                loss = runner.loss(outputs, targets, i.samples) * share
+            else:
+                totals = [labels[n] for n in record.cut.totals]
+                loss = runner.piece_loss(outputs, targets, totals, i.samples)
         found = torch.autograd.grad(loss, list(wanted.values()), materialize_grads=True)
         self.losses[step] = self.losses.get(step, 0.0) + loss.item()
         gradients = dict(zip(wanted, found, strict=True))

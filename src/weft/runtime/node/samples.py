@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from safetensors.torch import load as load_safetensors
 from torch import Tensor
 
 from weft.data import batch_indices, load, owned_indices
+from weft.data.batches import joint_indices
 from weft.errors import InputError
+from weft.graph.execute import TargetTotals
 from weft.runtime.node.class_samples import ClassSamples
 from weft.runtime.wire.fabric import Fabric
 from weft.runtime.wire.frames import unpack_tensors
@@ -34,6 +37,10 @@ class OwnSamples:
         if len(job.inputs) != 1:
             raise InputError(f"{job.data.name} feeds one input; the network has {len(job.inputs)}")
         self._job = job
+        self._totals: TargetTotals | None = None
+        if job.data.totals is not None:
+            tensors = load_safetensors(job.data.totals.state)
+            self._totals = TargetTotals(job.data.totals.loss, tensors)
         self._last: tuple[int, Minibatch] | None = None
 
     def minibatch(self, step: int) -> Minibatch:
@@ -44,8 +51,11 @@ class OwnSamples:
                 index = owned_indices(count, data.shares, data.owner, step, data.seed)
             else:
                 index = batch_indices(count, job.batch, step, data.seed)
-            batch = ({job.inputs[0]: self._set.train_x[index]}, self._set.train_y[index])
-            self._last = (step, batch)
+            targets = {"target": self._set.train_y[index]}
+            if self._totals is not None:
+                whole = joint_indices(count, data.shares, step, data.seed) if data.shares else index
+                targets |= self._totals({"target": self._set.train_y[whole]})
+            self._last = (step, ({job.inputs[0]: self._set.train_x[index]}, targets))
         return self._last[1]
 
 

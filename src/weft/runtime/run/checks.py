@@ -18,18 +18,18 @@ from weft.program.lower.lower import lower
 def check_loss(graph: Graph, plan: Plan) -> None:
     """InputError where the plan cuts minibatches and the loss needs them whole."""
     loss = graph.loss
-    if loss is None or loss.over == "samples" or plan.mode != "train" or plan.peers is not None:
+    if loss is None or loss.over != "batch" or plan.mode != "train" or plan.peers is not None:
         return
     pieces = {i.samples for code in lower(plan).code.values() for i in code if isinstance(i, Loss)}
     if all(samples == plan.batch for samples in pieces):
         return
     raise InputError(
-        f"the loss {loss.name} is no mean or sum over samples (class weights, ignored targets, masks, "
-        "roots and maxima are not): the loss of a minibatch does not follow from those of its pieces. "
+        f"the loss {loss.name} does not follow from sums over samples: {loss.why}. So the loss of a "
+        "minibatch does not follow from those of its pieces. "
         f"The plan of {plan.strategy} cuts minibatches of {plan.batch} into pieces of "
         f"{', '.join(str(n) for n in sorted(pieces))} samples. Choose --set micro_batches=1 and a "
-        "strategy that gives no device a share of the samples (such as chain), or a loss that is a mean "
-        "or a sum over samples"
+        "strategy that gives no device a share of the samples (such as chain), or a loss that is linear in "
+        "sums over samples (means with class weights, ignored targets and masks are)"
     )
 
 

@@ -17,7 +17,9 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TypeVar
 
+import msgspec
 from safetensors.torch import load as load_safetensors
+from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
 from weft.errors import InputError, WeftError
@@ -175,9 +177,17 @@ class Dispatch:
 
     def job(self, device: str) -> msg.Job:
         own = self.own.get(device)
-        return job_of(
+        job = job_of(
             self.run_id, self.program, self.graph, self.settings, device, self.everyone, own
         )
+        loss = self.graph.loss
+        if own is not None or job.mode != "train" or device not in self.plan.sources:
+            return job
+        if loss is None or loss.cut is None or job.data.name is None:
+            return job
+        state = {name: self.initial[name].contiguous() for name in loss.state}
+        data = msgspec.structs.replace(job.data, totals=msg.Totals(loss, save_safetensors(state)))
+        return msgspec.structs.replace(job, data=data)
 
     def segments(self, device: str) -> tuple[Segment, ...]:
         """What a device computes under the plan that was handed out last."""

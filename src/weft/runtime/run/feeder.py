@@ -7,6 +7,7 @@ from typing import Any
 
 import zenoh
 
+from weft.graph.loss_totals import TOTAL
 from weft.plans.plan import Plan
 from weft.runtime.node.samples import TARGET, Minibatch, by_name
 from weft.runtime.wire.frames import Header, pack_header, pack_tensors
@@ -44,7 +45,10 @@ class Feeder:
             inputs, target = self._minibatch(fed, keep=len(plan.sources) > 1)
             tensors = {**inputs, **{TARGET + n: t for n, t in by_name(target).items()}}
             if plan.owners:
-                tensors = {name: tensor[first:end] for name, tensor in tensors.items()}
+                tensors = {
+                    name: tensor if name.startswith(TARGET + TOTAL) else tensor[first:end]
+                    for name, tensor in tensors.items()
+                }
             specs, payload = pack_tensors(tensors)
             self._ahead = max(least, min(MOST, FEED_BYTES // max(len(payload), 1)))
             header = Header(self._run, plan.version, fed, "feed", 0, 0, "coordinator",

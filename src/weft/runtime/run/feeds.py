@@ -14,6 +14,7 @@ from weft.data.batches import joint_indices
 from weft.data.trees import Tree, count_of, joined, rows_of, tensors_of
 from weft.errors import InputError
 from weft.fleet.owners import Owner
+from weft.graph.execute import TargetTotals
 from weft.graph.network import Graph
 from weft.graph.signature import Signature
 from weft.runtime.node.samples import Minibatch
@@ -34,15 +35,21 @@ class Source:
     name: str | None = None
     test: tuple[Tensor, Tensor] | None = None
     classes: int | None = None
+    complete: bool = True  # whether `target` has all targets
 
-    def feed(self, graph: Graph, signature: Signature) -> Feed:
-        """The minibatches under the names that the network and its loss give their tensors."""
-        labels = tuple(graph.loss.targets) if graph.loss else ("target",)
+    def feed(self, graph: Graph, signature: Signature, state: Mapping[str, Tensor]) -> Feed:
+        """The minibatches under the names that the network and its loss give their tensors, with the sums
+        over all targets that the losses of pieces need."""
+        loss = graph.loss
+        labels = tuple(loss.targets) if loss else ("target",)
+        totals = TargetTotals(loss, state) if loss and loss.cut else None
 
         def named(step: int) -> Minibatch:
             x, y = self.pairs(step)
             inputs = signature.named(x)
             targets = dict(zip(labels, tensors_of(y), strict=True))
+            if totals is not None:
+                targets |= totals(targets)
             return {name: inputs[name] for name in graph.inputs}, targets
 
         return named
@@ -79,7 +86,7 @@ def source_of(data: Data, batch: int, seed: int, owners: Sequence[Owner] = ()) -
 
         x, y = given(0)
         _check_pair(x, y)
-        return Source(rows_of(x, slice(2)), y, pairs)
+        return Source(rows_of(x, slice(2)), y, pairs, complete=False)
     raise InputError(
         f"data is a {type(data).__name__}; give a set's name, a Dataset, a pair of tensors, "
         "a pair for each device with data, or a function that returns the pair of minibatch n"

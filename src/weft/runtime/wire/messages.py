@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from weft.codecs.registry import CODECS
 from weft.data.classes import Deal
-from weft.graph.network import Mode, Segment
+from weft.graph.network import Loss, Mode, Segment
 from weft.graph.optimizer import Optimizer
 from weft.graph.schedule import Course
 from weft.program.instructions import Instruction
@@ -40,6 +40,13 @@ class ClassShare(Struct, frozen=True):
     own_columns: bool = True  # labels are columns of the peer's own output; else of all classes
 
 
+class Totals(Struct, frozen=True):
+    """A loss whose pieces need sums over all targets of a minibatch, and its tensors as safetensors."""
+
+    loss: Loss
+    state: bytes
+
+
 class Data(Struct, frozen=True, omit_defaults=True):
     """The samples of a device that loads: a data set that it has, or samples that the run sends."""
 
@@ -53,6 +60,7 @@ class Data(Struct, frozen=True, omit_defaults=True):
     shares: tuple[int, ...] = ()
     owner: int = 0
     first: int = 0
+    totals: Totals | None = None  # what it sends with the targets of its own data set
 
 
 class Job(Struct, frozen=True, kw_only=True):

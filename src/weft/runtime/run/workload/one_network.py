@@ -67,7 +67,7 @@ def prepare(
 ) -> Trainee:
     """Captures the network and its loss; measures it where the fleet is emulated here."""
     graph, signature = capture_signed(model, source.example, name=name)
-    graph = capture_loss(graph, loss, source.target, signature)
+    graph = capture_loss(graph, loss, source.target, signature, source.complete)
     state = state_of(model, loss if isinstance(loss, nn.Module) else None)
     measured = None
     if emulated:
@@ -98,7 +98,7 @@ class OneNetwork(Workload):
             emulated=asked.place.emulated, profile=asked.profile, name=asked.name,
         )  # fmt: skip
         self.graph, self.state = self.trainee.graph, self.trainee.state
-        self.feed = self.source.feed(self.graph, self.trainee.signature)
+        self.feed = self.source.feed(self.graph, self.trainee.signature, self.state)
         self.too_fast = self.trainee.too_fast
         self.plan = self._decide()
         if self.plan.layering == "norms":
