@@ -16,7 +16,7 @@ from torch import nn
 from weft.adapt.adaptive import Adaptive
 from weft.adapt.replan import Replanning
 from weft.adapt.steer import PolicySteering, Steering
-from weft.data.user_data import Data
+from weft.data.user_data import Data, close, opened, own_batch
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.fleet.trace import Trace
@@ -117,10 +117,11 @@ def train(
             "a schedule that looks at a metric (plateau) needs an evaluation during the run, which this run "
             "has not; choose a schedule of the number of minibatches, such as cosine"
         )
+    data = opened(data, seed)
     ends = (join,) if isinstance(join, str) else tuple(join or ())
     asked = Asked(
         model=model, data=data, loss=loss, fleet=fleet, strategy=name_of_strategy, plan=plan,
-        steps=steps, batch=_batch(batch, plan), rule=rule,
+        steps=steps, batch=_batch(batch, plan, own_batch(data)), rule=rule,
         timetable=timetable,
         place=Place(local, netns, ends, group=group, config=config), options=options or {},
         seed=seed, deadline=deadline, profile=profile, name=name, on_progress=on_progress,
@@ -134,7 +135,10 @@ def train(
         "save and resume": resume or save_every is not None,
     }  # fmt: skip
     require(strategy_of(asked), *(feature for feature, is_wanted in wanted.items() if is_wanted))
-    return start(asked, kept, workload_of(asked))
+    try:
+        return start(asked, kept, workload_of(asked))
+    finally:
+        close(data)
 
 
 def _what_to_run(fleet: Fleet | None, plan: Plan | None, strategy: str | None) -> tuple[Fleet, str]:
@@ -158,10 +162,17 @@ def _check(**counts: int | None) -> None:
             raise InputError(f"{name} {value} is not allowed; it must be at least 1")
 
 
-def _batch(batch: int | None, plan: Plan | None) -> int:
+def _batch(batch: int | None, plan: Plan | None, own: int | None) -> int:
+    """The samples of a minibatch; `own` where the data comes in minibatches."""
     if plan is not None and batch is not None and batch != plan.batch:
         raise InputError(f"batch {batch} was asked for, but the plan is for batch {plan.batch}")
-    chosen = plan.batch if plan else BATCH["train"] if batch is None else batch
+    chosen = plan.batch if plan else batch
+    if own is not None and chosen is not None and own != chosen:
+        raise InputError(
+            f"the data gives minibatches of {own} samples, but batch {chosen} was asked for; leave the batch "
+            "out, or let the data give as many"
+        )
+    chosen = chosen if chosen is not None else own if own is not None else BATCH["train"]
     if chosen < 1:
         raise InputError(f"batch {chosen} is not allowed; it must be at least 1")
     return chosen

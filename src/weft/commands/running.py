@@ -62,7 +62,9 @@ def train(
     data: Annotated[
         str,
         typer.Option(
-            "--data", "-d", help="A data set; mnist5k needs no file. Or file.py:function."
+            "--data",
+            "-d",
+            help="A data set; mnist5k needs no file. Or file.py:function (a DataLoader, a Dataset, tensors).",
         ),
     ],
     steps: Annotated[int, typer.Option("--steps", "-n", help="Minibatches in all.")],
@@ -131,7 +133,7 @@ def train(
     from weft.zoo.loading import short_name
 
     changes = Trace.load(trace, opened.fleet) if trace is not None else None
-    samples = named_data(data)
+    samples = named_data(data, seed)
     torch.manual_seed(seed)
     count = classes or (None if ":" in model else class_count(samples))
     module, _ = load_model(model, sample_shape(samples), count)

@@ -70,7 +70,8 @@ def train(fleet: Fleet, nodes: LocalFleet, steps: int = STEPS, **changes: Any) -
         "options": {"devices": "pi,nuc,cloud", "micro_batches": 2},
         "join": nodes.endpoint, "group": nodes.group, "optimizer": optimizer_of(net), **changes,
     }  # fmt: skip
-    return weft.train(net, minibatch, nn.CrossEntropyLoss(), steps=steps, **settings)
+    data = settings.pop("data", minibatch)
+    return weft.train(net, data, nn.CrossEntropyLoss(), steps=steps, **settings)
 
 
 def check_equal(result: Any) -> None:
@@ -96,7 +97,8 @@ def test_a_resumed_run_goes_on_with_its_schedule_and_its_means(
 def test_a_run_that_loses_a_device_ends_with_the_weights_of_an_undisturbed_one(
     triangle: Fleet,
 ) -> None:
-    """It goes back to a copy: the schedule goes back with it, and the means are part of the copy."""
+    """It goes back to a copy: the schedule goes back with it, and the means are part of the copy. The data
+    is an iterator, which cannot go back: the minibatches that are repeated were kept."""
     with LocalFleet(("pi", "nuc", "cloud")) as local:
         local.crew.wait_for(local.names, 180.0)
         killed: list[str] = []
@@ -106,7 +108,8 @@ def test_a_run_that_loses_a_device_ends_with_the_weights_of_an_undisturbed_one(
                 killed.append("nuc")
                 local.kill("nuc")
 
-        result = train(triangle, local, keep_every=2, on_progress=progress)
+        data = iter([minibatch(n) for n in range(STEPS)])
+        result = train(triangle, local, keep_every=2, on_progress=progress, data=data)
     assert {"device_lost", "recovered"} & {event["kind"] for event in result.events}
     check_equal(result)
 
