@@ -59,6 +59,8 @@ def train(
     schedule_options: Mapping[str, object] | None = None,
     warmup: int = 0,
     clip_value: float | None = None,
+    clip_norm: float | None = None,
+    accumulate: int | None = None,
     ema: float | None = None,
     local: bool = False,
     netns: bool = False,
@@ -86,7 +88,9 @@ def train(
     or an optimizer over the network's weights, whose groups hold. `optimizer_options` are the arguments of
     its class. `no_decay` spares norms and biases the weight decay. `schedule` is a name (cosine, onecycle,
     ...), a scheduler of torch.optim or a function that makes one from an optimizer; it is asked at every
-    minibatch, after `warmup` minibatches of a rising rate. `clip_value` limits every number of a gradient.
+    minibatch, after `warmup` minibatches of a rising rate. `clip_value` limits every number of a gradient,
+    `clip_norm` the norm of all gradients together. `accumulate` cuts a minibatch into so many pieces, whose
+    gradients are added up before the update.
     With `ema` the result has a copy of the model with running means of its weights (`averaged`).
     `deadline` is how long any device waits for another before the run ends with an error: raise it
     where one transfer may take longer. `save_every` minibatches lie between two saves to `out`.
@@ -108,7 +112,8 @@ def train(
         raise InputError("a trace is for an emulated fleet: it goes with --local")
     rule = read_optimizer(
         optimizer, model, loss=loss if isinstance(loss, nn.Module) else None, lr=lr,
-        arguments=optimizer_options, no_decay=no_decay, clip_value=clip_value, ema=ema,
+        arguments=optimizer_options, no_decay=no_decay, clip_value=clip_value,
+        clip_norm=clip_norm, ema=ema,
     )  # fmt: skip
     make = read_schedule(schedule, steps=steps - warmup, lr=rule.lr, arguments=schedule_options)
     timetable = Timetable(rule, make, steps=steps, warmup=warmup) if make or warmup else None
@@ -118,12 +123,14 @@ def train(
             "has not; choose a schedule of the number of minibatches, such as cosine"
         )
     data = opened(data, seed)
+    batch = _batch(batch, plan, own_batch(data))
+    options = _accumulated(accumulate, options or {}, plan, batch)
     ends = (join,) if isinstance(join, str) else tuple(join or ())
     asked = Asked(
         model=model, data=data, loss=loss, fleet=fleet, strategy=name_of_strategy, plan=plan,
-        steps=steps, batch=_batch(batch, plan, own_batch(data)), rule=rule,
+        steps=steps, batch=batch, rule=rule,
         timetable=timetable,
-        place=Place(local, netns, ends, group=group, config=config), options=options or {},
+        place=Place(local, netns, ends, group=group, config=config), options=options,
         seed=seed, deadline=deadline, profile=profile, name=name, on_progress=on_progress,
     )  # fmt: skip
     adviser = _adviser(asked, adapt, look_every)
@@ -176,6 +183,22 @@ def _batch(batch: int | None, plan: Plan | None, own: int | None) -> int:
     if chosen < 1:
         raise InputError(f"batch {chosen} is not allowed; it must be at least 1")
     return chosen
+
+
+def _accumulated(
+    accumulate: int | None, options: Mapping[str, object], plan: Plan | None, batch: int
+) -> Mapping[str, object]:
+    """The strategy's options; accumulation is its number of micro-batches."""
+    if accumulate is None:
+        return options
+    if not 1 <= accumulate <= batch:
+        raise InputError(f"accumulate {accumulate} is not allowed; 1 to batch = {batch} are")
+    pieces = plan.micro_batches if plan is not None else options.get("micro_batches", accumulate)
+    if str(pieces) != str(accumulate):
+        raise InputError(
+            f"accumulate {accumulate} is the number of micro-batches, which is {pieces} already; give one"
+        )
+    return options if plan is not None else {**options, "micro_batches": accumulate}
 
 
 def _adviser(asked: Asked, adapt: bool | None, look_every: int | None) -> AdviserFor | None:

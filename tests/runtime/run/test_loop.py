@@ -18,7 +18,7 @@ from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.runtime.emulate.local import LocalFleet
 
-STEPS, BATCH, EMA = 12, 8, 0.8
+STEPS, BATCH, EMA, CLIP = 12, 8, 0.8, 0.5
 SCHEDULE = partial(lr_scheduler.OneCycleLR, max_lr=0.05, total_steps=STEPS)
 
 
@@ -55,6 +55,7 @@ def alone() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     for step in range(STEPS):
         x, y = minibatch(step)
         nn.functional.cross_entropy(net(x), y).backward()
+        nn.utils.clip_grad_norm_(net.parameters(), CLIP)
         optimizer.step()
         optimizer.zero_grad()
         means.update_parameters(net)
@@ -67,6 +68,7 @@ def train(fleet: Fleet, nodes: LocalFleet, steps: int = STEPS, **changes: Any) -
     net = network()
     settings: dict[str, Any] = {
         "fleet": fleet, "strategy": "chain", "batch": BATCH, "ema": EMA, "schedule": SCHEDULE,
+        "clip_norm": CLIP,
         "options": {"devices": "pi,nuc,cloud", "micro_batches": 2},
         "join": nodes.endpoint, "group": nodes.group, "optimizer": optimizer_of(net), **changes,
     }  # fmt: skip
@@ -122,6 +124,9 @@ def test_a_run_that_loses_a_device_ends_with_the_weights_of_an_undisturbed_one(
         ({"warmup": 99}, "warmup 99"),
         ({"ema": 1.0}, "ema 1.0"),
         ({"clip_value": -1.0}, "clip_value -1.0"),
+        ({"clip_norm": 1.0, "strategy": "edgemove", "options": {}}, "norm of all gradients"),
+        ({"accumulate": 3}, "micro-batches, which is 2 already"),
+        ({"accumulate": 9}, "accumulate 9 is not allowed; 1 to batch = 8"),
     ],
 )
 def test_what_cannot_be_done_is_refused_before_anything_starts(
