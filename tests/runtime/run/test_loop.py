@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -88,8 +89,20 @@ def test_a_resumed_run_goes_on_with_its_schedule_and_its_means(
 ) -> None:
     out = tmp_path / "run"
     train(triangle, nodes, steps=5, out=out)
-    result = train(triangle, nodes, out=out, resume=True)
+    with (out / "metrics.jsonl").open("a") as file:  # as of a run that ended after its last save
+        file.write('{"step":5,"loss":9.0}\n{"st')
+    rows: list[int] = []
+
+    def progress(step: Any) -> None:
+        rows.append(len((out / "metrics.jsonl").read_text().splitlines()))
+
+    result = train(triangle, nodes, out=out, resume=True, on_progress=progress)
     check_equal(result)
+    lines = (out / "metrics.jsonl").read_text().splitlines()
+    assert [msgspec.json.decode(line)["step"] for line in lines] == [*range(STEPS)]
+    assert [msgspec.json.decode(line)["loss"] for line in lines[5:]] == result.losses
+    assert rows == sorted(rows)
+    assert rows[-1] > 5  # it grew while the run went on
     means = load_file(out / "ema.safetensors")
     assert all(torch.equal(means[n], t) for n, t in result.averaged.state_dict().items())
     with pytest.raises(InputError, match="optimizer adamw"):
