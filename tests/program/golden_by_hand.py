@@ -90,6 +90,12 @@ def _stage_plans() -> dict[str, Plan]:
         ),
         "stages-source-none-mb4-ahead3": _stages("bbccdd", micro_batches=4, in_flight=4, ahead=3),
         "stages-source-none-ahead1-back": _stages("bbccbb", **coded),
+        "stages-three-mb4-clip": _stages(
+            "aabbcc", micro_batches=4, in_flight=2, optimizer="adam clip"
+        ),
+        "lanes-three-clip": _lanes(
+            (4, "aabbcc"), (2, "cccccc"), (2, "bbbbcc"), optimizer="sgd clip"
+        ),
         "stages-there-and-back": _stages("aabbaa", codec="fp16"),
         "stages-there-and-back-twice": _stages("abaca", route="store_and_forward"),
         "stages-source-in-between": _stages("bbaabb", ahead=2),

@@ -16,7 +16,7 @@ from torch import nn
 from weft.adapt.adaptive import Adaptive
 from weft.adapt.replan import Replanning
 from weft.adapt.steer import PolicySteering, Steering
-from weft.data.user_data import Data
+from weft.data.user_data import Data, close, opened, own_batch
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.fleet.trace import Trace
@@ -59,6 +59,8 @@ def train(
     schedule_options: Mapping[str, object] | None = None,
     warmup: int = 0,
     clip_value: float | None = None,
+    clip_norm: float | None = None,
+    accumulate: int | None = None,
     ema: float | None = None,
     local: bool = False,
     netns: bool = False,
@@ -86,7 +88,9 @@ def train(
     or an optimizer over the network's weights, whose groups hold. `optimizer_options` are the arguments of
     its class. `no_decay` spares norms and biases the weight decay. `schedule` is a name (cosine, onecycle,
     ...), a scheduler of torch.optim or a function that makes one from an optimizer; it is asked at every
-    minibatch, after `warmup` minibatches of a rising rate. `clip_value` limits every number of a gradient.
+    minibatch, after `warmup` minibatches of a rising rate. `clip_value` limits every number of a gradient,
+    `clip_norm` the norm of all gradients together. `accumulate` cuts a minibatch into so many pieces, whose
+    gradients are added up before the update.
     With `ema` the result has a copy of the model with running means of its weights (`averaged`).
     `deadline` is how long any device waits for another before the run ends with an error: raise it
     where one transfer may take longer. `save_every` minibatches lie between two saves to `out`.
@@ -108,7 +112,8 @@ def train(
         raise InputError("a trace is for an emulated fleet: it goes with --local")
     rule = read_optimizer(
         optimizer, model, loss=loss if isinstance(loss, nn.Module) else None, lr=lr,
-        arguments=optimizer_options, no_decay=no_decay, clip_value=clip_value, ema=ema,
+        arguments=optimizer_options, no_decay=no_decay, clip_value=clip_value,
+        clip_norm=clip_norm, ema=ema,
     )  # fmt: skip
     make = read_schedule(schedule, steps=steps - warmup, lr=rule.lr, arguments=schedule_options)
     timetable = Timetable(rule, make, steps=steps, warmup=warmup) if make or warmup else None
@@ -117,12 +122,15 @@ def train(
             "a schedule that looks at a metric (plateau) needs an evaluation during the run, which this run "
             "has not; choose a schedule of the number of minibatches, such as cosine"
         )
+    data = opened(data, seed)
+    batch = _batch(batch, plan, own_batch(data))
+    options = _accumulated(accumulate, options or {}, plan, batch)
     ends = (join,) if isinstance(join, str) else tuple(join or ())
     asked = Asked(
         model=model, data=data, loss=loss, fleet=fleet, strategy=name_of_strategy, plan=plan,
-        steps=steps, batch=_batch(batch, plan), rule=rule,
+        steps=steps, batch=batch, rule=rule,
         timetable=timetable,
-        place=Place(local, netns, ends, group=group, config=config), options=options or {},
+        place=Place(local, netns, ends, group=group, config=config), options=options,
         seed=seed, deadline=deadline, profile=profile, name=name, on_progress=on_progress,
     )  # fmt: skip
     adviser = _adviser(asked, adapt, look_every)
@@ -134,7 +142,10 @@ def train(
         "save and resume": resume or save_every is not None,
     }  # fmt: skip
     require(strategy_of(asked), *(feature for feature, is_wanted in wanted.items() if is_wanted))
-    return start(asked, kept, workload_of(asked))
+    try:
+        return start(asked, kept, workload_of(asked))
+    finally:
+        close(data)
 
 
 def _what_to_run(fleet: Fleet | None, plan: Plan | None, strategy: str | None) -> tuple[Fleet, str]:
@@ -158,13 +169,36 @@ def _check(**counts: int | None) -> None:
             raise InputError(f"{name} {value} is not allowed; it must be at least 1")
 
 
-def _batch(batch: int | None, plan: Plan | None) -> int:
+def _batch(batch: int | None, plan: Plan | None, own: int | None) -> int:
+    """The samples of a minibatch; `own` where the data comes in minibatches."""
     if plan is not None and batch is not None and batch != plan.batch:
         raise InputError(f"batch {batch} was asked for, but the plan is for batch {plan.batch}")
-    chosen = plan.batch if plan else BATCH["train"] if batch is None else batch
+    chosen = plan.batch if plan else batch
+    if own is not None and chosen is not None and own != chosen:
+        raise InputError(
+            f"the data gives minibatches of {own} samples, but batch {chosen} was asked for; leave the batch "
+            "out, or let the data give as many"
+        )
+    chosen = chosen if chosen is not None else own if own is not None else BATCH["train"]
     if chosen < 1:
         raise InputError(f"batch {chosen} is not allowed; it must be at least 1")
     return chosen
+
+
+def _accumulated(
+    accumulate: int | None, options: Mapping[str, object], plan: Plan | None, batch: int
+) -> Mapping[str, object]:
+    """The strategy's options; accumulation is its number of micro-batches."""
+    if accumulate is None:
+        return options
+    if not 1 <= accumulate <= batch:
+        raise InputError(f"accumulate {accumulate} is not allowed; 1 to batch = {batch} are")
+    pieces = plan.micro_batches if plan is not None else options.get("micro_batches", accumulate)
+    if str(pieces) != str(accumulate):
+        raise InputError(
+            f"accumulate {accumulate} is the number of micro-batches, which is {pieces} already; give one"
+        )
+    return options if plan is not None else {**options, "micro_batches": accumulate}
 
 
 def _adviser(asked: Asked, adapt: bool | None, look_every: int | None) -> AdviserFor | None:

@@ -101,6 +101,16 @@ Warmup = Annotated[
 ClipValue = Annotated[
     float | None, typer.Option(metavar="X", help="No number of a gradient is larger than X.")
 ]
+ClipNorm = Annotated[
+    float | None,
+    typer.Option(metavar="X", help="The norm of all gradients together is at most X."),
+]
+Accumulate = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", help="Add up the gradients of N pieces of a minibatch: its micro-batches."
+    ),
+]
 Average = Annotated[
     float | None,
     typer.Option("--ema", metavar="D", help="Keep running means of the weights, such as 0.999."),

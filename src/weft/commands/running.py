@@ -15,9 +15,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from weft.commands import values
 from weft.commands.app import app, say, show, show_json
 from weft.commands.options import (
+    Accumulate,
     Average,
     Batch,
     Classes,
+    ClipNorm,
     ClipValue,
     Deadline,
     InputShape,
@@ -62,7 +64,9 @@ def train(
     data: Annotated[
         str,
         typer.Option(
-            "--data", "-d", help="A data set; mnist5k needs no file. Or file.py:function."
+            "--data",
+            "-d",
+            help="A data set; mnist5k needs no file. Or file.py:function (a DataLoader, a Dataset, tensors).",
         ),
     ],
     steps: Annotated[int, typer.Option("--steps", "-n", help="Minibatches in all.")],
@@ -84,6 +88,8 @@ def train(
     set_schedule: ScheduleSettings = None,
     warmup: Warmup = 0,
     clip_value: ClipValue = None,
+    clip_norm: ClipNorm = None,
+    accumulate: Accumulate = None,
     ema: Average = None,
     label_smoothing: LabelSmoothing = 0.0,
     seed: Annotated[int, typer.Option(help="For weights and the order of samples.")] = 0,
@@ -131,7 +137,7 @@ def train(
     from weft.zoo.loading import short_name
 
     changes = Trace.load(trace, opened.fleet) if trace is not None else None
-    samples = named_data(data)
+    samples = named_data(data, seed)
     torch.manual_seed(seed)
     count = classes or (None if ":" in model else class_count(samples))
     module, _ = load_model(model, sample_shape(samples), count)
@@ -145,6 +151,7 @@ def train(
             optimizer=optimizer, lr=lr, no_decay=no_decay,
             optimizer_options=values.arguments(set_optimizer or [], "--set-optimizer"),
             schedule=schedule, warmup=warmup, clip_value=clip_value, ema=ema,
+            clip_norm=clip_norm, accumulate=accumulate,
             schedule_options=values.arguments(set_schedule or [], "--set-schedule"),
             local=local, netns=netns, join=join,
             profile=load_profile(profile) if profile else None,

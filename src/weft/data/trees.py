@@ -7,11 +7,15 @@ Dimension 0 of every tensor counts the samples.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from weft.errors import InputError
 
 Tree = Tensor | Sequence[Any] | Mapping[str, Any]
 
@@ -58,3 +62,23 @@ def rows_of(tree: Tree, index: Tensor | slice) -> Any:
 def joined(trees: Sequence[Tree]) -> Any:
     """The samples of several trees of one form, one after the other."""
     return mapped(lambda *tensors: torch.cat(tensors), *trees)
+
+
+def as_tensors(tree: Any) -> Any:
+    """A tree whose NumPy arrays are tensors on the same memory: of a memmap only the rows used are read."""
+    if isinstance(tree, Tensor):
+        return tree
+    if isinstance(tree, Mapping):
+        return {key: as_tensors(part) for key, part in tree.items()}
+    if isinstance(tree, tuple | list):
+        return tuple(as_tensors(part) for part in tree)
+    if not isinstance(tree, np.ndarray):
+        raise InputError(
+            f"data must be samples and targets: a {type(tree).__name__} among them is no tensor and no array"
+        )
+    try:
+        with warnings.catch_warnings():  # nothing is written into samples, so they may be read-only
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            return torch.from_numpy(tree)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the data has an array of {tree.dtype}: {error}") from None

@@ -17,6 +17,7 @@ from msgspec import Struct
 from torch import Tensor
 
 from weft.errors import InputError
+from weft.graph.optimizer_words import CLIP
 from weft.graph.optimizer_words import SLOTS as SLOTS
 
 NAMES: tuple[str, ...] = tuple(SLOTS)
@@ -58,6 +59,7 @@ class Optimizer(Struct, frozen=True, omit_defaults=True):
     groups: tuple[Group, ...] = ()  # a weight in no group has the settings above
     untouched: tuple[str, ...] = ()  # weights that are not updated
     clip_value: float = 0.0  # no number of a gradient is larger than this; 0: no limit
+    clip_norm: float = 0.0  # the norm of all gradients together is at most this; 0: no limit
     ema: float = 0.0  # how much of the running mean of weights an update keeps; 0: there is none
 
     def rate(self, step: int) -> float:
@@ -78,6 +80,8 @@ class Optimizer(Struct, frozen=True, omit_defaults=True):
             words.append("momentum")
         if self.ema:
             words.append(AVERAGE)
+        if self.clip_norm:
+            words.append(CLIP)
         return " ".join(words)
 
     @property

@@ -2,8 +2,8 @@
 
     slots_of("adam amsgrad")       # 3 tensors of the weight's size, besides the weight and its gradient
 
-The first word is an optimizer's name. Each of the other words is one more tensor. A planner needs nothing
-else, so this module imports no torch.
+The first word is an optimizer's name. Each of the other words is one more tensor, but `clip`. A planner needs
+nothing else, so this module imports no torch.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ SLOTS: dict[str, int] = {
 }  # fmt: skip
 # One more tensor: the largest second moment, the mean gradient, the momentum, the running mean of weights.
 EXTRA = ("amsgrad", "centered", "momentum", "ema")
+CLIP = "clip"  # gradients are limited by the norm of all of them; nothing is kept for that
 # Optimizers that look at a weight as a whole: a device must hold all of it.
 WHOLE_WEIGHTS = ("adafactor", "muon")
 # Optimizers whose update needs no room for intermediate results.
@@ -30,11 +31,16 @@ def slots_of(words: str) -> int:
     if name not in SLOTS:
         raise InputError(f"optimizer = {words!r}; allowed are {', '.join(SLOTS)}")
     for word in extra:
-        if word not in EXTRA:
+        if word not in (*EXTRA, CLIP):
             raise InputError(
-                f"optimizer = {words!r}: after the name {', '.join(EXTRA)} are allowed"
+                f"optimizer = {words!r}: after the name {', '.join((*EXTRA, CLIP))} are allowed"
             )
-    return SLOTS[name] + len(extra)
+    return SLOTS[name] + len([word for word in extra if word != CLIP])
+
+
+def clips_norm(words: str) -> bool:
+    """Whether gradients are limited by the norm of all of them."""
+    return CLIP in words.split()
 
 
 def works_in_place(words: str) -> bool:

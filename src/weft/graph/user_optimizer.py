@@ -47,6 +47,7 @@ def read_optimizer(
     arguments: Mapping[str, object] | None = None,
     no_decay: bool = False,
     clip_value: float | None = None,
+    clip_norm: float | None = None,
     ema: float | None = None,
 ) -> Optimizer:
     """The record of an optimizer. `arguments` are those of its class; `no_decay` spares norms and biases."""
@@ -82,7 +83,7 @@ def read_optimizer(
     if no_decay:
         rule = _without_decay(rule, module)
     _rate(rule.lr)
-    rule = _with_limits(rule, clip_value, ema)
+    rule = _with_limits(rule, clip_value, clip_norm, ema)
     weights = _weights(module, loss)
     rule.build(
         list(weights.values()), list(weights)
@@ -155,12 +156,22 @@ def _of_instance(
     )
 
 
-def _with_limits(rule: Optimizer, clip_value: float | None, ema: float | None) -> Optimizer:
-    if clip_value is not None and not 0 < clip_value < float("inf"):
-        raise InputError(f"clip_value {clip_value} is not allowed; it must be above 0")
+def _with_limits(
+    rule: Optimizer, clip_value: float | None, clip_norm: float | None, ema: float | None
+) -> Optimizer:
+    for name, limit in (("clip_value", clip_value), ("clip_norm", clip_norm)):
+        if limit is not None and not 0 < limit < float("inf"):
+            raise InputError(f"{name} {limit} is not allowed; it must be above 0")
+    if clip_value and clip_norm:
+        raise InputError(f"clip_value {clip_value} and clip_norm {clip_norm}: choose one of them")
     if ema is not None and not 0 < ema < 1:
         raise InputError(f"ema {ema} is not allowed; it must be between 0 and 1, such as 0.999")
-    return replace(rule, clip_value=clip_value or rule.clip_value, ema=ema or rule.ema)
+    return replace(
+        rule,
+        clip_value=clip_value or rule.clip_value,
+        clip_norm=clip_norm or rule.clip_norm,
+        ema=ema or rule.ema,
+    )
 
 
 def _has_stepped(kept: Mapping[str, Any]) -> bool:

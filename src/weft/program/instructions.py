@@ -22,7 +22,7 @@ from weft.graph.network import Blank
 
 Kind = Literal[
     "act", "grad", "target", "done", "wgrad", "wsum", "follow", "in", "up", "down", "back", "share",
-    "whole", "group", "row", "sum", "norm", "dnorm",
+    "whole", "group", "row", "sum", "norm", "dnorm", "gnorm",
 ]  # fmt: skip
 
 # What a receiver does if a message has not arrived in time. wait: waits until the run's deadline. zero: uses
@@ -46,6 +46,7 @@ class Tensor(Struct, frozen=True, array_like=True):
     # numbers, of device `micro` alone, or added up as far as device `micro`
     # norm: sums over samples at the batch norms of layer `at`, of device `micro` (part 1: of all devices);
     # dnorm: the gradients of these sums
+    # gnorm: the sum of the squares of gradients, of device `micro` (part 1: of all devices)
     kind: Kind
     at: int
     micro: int = 0  # for weights: the number of the device in the plan
@@ -251,6 +252,31 @@ class Pool(Struct, frozen=True, tag="pool", omit_defaults=True):
         return (*self.parts, *own)
 
 
+class Squares(Struct, frozen=True, tag="squares", omit_defaults=True):
+    """The sum of the squares of the gradients of some segments."""
+
+    into: Tensor
+    segments: tuple[tuple[int, int], ...]
+    lag: int = 0
+
+    @property
+    def micro(self) -> int:
+        return 0
+
+
+class Clip(Struct, frozen=True, tag="clip", omit_defaults=True):
+    """Adds up sums of squares and limits the gradients of some segments by the norm that they give."""
+
+    into: Tensor  # the sum
+    segments: tuple[tuple[int, int], ...]
+    parts: tuple[Tensor, ...]
+    lag: int = 0
+
+    @property
+    def micro(self) -> int:
+        return 0
+
+
 class Share(Struct, frozen=True, tag="share", omit_defaults=True):
     """Makes a tensor of the current weights of a group; as one row of numbers if `row` is set."""
 
@@ -310,7 +336,7 @@ class Emit(Struct, frozen=True, tag="emit", omit_defaults=True):
 
 Instruction = (
     Load | Recv | Miss | Send | Forward | Loss | Backward | Reduce | Update | Stitch
-    | Emit | Share | Blend | Keep | Pool
+    | Emit | Share | Blend | Keep | Pool | Squares | Clip
 )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from weft.graph.optimizer_words import slots_of, works_in_place
 from weft.program.instructions import (
     Backward,
     Blend,
+    Clip,
     Emit,
     Forward,
     Instruction,
@@ -38,6 +39,7 @@ from weft.program.instructions import (
     Reduce,
     Send,
     Share,
+    Squares,
     Stitch,
     Tensor,
     Update,
@@ -209,7 +211,7 @@ class _Device:
                     self.live(weights, now, Moment(now.lag + 1, now.place))
             case Update():
                 self.brief[now.place] += self.updating
-            case Stitch() | Share() | Pool():
+            case Stitch() | Share() | Pool() | Squares() | Clip():
                 self.made(i.into, now)
             case Miss():
                 self.made(i.tensor, now)
@@ -310,7 +312,7 @@ class _Device:
 
 def _reads(i: Instruction, layers: int) -> tuple[Tensor, ...]:
     match i:
-        case Reduce(parts=parts) | Blend(parts=parts):
+        case Reduce(parts=parts) | Blend(parts=parts) | Clip(parts=parts):
             return parts
         case Send(tensor=t) if t.kind not in ("wgrad", "wsum", "follow", "whole"):
             return (t,)

@@ -13,6 +13,7 @@ from weft.dtypes import DTYPE_BYTES
 from weft.graph.network import Blank
 from weft.program.instructions import (
     Backward,
+    Clip,
     Extract,
     Forward,
     Instruction,
@@ -22,6 +23,7 @@ from weft.program.instructions import (
     Pool,
     Recv,
     Share,
+    Squares,
     Stitch,
     Tensor,
     Update,
@@ -162,6 +164,8 @@ class Sizes:
                 known[i.into] = max(sizes, default=0) if i.add else sum(sizes)
             case Pool():
                 known[i.into] = dict(self.plan.norms)[i.into.at]
+            case Squares() | Clip():
+                known[i.into] = NUMBER
             case Share():
                 known[i.into] = self.group(i.group)
             case Recv(blanks=blanks, samples=count) | Miss(blanks=blanks, samples=count) if blanks:

@@ -16,6 +16,7 @@ from weft.program.instructions import (
     DONE,
     Backward,
     Blend,
+    Clip,
     Emit,
     Forward,
     Instruction,
@@ -29,6 +30,7 @@ from weft.program.instructions import (
     Reduce,
     Send,
     Share,
+    Squares,
     Stitch,
     Tensor,
     Update,
@@ -72,6 +74,9 @@ def show(instruction: Instruction) -> str:
         case Update() | Reduce():
             word = type(instruction).__name__.lower()
             text = f"{word} of layers {instruction.layers[0]}-{instruction.layers[1]}"
+        case Squares() | Clip():
+            spans = ", ".join(f"{first}-{last}" for first, last in instruction.segments) or "none"
+            text = f"{type(instruction).__name__.lower()} of layers {spans}"
         case Share() | Blend() | Keep():
             text = f"{type(instruction).__name__.lower()} of {_group(instruction.group)}"
         case _:
@@ -133,6 +138,10 @@ class _Run:
         self.passes: Counter[tuple[str, type[Forward | Backward], int, int, int, int]] = Counter()
         self.backwards = {
             device: Counter(i.layers for i in code if isinstance(i, Backward))
+            for device, code in self.code.items()
+        }
+        self.clips = {
+            device: [i.into for i in code if isinstance(i, Clip)]
             for device, code in self.code.items()
         }
         self.followed = {
@@ -228,7 +237,15 @@ class _Run:
                 first, last = i.layers
                 ranks = range(len(self.code))  # the sum is present for all its receivers
                 self.make(device, step, *(Tensor("wsum", first, r, last) for r in ranks))
+            case Squares() | Clip():
+                for layers in i.segments:
+                    self.after_backwards(device, step, i, layers)
+                if isinstance(i, Clip):
+                    self.need(device, step, i, *i.parts)
+                self.make(device, step, i.into)
             case Update():
+                for clip in self.clips[device]:
+                    self.need(device, step, i, clip)
                 self.after_backwards(device, step, i, i.layers)
                 self.make(device, step, DONE)
             case Share():

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from weft.program.cost import compute_seconds
 from weft.program.instructions import (
     Backward,
+    Clip,
     Forward,
     Instruction,
     Load,
@@ -22,6 +23,7 @@ from weft.program.instructions import (
     Recv,
     Reduce,
     Send,
+    Squares,
     Stitch,
     Tensor,
     Update,
@@ -116,7 +118,7 @@ class _Compiler:
         label = f"{i.layers[0]}-{i.layers[1]}" if isinstance(i, _LAYERED) else ""
         if isinstance(i, Load):
             label = f"{i.samples[0]}-{i.samples[1]}"
-        if isinstance(i, Stitch | Pool):
+        if isinstance(i, Stitch | Pool | Squares | Clip):
             label = str(i.into)
         micro = 0 if isinstance(i, Update | Reduce) else i.micro
         words = (type(i).__name__.lower(), micro, label, 0)

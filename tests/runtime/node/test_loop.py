@@ -18,14 +18,18 @@ from torch import Tensor, nn
 from torch.optim import lr_scheduler
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from weft.errors import InputError, WeftError
 from weft.graph.optimizer import Optimizer, split_memory
 from weft.graph.optimizer_words import slots_of
 from weft.graph.user_optimizer import read_optimizer
 from weft.graph.user_schedule import Timetable
 from weft.loom.woven import Executed, execute
 from weft.plans.plan import Part, Plan, Shard
+from weft.program.instructions import Clip
 from weft.program.lower.lower import lower
+from weft.program.program import Program
 from weft.program.validate import validate
+from weft.simulate.price import price
 
 Subject = Any
 STEPS, BATCH = 6, 6
@@ -242,6 +246,55 @@ def test_clipped_values_and_running_means_equal_one_process(
         dict.fromkeys(means, True)
     )
     assert rule.words == "adam ema"
+
+
+def whole(subject: Subject, **fields: Any) -> Plan:
+    """One device with all layers, three pieces."""
+    plan: Plan = subject.plan(("pi", 0, subject.last), micro_batches=3, **fields)
+    return plan
+
+
+@pytest.mark.parametrize("split", [chain, shares, whole])
+@pytest.mark.parametrize("limit", [0.05, 100.0])
+def test_the_norm_of_all_gradients_is_that_of_one_process(
+    subject: Subject, split: Callable[..., Plan], limit: float
+) -> None:
+    """Layers that several devices hold count once; pieces of a minibatch are added up before."""
+    rule = read_optimizer("momentum", subject.module, lr=0.1, clip_norm=limit)
+    expected = alone(
+        subject.module, subject.data,
+        lambda net: torch.optim.SGD(net.parameters(), 0.1, momentum=0.9), clip_norm=limit,
+    )  # fmt: skip
+    check_equal(woven(subject, split(subject), rule), expected)
+
+
+def test_the_sum_of_the_norm_is_priced_and_validated(subject: Subject) -> None:
+    plan = chain(subject)
+    clipped = msgspec.structs.replace(plan, optimizer="sgd clip")
+    assert price(clipped).step_s > price(plan).step_s  # type: ignore[operator]
+    crossing = price(plan).transfer_bytes
+    extra = [size - crossing.get(c, 0) for c, size in price(clipped).transfer_bytes.items()]
+    assert sum(extra) > 0
+    program = lower(clipped)
+    body = program.code["pi"]
+    late = [i for i in body if isinstance(i, Clip)]
+    code = {**program.code, "pi": tuple([*(i for i in body if i not in late), *late])}
+    with pytest.raises(WeftError, match=r"pi: update of layers 0-0 .* before its input gnorm"):
+        validate(Program(plan=clipped, code=code))
+
+
+def test_plans_that_cannot_sum_the_norm_are_refused(subject: Subject) -> None:
+    for fields, says in (
+        ({"stale": 1}, "stale"),
+        ({"standby": (Shard("pi", (subject.last, subject.last)),)}, "standby"),
+    ):
+        plan = chain(subject, optimizer="sgd clip", **fields)
+        with pytest.raises(InputError, match=f"norm of all gradients.*{says}"):
+            lower(plan)
+    with pytest.raises(InputError, match="choose one"):
+        read_optimizer("sgd", subject.module, clip_norm=1.0, clip_value=1.0)
+    with pytest.raises(InputError, match="clip_norm 0"):
+        read_optimizer("sgd", subject.module, clip_norm=0.0)
 
 
 def test_the_memory_of_every_optimizer_is_counted(subject: Subject) -> None:

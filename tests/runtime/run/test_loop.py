@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -18,7 +19,7 @@ from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.runtime.emulate.local import LocalFleet
 
-STEPS, BATCH, EMA = 12, 8, 0.8
+STEPS, BATCH, EMA, CLIP = 12, 8, 0.8, 0.5
 SCHEDULE = partial(lr_scheduler.OneCycleLR, max_lr=0.05, total_steps=STEPS)
 
 
@@ -55,6 +56,7 @@ def alone() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     for step in range(STEPS):
         x, y = minibatch(step)
         nn.functional.cross_entropy(net(x), y).backward()
+        nn.utils.clip_grad_norm_(net.parameters(), CLIP)
         optimizer.step()
         optimizer.zero_grad()
         means.update_parameters(net)
@@ -67,10 +69,12 @@ def train(fleet: Fleet, nodes: LocalFleet, steps: int = STEPS, **changes: Any) -
     net = network()
     settings: dict[str, Any] = {
         "fleet": fleet, "strategy": "chain", "batch": BATCH, "ema": EMA, "schedule": SCHEDULE,
+        "clip_norm": CLIP,
         "options": {"devices": "pi,nuc,cloud", "micro_batches": 2},
         "join": nodes.endpoint, "group": nodes.group, "optimizer": optimizer_of(net), **changes,
     }  # fmt: skip
-    return weft.train(net, minibatch, nn.CrossEntropyLoss(), steps=steps, **settings)
+    data = settings.pop("data", minibatch)
+    return weft.train(net, data, nn.CrossEntropyLoss(), steps=steps, **settings)
 
 
 def check_equal(result: Any) -> None:
@@ -85,8 +89,20 @@ def test_a_resumed_run_goes_on_with_its_schedule_and_its_means(
 ) -> None:
     out = tmp_path / "run"
     train(triangle, nodes, steps=5, out=out)
-    result = train(triangle, nodes, out=out, resume=True)
+    with (out / "metrics.jsonl").open("a") as file:  # as of a run that ended after its last save
+        file.write('{"step":5,"loss":9.0}\n{"st')
+    rows: list[int] = []
+
+    def progress(step: Any) -> None:
+        rows.append(len((out / "metrics.jsonl").read_text().splitlines()))
+
+    result = train(triangle, nodes, out=out, resume=True, on_progress=progress)
     check_equal(result)
+    lines = (out / "metrics.jsonl").read_text().splitlines()
+    assert [msgspec.json.decode(line)["step"] for line in lines] == [*range(STEPS)]
+    assert [msgspec.json.decode(line)["loss"] for line in lines[5:]] == result.losses
+    assert rows == sorted(rows)
+    assert rows[-1] > 5  # it grew while the run went on
     means = load_file(out / "ema.safetensors")
     assert all(torch.equal(means[n], t) for n, t in result.averaged.state_dict().items())
     with pytest.raises(InputError, match="optimizer adamw"):
@@ -96,7 +112,8 @@ def test_a_resumed_run_goes_on_with_its_schedule_and_its_means(
 def test_a_run_that_loses_a_device_ends_with_the_weights_of_an_undisturbed_one(
     triangle: Fleet,
 ) -> None:
-    """It goes back to a copy: the schedule goes back with it, and the means are part of the copy."""
+    """It goes back to a copy: the schedule goes back with it, and the means are part of the copy. The data
+    is an iterator, which cannot go back: the minibatches that are repeated were kept."""
     with LocalFleet(("pi", "nuc", "cloud")) as local:
         local.crew.wait_for(local.names, 180.0)
         killed: list[str] = []
@@ -106,7 +123,8 @@ def test_a_run_that_loses_a_device_ends_with_the_weights_of_an_undisturbed_one(
                 killed.append("nuc")
                 local.kill("nuc")
 
-        result = train(triangle, local, keep_every=2, on_progress=progress)
+        data = iter([minibatch(n) for n in range(STEPS)])
+        result = train(triangle, local, keep_every=2, on_progress=progress, data=data)
     assert {"device_lost", "recovered"} & {event["kind"] for event in result.events}
     check_equal(result)
 
@@ -119,6 +137,9 @@ def test_a_run_that_loses_a_device_ends_with_the_weights_of_an_undisturbed_one(
         ({"warmup": 99}, "warmup 99"),
         ({"ema": 1.0}, "ema 1.0"),
         ({"clip_value": -1.0}, "clip_value -1.0"),
+        ({"clip_norm": 1.0, "strategy": "edgemove", "options": {}}, "norm of all gradients"),
+        ({"accumulate": 3}, "micro-batches, which is 2 already"),
+        ({"accumulate": 9}, "accumulate 9 is not allowed; 1 to batch = 8"),
     ],
 )
 def test_what_cannot_be_done_is_refused_before_anything_starts(

@@ -33,6 +33,7 @@ from collections.abc import Iterator
 import msgspec
 
 from weft.codecs.registry import coded_bytes
+from weft.graph.optimizer_words import clips_norm
 from weft.plans.plan import Plan
 from weft.program.instructions import (
     DONE,
@@ -52,6 +53,7 @@ from weft.program.lower.actions import Action
 from weft.program.lower.layout import Layout, Piece, layout_of
 from weft.program.lower.order import orders
 from weft.program.lower.sends import send_activation, send_gradient, send_labels
+from weft.program.passes.clip import with_clip
 from weft.program.passes.stale import with_lags
 from weft.program.passes.standby import with_standby
 from weft.program.program import Program
@@ -66,6 +68,8 @@ def lower_layers(plan: Plan) -> Program:
         code = with_lags(code, layout)
     if plan.standby:
         code = with_standby(code, layout)
+    if clips_norm(plan.optimizer) and plan.mode == "train":
+        code = with_clip(code, layout)
     return Program(plan=plan, code=code)
 
 

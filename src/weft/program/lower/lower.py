@@ -17,6 +17,7 @@ from weft.program.lower.peers import lower_peers
 from weft.program.lower.rounds import lower_rounds
 from weft.program.lower.swarm import lower_swarm
 from weft.program.lower.synced import lower_synced
+from weft.program.passes.clip import check_clip
 from weft.program.program import Program
 
 # Fields of a plan besides its shards, and the function that lowers such a plan. A plan without these fields
@@ -31,6 +32,7 @@ DELIVERIES: dict[str, Callable[[Plan], Program]] = {
 
 def lower(plan: Plan) -> Program:
     """The program of a plan. Raises InputError if the plan contradicts itself."""
+    check_clip(plan)
     for field, lower_field in DELIVERIES.items():
         if getattr(plan, field):
             if plan.stale or plan.standby:

@@ -13,11 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from weft.errors import InputError
+from weft.graph.optimizer_words import clips_norm
 from weft.plans.plan import Plan
 from weft.program.instructions import DONE, Instruction, Pool, Recv, Send, Tensor
 from weft.program.lower.layers import LayerWriter
 from weft.program.lower.layout import Layout, Piece, layout_of
 from weft.program.lower.order import visits
+from weft.program.passes.clip import with_clip
 from weft.program.program import Program
 
 
@@ -27,7 +29,10 @@ def lower_synced(plan: Plan) -> Program:
     if not layout.split or plan.mode != "train":
         raise InputError("plan: norms are for training plans whose shards name their samples")
     writer = SyncedWriter(layout)
-    return Program(plan=plan, code={d: tuple(writer.code(d)) for d in plan.devices})
+    code = {d: tuple(writer.code(d)) for d in plan.devices}
+    if clips_norm(plan.optimizer):
+        code = with_clip(code, layout)
+    return Program(plan=plan, code=code)
 
 
 class SyncedWriter(LayerWriter):

@@ -84,6 +84,7 @@ class Interpreter:
             ins.Reduce: self._reduce, ins.Update: self._update, ins.Stitch: self._stitch,
             ins.Emit: self._emit, ins.Share: self._share, ins.Blend: self._blend,
             ins.Keep: self._keep, ins.Miss: self._miss, ins.Pool: self._pool,
+            ins.Squares: self._squares, ins.Clip: self._clip,
         }  # fmt: skip
 
     def _load(self, i: ins.Load, step: int) -> None:
@@ -273,6 +274,20 @@ class Interpreter:
         self.pools.pool(i, step)
         self.compute_cpu_s += time.thread_time() - cpu
         self.span("pool", start, step, 0, str(i.into))
+
+    def _squares(self, i: ins.Squares, step: int) -> None:
+        start = time.monotonic()
+        total = self.updates.squares(i.segments)
+        self.held.hold(step, "gnorm", 0, i.into.micro, {"gnorm": total}, i.into.part)
+        self.span("squares", start, step, 0, str(i.into))
+
+    def _clip(self, i: ins.Clip, step: int) -> None:
+        start = time.monotonic()
+        parts = [self.held.use(step, t.kind, t.at, t.micro, t.part)["gnorm"] for t in i.parts]
+        total = torch.stack(parts).sum()
+        self.updates.clip(i.segments, total)
+        self.held.hold(step, "gnorm", 0, i.into.micro, {"gnorm": total}, i.into.part)
+        self.span("clip", start, step, 0, str(i.into))
 
     def _reduce(self, i: ins.Reduce, step: int) -> None:
         follows = i.replace and any(part.kind == "follow" for part in i.parts)

@@ -70,7 +70,7 @@ def _count_reads(job: Job) -> Counter[tuple[str, int, int, int]]:
             case ins.Stitch() | ins.Pool():
                 for t in i.reads:
                     reads[t.kind, t.at, t.micro, t.part] += 1
-            case ins.Blend():
+            case ins.Blend() | ins.Clip():
                 for part in i.parts:
                     reads[part.kind, part.at, part.micro, part.part] += 1
             case ins.Keep(part=t):

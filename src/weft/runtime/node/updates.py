@@ -7,7 +7,7 @@ updates.memory()                     # {"fc.weight/exp_avg": ...}: for copies, s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -54,6 +54,25 @@ class Updates:
         optimizer.step()
         if self.rule.ema:
             self._average(layers)
+
+    @torch.no_grad()
+    def squares(self, segments: Iterable[Layers]) -> Tensor:
+        """The sum of the squares of all gradients of some segments."""
+        gradients = self._gradients(segments)
+        if not gradients:
+            return torch.zeros(())
+        return torch.stack([gradient.float().square().sum() for gradient in gradients]).sum()
+
+    @torch.no_grad()
+    def clip(self, segments: Iterable[Layers], squares: Tensor) -> None:
+        """Limits gradients as torch.nn.utils.clip_grad_norm_ does, by the norm of all devices' gradients."""
+        factor = (self.rule.clip_norm / (squares.sqrt() + 1e-6)).clamp(max=1.0)
+        for gradient in self._gradients(segments):
+            gradient.mul_(factor)
+
+    def _gradients(self, segments: Iterable[Layers]) -> list[Tensor]:
+        weights = [w for layers in segments for w in self._weights[layers].values()]
+        return [weight.grad for weight in weights if weight.grad is not None]
 
     @torch.no_grad()
     def _average(self, layers: Layers) -> None:

@@ -1,4 +1,4 @@
-"""The user's data, in whatever form: a set's name, a Dataset, two tensors, or a function of the step."""
+"""The user's data, in whatever form (`weft.data.user_data`), as the minibatches of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from torch import Tensor
 
 from weft.data import Dataset, batch_indices, load
 from weft.data.batches import joint_indices
-from weft.data.trees import Tree, count_of, joined, rows_of, tensors_of
+from weft.data.indexed import Indexed
+from weft.data.streams import Pair, Stream
+from weft.data.trees import Tree, count_of, joined, mapped, rows_of, tensors_of
+from weft.data.user_data import Data, opened
 from weft.errors import InputError
 from weft.fleet.owners import Owner
 from weft.graph.execute import TargetTotals
@@ -19,10 +22,6 @@ from weft.graph.network import Graph
 from weft.graph.signature import Signature
 from weft.runtime.node.samples import Minibatch
 from weft.runtime.run.feeder import Feed
-
-Pair = tuple[Tree, Tree]  # samples and their targets
-One = str | Dataset | Pair | Callable[[int], Pair]
-Data = One | Mapping[str, Pair]  # the latter by device, where several have data
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,7 @@ class Source:
     test: tuple[Tensor, Tensor] | None = None
     classes: int | None = None
     complete: bool = True  # whether `target` has all targets
+    stream: Stream | None = None  # where the data is read one minibatch after the other
 
     def feed(self, graph: Graph, signature: Signature, state: Mapping[str, Tensor]) -> Feed:
         """The minibatches under the names that the network and its loss give their tensors, with the sums
@@ -59,8 +59,9 @@ def source_of(data: Data, batch: int, seed: int, owners: Sequence[Owner] = ()) -
     """What a run reads. Minibatch n is the same wherever and whenever it is asked for.
 
     Where several devices have data, a set is divided among them in proportion to their shares. A function
-    of the step gives the whole minibatch, of which each device has its share.
+    of the step, or a loader, gives the whole minibatch, of which each device has its share.
     """
+    data = opened(data, seed)
     shares = [owner.samples for owner in owners]
     if isinstance(data, str):
         return _of_set(load(data), batch, seed, shares, name=data)
@@ -71,26 +72,37 @@ def source_of(data: Data, batch: int, seed: int, owners: Sequence[Owner] = ()) -
     if isinstance(data, tuple):
         x, y = data
         _check_pair(x, y)
-        return Source(rows_of(x, slice(2)), y, _shuffled(x, y, batch, seed, shares))
-    if callable(data):
-        given = data
+        return Source(_example(x), y, _shuffled(x, y, batch, seed, shares))
+    if isinstance(data, Indexed):
+        return _of_indexed(data, batch, seed, shares)
+    minibatch = data
 
-        def pairs(step: int) -> Pair:
-            x, y = given(step)
-            _check_pair(x, y)
-            if count_of(x) != batch:
-                raise InputError(
-                    f"minibatch {step} has {count_of(x)} samples; the plan is for {batch}"
-                )
-            return x, y
-
-        x, y = given(0)
+    def pairs(step: int) -> Pair:
+        x, y = minibatch(step)
         _check_pair(x, y)
-        return Source(rows_of(x, slice(2)), y, pairs, complete=False)
-    raise InputError(
-        f"data is a {type(data).__name__}; give a set's name, a Dataset, a pair of tensors, "
-        "a pair for each device with data, or a function that returns the pair of minibatch n"
-    )
+        if count_of(x) != batch:
+            raise InputError(f"minibatch {step} has {count_of(x)} samples; the plan is for {batch}")
+        return x, y
+
+    x, y = minibatch(0)
+    _check_pair(x, y)
+    stream = data if isinstance(data, Stream) else None
+    return Source(_example(x), y, pairs, complete=False, stream=stream)
+
+
+def _example(x: Tree) -> Any:
+    """Two samples, copied: the memory of arrays may be read-only."""
+    return mapped(torch.clone, rows_of(x, slice(2)))
+
+
+def _of_indexed(data: Indexed, batch: int, seed: int, shares: Sequence[int]) -> Source:
+    indices = _indices(data.count, batch, seed, shares)
+
+    def pairs(step: int) -> Pair:
+        return data.rows(indices(step).tolist())
+
+    x, y = pairs(0)
+    return Source(_example(x), y, pairs, complete=False)
 
 
 def _of_devices(data: Mapping[str, Pair], seed: int, owners: Sequence[Owner]) -> Source:
@@ -113,7 +125,7 @@ def _of_devices(data: Mapping[str, Pair], seed: int, owners: Sequence[Owner]) ->
         return joined([x for x, _ in found]), joined([y for _, y in found])
 
     targets = joined([data[name][1] for name in names])
-    return Source(rows_of(data[names[0]][0], slice(2)), targets, pairs)
+    return Source(_example(data[names[0]][0]), targets, pairs)
 
 
 def _of_set(
@@ -132,15 +144,20 @@ def _of_set(
 def _shuffled(
     x: Tree, y: Tree, batch: int, seed: int, shares: Sequence[int]
 ) -> Callable[[int], Pair]:
+    indices = _indices(count_of(x), batch, seed, shares)
+
     def pairs(step: int) -> Pair:
-        index = (
-            joint_indices(count_of(x), shares, step, seed)
-            if shares
-            else batch_indices(count_of(x), batch, step, seed)
-        )
+        index = indices(step)
         return rows_of(x, index), rows_of(y, index)
 
     return pairs
+
+
+def _indices(count: int, batch: int, seed: int, shares: Sequence[int]) -> Callable[[int], Tensor]:
+    """The numbers of a minibatch's samples."""
+    if shares:
+        return lambda step: joint_indices(count, shares, step, seed)
+    return lambda step: batch_indices(count, batch, step, seed)
 
 
 def _check_pair(x: Any, y: Any) -> None:

@@ -9,6 +9,7 @@ the previous state whole.
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -73,9 +74,16 @@ class Folder:
     def save_timeline(self, timeline: Timeline) -> None:
         self.write("timeline.json", msgspec.json.encode(timeline))
 
-    def forget_metrics(self) -> None:
-        """A new run in an old folder begins its own list."""
-        (self.path / "metrics.jsonl").unlink(missing_ok=True)
+    def forget_metrics(self, first: int = 0) -> None:
+        """A new run in an old folder begins its own list; a resumed one keeps the lines before `first`."""
+        path = self.path / "metrics.jsonl"
+        if not path.exists():
+            return
+        rows = [row for row in path.read_bytes().splitlines() if _step_of(row) < first]
+        if rows:
+            self.write("metrics.jsonl", b"".join(row + b"\n" for row in rows))
+        else:
+            path.unlink()
 
     def add_metrics(self, rows: list[dict[str, Any]]) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
@@ -95,3 +103,11 @@ class Folder:
         except (msgspec.MsgspecError, SafetensorError, OSError) as error:
             raise InputError(f"cannot resume from {self.path}: {error}") from None
         return Saved(run, weights, optimizer)
+
+
+def _step_of(row: bytes) -> float:
+    """The minibatch of a line; a line that was cut off in the middle is later than all others."""
+    try:
+        return float(msgspec.json.decode(row)["step"])
+    except (msgspec.MsgspecError, KeyError, TypeError):
+        return math.inf

@@ -163,9 +163,16 @@ class Run(Dispatch):
                 waiting = set(self.working)
             at = {s: self.outcome.done[s] + 1 for s in sources}
             fed = self.feed_ahead(at, fed, self._last)
+            self.workload.passed(self._first_kept())
         if self._change is not None and self._last < last:
             self.change_to(self._change, self._last)
         return dict.fromkeys(self.working, self._last)
+
+    def _first_kept(self) -> int:
+        """The first minibatch that may have to be repeated."""
+        if self.recovery.goes_back:
+            return self.copies.newest.step
+        return min(self.outcome.done.values(), default=-1) + 1
 
     def _look(self, last: int) -> bool:
         """Asks the adviser shortly before the series ends; True where the series was extended."""

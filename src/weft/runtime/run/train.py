@@ -141,6 +141,8 @@ class _Training:
 
     def _progress(self, run: Run, begin: float) -> Callable[[Outcome], None]:
         def progress(outcome: Outcome) -> None:
+            if self.folder:
+                self._grow(outcome)
             tell = self.asked.on_progress
             if tell is None or not outcome.losses:
                 return
@@ -174,9 +176,17 @@ class _Training:
         record = RunFile(plan.model, plan.strategy, steps, plan.batch, self.asked.seed,
                          self.asked.rule.name)  # fmt: skip
         self.folder.save_state(record, dict(state), dict(memory))
-        losses = {**self.losses, **run.outcome.losses}
-        due = [s for s in sorted(losses) if s < steps and s not in self._saved]
-        self.folder.add_metrics([{"step": s, "loss": losses[s]} for s in due])
+        self._add_metrics({**self.losses, **run.outcome.losses}, steps)
+
+    def _grow(self, outcome: Outcome) -> None:
+        """The folder's list of losses grows while the run goes on: minibatches that every device has done."""
+        self._add_metrics(outcome.losses, min(outcome.done.values(), default=-1) + 1)
+
+    def _add_metrics(self, losses: Mapping[int, float], end: int) -> None:
+        assert self.folder is not None
+        due = [s for s in sorted(losses) if s < end and s not in self._saved]
+        if due:
+            self.folder.add_metrics([{"step": s, "loss": losses[s]} for s in due])
         self._saved.update(due)
 
     def _resume(self) -> Mapping[str, Tensor]:
@@ -196,4 +206,5 @@ class _Training:
                 f"cannot go on with its memory; give --optimizer {saved.run.optimizer}, or another --out"
             )
         self.first = saved.run.steps
+        self.folder.forget_metrics(self.first)
         return saved.optimizer

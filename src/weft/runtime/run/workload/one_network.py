@@ -143,8 +143,16 @@ class OneNetwork(Workload):
         """All of the network's state; what no layer reads stays as it was."""
         return {n: weights.get(n, self.state[n]) for n in self.graph.state}
 
+    def passed(self, step: int) -> None:
+        if self.source.stream is not None:
+            self.source.stream.forget(step)
+
     def result(self, run: Run) -> Trained:
         weights, memory = run.collect()
+        stream = self.source.stream
+        if stream is not None and stream.left_out:
+            why = "the last minibatch of a pass was smaller than the others"
+            run.note(self.asked.steps, "samples_left_out", why, samples=stream.left_out)
         state = self.complete(weights)
         model = _with_state(self.asked.model, state)
         averaged = None

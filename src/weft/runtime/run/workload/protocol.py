@@ -44,5 +44,8 @@ class Workload:
         """Whether the run may end though some devices have not done all of their minibatches."""
         return False
 
+    def passed(self, step: int) -> None:
+        """No minibatch before `step` will be asked for again."""
+
     def timeline(self, run: Run, spans: list[Span]) -> Timeline:
         return timeline_of(spans, run.program.beat)
