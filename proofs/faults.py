@@ -60,7 +60,7 @@ class Faults:
         """Looks whether a fault is due; wakes who has been silent long enough."""
         if step.what == "training":
             self._look()
-        if any(event["kind"] == "device_silent" for event in self._events):
+        if any(event["kind"] in ("device_silent", "device_lost") for event in self._events):
             self._wake()
 
     @property

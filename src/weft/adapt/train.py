@@ -36,6 +36,7 @@ from weft.runtime.run.results import Step, TrainResult
 from weft.runtime.run.train import AdviserFor, OnLoss, Options, start
 from weft.runtime.run.workload.asked import Asked, Loss
 from weft.runtime.run.workload.find import strategy_of, workload_of
+from weft.runtime.wire.silence import BEAT_S
 
 LONG = 3000  # minibatches of a run that has time for the papers' cycles
 LOOK_EVERY = 50  # minibatches, where a strategy has no cycle of its own
@@ -69,6 +70,7 @@ def train(
     options: Mapping[str, object] | None = None,
     seed: int = 0,
     deadline: float = 30.0,
+    patience: float = 1.0,
     out: str | Path | None = None,
     resume: bool = False,
     save_every: int | None = None,
@@ -93,7 +95,9 @@ def train(
     gradients are added up before the update.
     With `ema` the result has a copy of the model with running means of its weights (`averaged`).
     `deadline` is how long any device waits for another before the run ends with an error: raise it
-    where one transfer may take longer. `save_every` minibatches lie between two saves to `out`.
+    where one transfer may take longer. A device that sends no heartbeat for `patience` seconds is left
+    out until it is heard again: raise it for slow links and busy machines. `save_every` minibatches lie
+    between two saves to `out`.
     `on_loss` says what happens when a device is gone: the others recover and go on, or the run stops
     with an error. `keep_every` minibatches lie between two copies that a run goes back to; by default
     copies cost about 2% of the run. With `adapt` the run watches itself and asks its strategy for a new
@@ -104,6 +108,11 @@ def train(
     """
     fleet, name_of_strategy = _what_to_run(fleet, plan, strategy)
     _check(steps=steps, keep_every=keep_every, save_every=save_every)
+    if patience < 2 * BEAT_S:
+        raise InputError(
+            f"patience {patience:g} is not allowed; it must be at least {2 * BEAT_S:g} seconds, because "
+            f"devices send a heartbeat every {BEAT_S:g} s"
+        )
     if deadline <= 0:
         raise InputError(f"deadline {deadline} is not allowed; it must be above 0 seconds")
     if look_every is not None and look_every < 2:
@@ -131,7 +140,7 @@ def train(
         steps=steps, batch=batch, rule=rule,
         timetable=timetable,
         place=Place(local, netns, ends, group=group, config=config), options=options,
-        seed=seed, deadline=deadline, profile=profile, name=name, on_progress=on_progress,
+        seed=seed, deadline=deadline, patience=patience, profile=profile, name=name, on_progress=on_progress,
     )  # fmt: skip
     adviser = _adviser(asked, adapt, look_every)
     kept = Options(Path(out) if out is not None else None, resume, save_every, trace, on_loss,

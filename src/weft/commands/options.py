@@ -118,6 +118,13 @@ Average = Annotated[
 LabelSmoothing = Annotated[
     float, typer.Option(metavar="X", help="Label smoothing of the cross-entropy.")
 ]
+Patience = Annotated[
+    float,
+    typer.Option(
+        help="Seconds without a heartbeat after which a device is left out until it is heard again. "
+        "Raise it for slow links and busy machines."
+    ),
+]
 Deadline = Annotated[
     float, typer.Option(help="Seconds a device waits for another before the run ends.")
 ]

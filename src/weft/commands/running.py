@@ -33,6 +33,7 @@ from weft.commands.options import (
     NoDecay,
     Optimizer,
     OptimizerSettings,
+    Patience,
     PlanFile,
     ProfileFile,
     Schedule,
@@ -96,6 +97,7 @@ def train(
     profile: ProfileFile = None,
     settings: Settings = None,
     deadline: Deadline = 30.0,
+    patience: Patience = 1.0,
     classes: Classes = None,
     config: ZenohConfig = None,
     adapt: Annotated[
@@ -155,7 +157,8 @@ def train(
             schedule_options=values.arguments(set_schedule or [], "--set-schedule"),
             local=local, netns=netns, join=join,
             profile=load_profile(profile) if profile else None,
-            options=values.settings(settings or []), seed=seed, deadline=deadline, out=out,
+            options=values.settings(settings or []), seed=seed, deadline=deadline,
+            patience=patience, out=out,
             resume=resume, save_every=save_every, name=short_name(model), config=config,
             adapt=adapt, look_every=look_every, trace=changes, on_progress=on_progress,
         )  # fmt: skip

@@ -21,10 +21,8 @@ from weft.plans.plan import Mode
 from weft.plans.protocols import GO_BACK, ONE_NETWORK, Decide, Feature, MakeOnline, Need
 
 Refusals = Mapping[Feature, str]
-WAITS = "a device that stays connected and says nothing ends the run when --deadline is over"
 ANSWERS = "it answers and does not train"
-# The refusals of a strategy that trains one network, and of one that only infers.
-TRAINING: Refusals = {"falls silent": WAITS}
+# The refusals of a strategy that only infers.
 ONLY_INFERS: Refusals = {
     "adapt": ANSWERS,
     "trace": ANSWERS,
@@ -32,7 +30,7 @@ ONLY_INFERS: Refusals = {
     "own data": ANSWERS,
     "save and resume": ANSWERS,
     "a device dies": "a lost device ends the call with an error; call again with the devices that are left",
-    "falls silent": WAITS,
+    "falls silent": "a silent device ends the call with an error that names it; call again with the others",
     "comes back": ANSWERS,
 }
 
@@ -57,7 +55,7 @@ class Strategy:
     several_sources: bool = False  # whether it plans for several devices with data of their own
     exact: bool = True  # computes what plain training computes, codecs left out
     # What a run with this strategy cannot do, each with the reason that the user is told.
-    refuses: Refusals = field(default_factory=lambda: TRAINING)
+    refuses: Refusals = field(default_factory=dict)
 
     def make_online(self, request: OnlineRequest) -> Online:
         """The policy for a live run. Raises an error if the strategy has no `online`."""

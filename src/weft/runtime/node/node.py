@@ -33,6 +33,7 @@ from weft.runtime.wire.closing import Closing
 from weft.runtime.wire.fabric import Fabric
 from weft.runtime.wire.frames import BadMessage, Header, pack_header, pack_tensors
 from weft.runtime.wire.session import Endpoints, open_session
+from weft.runtime.wire.silence import BEAT_S
 from weft.version import __version__
 
 log = logging.getLogger("weft.node")
@@ -59,12 +60,28 @@ class Node(Closing):
         self._alive = self.session.liveliness().declare_token(
             keys.alive(group, name, secrets.token_hex(8))
         )
+        self._closing = threading.Event()
+        self._beats = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        self._beats.start()
 
     def close(self) -> None:
+        self._closing.set()
         self.assignment.end("the node is closing")
         self.prober.close()
         self.fabric.close()
+        self._beats.join()
         self.session.close()
+
+    def _beat(self) -> None:
+        """Heartbeats, from a thread that does nothing else. One that finds no room on the way is dropped."""
+        beats = self.session.declare_publisher(
+            keys.beat(self.group, self.name),
+            congestion_control=zenoh.CongestionControl.DROP,
+            priority=zenoh.Priority.REAL_TIME,
+            express=True,
+        )
+        while not self._closing.wait(BEAT_S):
+            beats.put(b"")
 
     def serve(self, stop: threading.Event) -> None:
         """Carries out commands until `stop` is set."""

@@ -120,6 +120,8 @@ class Dispatch:
 
     def release(self) -> None:
         """Every device forgets the run; it may be given a job of it again."""
+        for device in self.crew.silent:  # it is free for other runs as soon as it wakes up
+            self.crew.leave_word(device, msg.End(self.run_id))
         self.tell({d: msg.End(self.run_id) for d in self.everyone}, RELEASE_S)
 
     def tell(self, commands: Mapping[str, msg.Command], seconds: float) -> None:
@@ -162,6 +164,8 @@ class Dispatch:
     def enlist(self, device: str) -> None:
         """A device beside the plan that has come while the run goes on."""
         job = self.job(device)
+        # A device that was silent may still be at work under a plan that has ended.
+        self.crew.ask(device, msg.End(self.run_id), self._job_wait_s)
         self.crew.ask(device, msg.Assign(job), self._job_wait_s)
         self.crew.ask(device, msg.Prepare(self.run_id), self._job_wait_s)
         self._segments[device] = job.segments

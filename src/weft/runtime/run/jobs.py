@@ -34,6 +34,7 @@ class Settings:
     timetable: Timetable | None = None  # the optimizer's settings by minibatch, where they change
     seed: int = 0
     deadline_s: float = 30.0  # raise it where one step or one transfer may take longer
+    patience_s: float = 1.0  # without a heartbeat until a device counts as lost
     shaping: Shaping = "none"
     paced: frozenset[str] = frozenset()  # devices made as slow as the plan's profile says
     scratch: Path | None = None  # for the clocks of shared media

@@ -86,6 +86,15 @@ class Run(Dispatch):
         self.copies.newest = Copy(
             self.copies.newest.step, self.initial, dict(optimizer_state or {})
         )
+        self.crew.watch(self._watched(), self.settings.patience_s)
+
+    def _watched(self) -> set[str]:
+        """The devices whose silence counts as loss. Without the device that has the data nobody can go on:
+        it is waited for until the deadline."""
+        if not self.recovery.waits:
+            return set()
+        needed = self.plan.sources if self.recovery.goes_back else ()
+        return {*self.fleet.names, *self.devices} - {*needed}
 
     # --- minibatches ----------------------------------------------------------------------------
 

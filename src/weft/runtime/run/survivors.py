@@ -59,7 +59,11 @@ class Survivors(Adviser):
             return None
         for device in back:
             run.absent.discard(device)
-            run.enlist(device)
+            try:
+                run.enlist(device)
+            except WeftError:
+                run.absent.add(device)  # it is gone again, or cannot reach its neighbours yet
+                raise
             run.note(done, "device_joined", f"{device} is there again", device=device)
         plan, _ = self._plan(run, self._present(run))
         return Change(plan, f"{', '.join(back)} can be used", shards_of(run.plan, plan))

@@ -6,7 +6,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from weft.runtime.wire import topics as keys
 from weft.runtime.wire.closing import Closing
 from weft.runtime.wire.frames import BadMessage, Header, unpack_header
 from weft.runtime.wire.session import Endpoints, open_session
+from weft.runtime.wire.silence import BEAT_S, Silence
 
 Event = msg.Report | LostDevice | tuple[Header, bytes]
 # Replies, then None at the end; or an error if the node is gone.
@@ -43,8 +44,15 @@ class Crew(Closing):
             keys.alive(group, "*", "*"), self._liveliness, history=True
         )
         self._notices = self.session.declare_subscriber(keys.notice(group, "*"), self._noticed)
+        self._silence: Silence | None = None  # while somebody watches
+        self._watched: Collection[str] = ()
+        self._closing = threading.Event()
+        self._beats = self.session.declare_subscriber(
+            keys.beat(group, "*"), zenoh.handlers.Callback(self._beat, indirect=False)
+        )
 
     def close(self) -> None:
+        self._closing.set()
         if not self.session.is_closed():
             self.session.close()
 
@@ -58,26 +66,72 @@ class Crew(Closing):
                 self._present[name] = lives - {life}
                 if not self._present[name]:
                     del self._present[name]
-                lost = LostDevice(name, f"{name} is gone: its node ended or its link broke")
-                self.events.put(lost)
-                for answers in self._asked.get(name, ()):  # the device will not answer any more
-                    answers.put(lost)
+                    if self._silence is not None:
+                        self._silence.forget(name)
+                self._lose(LostDevice(name, f"{name} is gone: its node ended or its link broke"))
             self._changed.notify_all()
+
+    def _lose(self, lost: LostDevice) -> None:
+        """The device will not answer any more, and whoever waits for it must know."""
+        self.events.put(lost)
+        for answers in self._asked.get(lost.device, ()):
+            answers.put(lost)
+
+    # --- silence --------------------------------------------------------------------------------
+
+    def watch(self, devices: Collection[str], patience: float) -> None:
+        """From now on a device among these whose heartbeats stop for `patience` seconds counts as lost, until
+        it is heard again."""
+        with self._changed:
+            self._watched = devices
+            if self._silence is not None:
+                self._silence.patience = patience
+                return
+            self._silence = Silence(patience)
+        threading.Thread(target=self._tick, name="silence", daemon=True).start()
+
+    def _beat(self, sample: Any) -> None:
+        name = str(sample.key_expr).rsplit("/", 1)[1]
+        with self._changed:
+            if self._silence is None or name not in self._present:
+                return
+            if self._silence.heard(name, time.monotonic()):
+                self._changed.notify_all()
+
+    def _tick(self) -> None:
+        while not self._closing.wait(BEAT_S):
+            with self._changed:
+                assert self._silence is not None
+                for name in self._silence.tick(time.monotonic(), self._watched):
+                    seconds = self._silence.limit
+                    why = f"{name} is silent: connected, but no heartbeat for {seconds:.1f} s"
+                    self._lose(LostDevice(name, f"{why} (--patience sets the limit)"))
 
     @property
     def present(self) -> tuple[str, ...]:
+        """The devices that are there and not silent."""
         with self._changed:
-            return tuple(sorted(self._present))
+            return tuple(sorted(self._there()))
+
+    @property
+    def silent(self) -> tuple[str, ...]:
+        """The devices that are connected and silent."""
+        with self._changed:
+            return tuple(sorted(self._present.keys() - self._there()))
+
+    def _there(self) -> set[str]:
+        silent = self._silence.silent if self._silence is not None else set()
+        return self._present.keys() - silent
 
     def wait_for(self, names: Iterable[str], seconds: float) -> None:
         """Returns when all of them are there. Raises LostDevice with the names of those that are missing."""
         wanted = set(names)
         deadline = time.monotonic() + seconds
         with self._changed:
-            while missing := wanted - self._present.keys():
+            while missing := wanted - self._there():
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    there = ", ".join(sorted(self._present)) or "nobody"
+                    there = ", ".join(sorted(self._there())) or "nobody"
                     raise LostDevice(
                         min(missing),
                         f"no node answers for {', '.join(sorted(missing))} after {seconds:g} s "
@@ -123,6 +177,12 @@ class Crew(Closing):
         payload = sample.payload.to_bytes()
         if len(payload) == header.bytes:
             self._put((header, payload), run)
+
+    def leave_word(self, device: str, command: msg.Command) -> None:
+        """A command that the device carries out when it wakes up; nobody waits for its answer."""
+        answers = self._ask(device, command, GRACE_S)
+        with self._changed:
+            self._asked[device].discard(answers)
 
     def ask(self, device: str, command: msg.Command, seconds: float) -> list[msg.Reply]:
         return self.ask_all({device: command}, seconds)[device]

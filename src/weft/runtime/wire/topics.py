@@ -16,6 +16,11 @@ def notice(group: str, node: str) -> str:
     return f"{group}/notice/{node}"
 
 
+def beat(group: str, node: str) -> str:
+    """The key on which a node publishes its heartbeats."""
+    return f"{group}/beat/{node}"
+
+
 def report(group: str, run: str) -> str:
     """The key on which the nodes of a run report."""
     return f"{group}/report/{run}"

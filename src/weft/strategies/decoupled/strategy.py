@@ -18,7 +18,7 @@ from weft.plans.peers import SHARED, Held, Peer, Peers
 from weft.plans.plan import Part, Plan, Shard
 from weft.plans.profile import DeviceTimes, Profile
 from weft.plans.protocols import LEAVE_OUT, PEERS
-from weft.plans.strategy import WAITS, Refusals, strategy
+from weft.plans.strategy import Refusals, strategy
 from weft.plans.task import Task
 from weft.strategies.decoupled import decide
 from weft.strategies.decoupled.decide import Chosen
@@ -31,7 +31,6 @@ _REFUSES: Refusals = {
     "trace": "peers keep to their own clocks, and a trace of the fleet is not handed to them yet",
     "own data": "every peer opens its samples itself: give the name of a data set that all have",
     "save and resume": "peers keep their weights to themselves until the end",
-    "falls silent": WAITS,
 }
 _ABILITIES: dict[str, Any] = {
     "replan": False,

@@ -58,6 +58,8 @@ class LeaveOut(Recovery):
         names = {n for segment in job.segments for n in segment.state}
         state = {n: t for n, t in run.own[device].state.items() if n in names}
         try:
+            # A peer that was silent forgets what it held, as one that was started again.
+            run.crew.ask(device, msg.End(run.run_id), run.settings.deadline_s)
             run.crew.ask(device, msg.Assign(job), run.settings.deadline_s)
             run.ship(device, state, optimizer=False)
             run.crew.ask(device, msg.Prepare(run.run_id), run.settings.deadline_s)

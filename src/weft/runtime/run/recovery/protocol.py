@@ -16,6 +16,7 @@ Fault = LostDevice | Stalled
 class Recovery:
     """What a run does about a lost device."""
 
+    waits = True  # whether a silent device holds up the others, and so counts as lost
     goes_back = False  # whether devices' copies are put together, to go back to
 
     def recover(self, run: Run, fault: Fault, last: int) -> dict[str, int]:

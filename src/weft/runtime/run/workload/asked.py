@@ -38,6 +38,7 @@ class Asked:
     options: Mapping[str, object] = field(default_factory=dict)
     seed: int = 0
     deadline: float = 30.0
+    patience: float = 1.0
     profile: Profile | None = None
     name: str = ""
     on_progress: Callable[[Step], None] | None = None

@@ -128,7 +128,7 @@ class OneNetwork(Workload):
     def settings(self) -> Settings:
         asked = self.asked
         return Settings(optimizer=asked.rule, timetable=asked.timetable, seed=asked.seed,
-                        deadline_s=asked.deadline, paced=self.trainee.paced,
+                        deadline_s=asked.deadline, patience_s=asked.patience, paced=self.trainee.paced,
                         data=self.source.name)  # fmt: skip
 
     def resume_with(self, weights: Mapping[str, Tensor]) -> None:

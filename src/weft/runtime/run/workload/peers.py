@@ -268,7 +268,8 @@ class PeerNetworks(Exchange):
             asked.rule, rounds=max(asked.steps // every, 1), round_steps=every
         )
         return Settings(
-            optimizer=rule, seed=asked.seed, deadline_s=asked.deadline, data=self.data.name,
+            optimizer=rule, seed=asked.seed, deadline_s=asked.deadline,
+            patience_s=asked.patience, data=self.data.name,
             paced=self.emulation.paced if self.emulation else frozenset(),
         )  # fmt: skip
 

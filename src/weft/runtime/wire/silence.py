@@ -1,0 +1,74 @@
+"""Who has fallen silent: devices whose heartbeats have stopped while others are heard.
+
+    silence = Silence(patience=1.0)
+    silence.heard("pi", now)              # a heartbeat has come
+    silence.tick(now, {"pi", "nuc"})      # several times a second; returns devices that are now silent
+
+A process that gets no CPU time for a while must not be taken for a silent one. So silence is counted in
+ticks of the one who listens, and a tick that comes late counts no more than one that is on time. A tick in
+which nobody at all was heard says more about this machine than about any device, and is not counted. Where
+the heartbeats of others come irregularly, everybody gets more time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+
+BEAT_S = 0.2  # between two heartbeats, and between two ticks
+IRREGULAR = 5  # times the longest recent gap between two heartbeats of a device that is not silent
+RECENT = 100  # gaps that are remembered, of all devices together
+
+
+class Silence:
+    """Counts the silence of each device. It reads no clock and opens nothing."""
+
+    def __init__(self, patience: float) -> None:
+        self.patience = patience
+        self.silent: set[str] = set()
+        self._quiet: dict[str, float] = {}  # seconds, of those that have been heard at least once
+        self._last: dict[str, float] = {}
+        self._gaps: deque[float] = deque(maxlen=RECENT)
+        self._heard_since: set[str] = set()  # since the last tick
+        self._ticked: float | None = None
+
+    def heard(self, device: str, now: float) -> bool:
+        """A heartbeat; True where the device was silent before."""
+        before = self._last.get(device)
+        self._last[device], self._quiet[device] = now, 0.0
+        self._heard_since.add(device)
+        if device in self.silent:
+            self.silent.discard(device)
+            return True
+        if before is not None:
+            self._gaps.append(now - before)
+        return False
+
+    def forget(self, device: str) -> None:
+        """The device is gone: it is neither heard nor silent."""
+        self.silent.discard(device)
+        self._quiet.pop(device, None)
+        self._last.pop(device, None)
+
+    @property
+    def limit(self) -> float:
+        """The seconds without a heartbeat after which a device is silent."""
+        return max(self.patience, IRREGULAR * max(self._gaps, default=0.0))
+
+    def tick(self, now: float, watched: Collection[str]) -> list[str]:
+        """The devices among `watched` that are silent from now on."""
+        since = now - self._ticked if self._ticked is not None else 0.0
+        self._ticked = now
+        heard, self._heard_since = self._heard_since, set()
+        witnesses = [d for d in self._quiet if d not in self.silent]
+        if not heard and len(witnesses) > 1:
+            return []
+        fallen = []
+        for device in witnesses:
+            if device in heard:
+                continue
+            self._quiet[device] += min(since, 2 * BEAT_S)
+            if device in watched and self._quiet[device] > self.limit:
+                fallen.append(device)
+        self.silent.update(fallen)
+        return fallen

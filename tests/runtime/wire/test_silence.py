@@ -1,0 +1,66 @@
+"""A device whose heartbeats stop is silent; one that gets no CPU time, or is not listened to, is not."""
+
+from __future__ import annotations
+
+from weft.runtime.wire.silence import BEAT_S, Silence
+
+FLEET = ("pi", "nuc", "cloud")
+
+
+def listen(silence: Silence, begin: float, ticks: int, beating: tuple[str, ...]) -> list[str]:
+    """Ticks on time; these devices are heard before each."""
+    fallen = []
+    for tick in range(ticks):
+        now = begin + tick * BEAT_S
+        for device in beating:
+            silence.heard(device, now)
+        fallen += silence.tick(now, FLEET)
+    return fallen
+
+
+def test_a_device_that_stops_is_silent_after_patience_and_the_others_are_not() -> None:
+    silence = Silence(1.0)
+    assert listen(silence, 0.0, 10, FLEET) == []
+    assert listen(silence, 2.0, 5, ("pi", "nuc")) == []
+    assert listen(silence, 3.0, 3, ("pi", "nuc")) == ["cloud"]
+    assert silence.silent == {"cloud"}
+    assert silence.heard("cloud", 4.0)
+    assert silence.silent == set()
+
+
+def test_a_listener_that_was_starved_blames_nobody() -> None:
+    silence = Silence(1.0)
+    listen(silence, 0.0, 10, FLEET)
+    silence.heard("pi", 60.0)  # the heartbeats of a minute lie in the queue: pi's is read first
+    assert silence.tick(60.0, FLEET) == []
+
+
+def test_when_nobody_is_heard_nobody_is_blamed() -> None:
+    silence = Silence(1.0)
+    listen(silence, 0.0, 10, FLEET)
+    assert listen(silence, 2.0, 100, ()) == []
+
+
+def test_a_single_device_is_noticed_without_a_witness() -> None:
+    silence = Silence(1.0)
+    listen(silence, 0.0, 10, ("pi",))
+    assert listen(silence, 2.0, 8, ()) == ["pi"]
+
+
+def test_irregular_heartbeats_of_others_give_everybody_more_time() -> None:
+    silence = Silence(1.0)
+    listen(silence, 0.0, 10, FLEET)
+    silence.heard("pi", 2.6)  # 0.8 s after the one before: the machine is busy
+    assert silence.limit > 3.9
+    assert listen(silence, 2.8, 15, ("pi", "nuc")) == []
+
+
+def test_only_watched_devices_fall_silent_and_a_dead_one_is_forgotten() -> None:
+    silence = Silence(1.0)
+    listen(silence, 0.0, 10, FLEET)
+    silence.forget("cloud")
+    fallen = []
+    for tick in range(20):
+        silence.heard("pi", 2.0 + tick * BEAT_S)
+        fallen += silence.tick(2.0 + tick * BEAT_S, {"cloud"})
+    assert fallen == []
