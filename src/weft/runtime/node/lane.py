@@ -18,6 +18,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
+
 from weft.runtime.wire import messages as msg
 
 Reply = Callable[[Any], None]  # sends the answer to a query
@@ -83,6 +85,7 @@ class Lane:
         self._thread.join(timeout=CLOSE_S)
 
     def _run(self) -> None:
+        torch.set_num_threads(1)  # each thread has its own setting; PyTorch's would wait in a loop
         while (asked := self._waiting.get()) is not None:
             if asked.urgent:
                 asked.answer(self._do(asked.command))
