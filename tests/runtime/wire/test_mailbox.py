@@ -29,8 +29,10 @@ def test_the_first_letter_counts_and_a_double_is_dropped() -> None:
 
 
 def test_a_mailbox_holds_no_more_than_it_may() -> None:
-    box = Mailbox(max_bytes=10)
+    """A header takes memory too: letters without a payload count."""
+    box = Mailbox(max_bytes=letter(b"123456").size + letter(b"").size - 1)
     assert box.put(letter(b"123456"))
+    assert not box.put(letter(b"", step=9))
     assert not box.put(letter(b"123456", step=8))
     box.take(KEY, 1.0, str)
     assert box.put(letter(b"123456", step=8))

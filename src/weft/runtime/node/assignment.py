@@ -30,12 +30,14 @@ from weft.runtime.node.tensors import Values
 from weft.runtime.node.worker import Worker
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire.fabric import Fabric
+from weft.runtime.wire.limits import MAX_COPIES, check_job, check_memory, job_bytes
 from weft.runtime.wire.mailbox import Cancelled
 from weft.runtime.wire.radio import Transmitter
 from weft.runtime.wire.state_pieces import chosen, state_pieces
 
 log = logging.getLogger("weft.node")
 
+FORMAT_BYTES = 16 << 20  # of names and shapes, beside the weights
 MOST_IN_FLIGHT = 64  # minibatches that a later span may be behind an earlier one
 
 
@@ -68,6 +70,7 @@ class Assignment:
     def assign(self, job: msg.Job) -> None:
         if self.job is not None and self.job.run != job.run:
             raise WeftError(f"{self.device} is busy with run {self.job.run}; try again later")
+        check_job(job)
         self.fabric.check(job.roads)
         held: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
         if self.job is not None:  # the same run goes on under another plan
@@ -86,14 +89,20 @@ class Assignment:
 
     def take_weights(self, command: msg.Weights) -> None:
         job = self.own_job(command.run)
+        room = job_bytes(job) * (MAX_COPIES if command.optimizer else 1) + FORMAT_BYTES
+        if len(command.data) > room:
+            raise InputError(
+                f"{self.device}: {len(command.data)} bytes of weights; this job takes {room} at most"
+            )
         try:
             tensors = load_safetensors(command.data)
         except SafetensorError as error:
             raise InputError(f"{self.device}: weights that cannot be decoded: {error}") from None
+        expected = {n: s for segment in job.segments for n, s in segment.state.items()}
         if command.optimizer:
+            check_memory(tensors, expected, set(self._optimizer_state))
             self._optimizer_state |= tensors
             return
-        expected = {n: s for segment in job.segments for n, s in segment.state.items()}
         for name, tensor in tensors.items():
             if name not in expected or tuple(tensor.shape) != expected[name].shape:
                 raise InputError(f"{self.device}: {name} {tuple(tensor.shape)} belongs to no shard")
@@ -201,6 +210,11 @@ class Assignment:
         if self._worker is not None:
             self._worker.cancelled = why
         self.fabric.mailbox.cancel(why)
+
+    def forget(self, why: str) -> None:
+        """The run is over: nothing of it is kept."""
+        self.end(why)
+        self.prober.end()
 
     def end(self, why: str) -> None:
         self.cancel(why)

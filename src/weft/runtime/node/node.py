@@ -24,6 +24,7 @@ import zenoh
 
 from weft.errors import WeftError
 from weft.runtime.node.assignment import Assignment, failed
+from weft.runtime.node.lane import Lane, Reply
 from weft.runtime.node.probe import probe_compute, probe_link
 from weft.runtime.node.prober import Prober
 from weft.runtime.node.tensors import Values
@@ -32,6 +33,7 @@ from weft.runtime.wire import topics as keys
 from weft.runtime.wire.closing import Closing
 from weft.runtime.wire.fabric import Fabric
 from weft.runtime.wire.frames import BadMessage, Header, pack_header, pack_tensors
+from weft.runtime.wire.limits import Seldom
 from weft.runtime.wire.session import Endpoints, open_session
 from weft.runtime.wire.silence import BEAT_S
 from weft.version import __version__
@@ -53,6 +55,8 @@ class Node(Closing):
         self.prober = Prober(self.fabric, self._report, self._notice)
         self.bad_commands = 0
         self.assignment = Assignment(name, self.fabric, self.prober, self._report, self._emit)
+        self._log = Seldom(log)
+        self._lane = Lane(self._answer, self._do)
         self._queries: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._control = self.session.declare_queryable(
             keys.control(group, name), self._queries.put, complete=True
@@ -66,6 +70,8 @@ class Node(Closing):
 
     def close(self) -> None:
         self._closing.set()
+        self.assignment.cancel("the node is closing")
+        self._lane.close()
         self.assignment.end("the node is closing")
         self.prober.close()
         self.fabric.close()
@@ -88,31 +94,65 @@ class Node(Closing):
         # Tensors may share a message's read-only memory, because they are never written.
         warnings.filterwarnings("ignore", message="The given buffer is not writable")
         while not stop.is_set():
+            self._lane.look()
             try:
                 query = self._queries.get(timeout=0.2)
             except queue.Empty:
                 continue
-            with query:
-                self._answer(query)
+            command = self._decoded(query)
+            if command is not None:
+                self._hand_over(query, command)
 
-    def _answer(self, query: Any) -> None:
+    def _hand_over(self, query: Any, command: msg.Command) -> None:
+        """Never waits. Who waits for something in a run that is cancelled is woken up at once."""
+        if isinstance(command, (msg.Cancel, msg.End)):
+            if self.assignment.has(command.run):
+                why = command.why if isinstance(command, msg.Cancel) else "the run is over"
+                self.assignment.cancel(why)
+            self._lane.put_urgent(query, command)
+        elif isinstance(command, (msg.Hello, msg.Echo)):
+            with query:
+                self._answer(command, query)
+        elif self._lane.full:
+            with query:
+                busy = WeftError(f"{self.name} has too many commands to carry out; try again later")
+                query.reply_err(msg.pack(failed(self.name, busy)))
+        else:
+            self._lane.put(query, command)
+
+    def _decoded(self, query: Any) -> msg.Command | None:
         try:
             payload = query.payload
             if payload is None:
                 raise BadMessage("it is empty")
-            command = msg.unpack_command(payload.to_bytes())
+            return msg.unpack_command(payload.to_bytes())
         except BadMessage as error:
             self.bad_commands += 1
-            log.warning("%s dropped a malformed command: %s", self.name, error)
-            query.reply_err(f"not a command: {error}"[:500])
-            return
+            self._log.warning("%s dropped a malformed command: %s", self.name, error)
+            with query:
+                query.reply_err(f"not a command: {error}"[:500])
+            return None
+
+    def _do(self, command: msg.Command) -> Reply:
+        """Carries out a command now; its answer is sent later."""
+        try:
+            (reply,) = self._carry_out(command)
+        except Exception as error:
+            report = failed(self.name, error)
+            return lambda query: query.reply_err(msg.pack(report))
+        return lambda query: query.reply(query.key_expr, msg.pack(reply))
+
+    def _answer(self, command: msg.Command, query: Any) -> None:
         try:
             for reply in self._carry_out(command):
                 query.reply(query.key_expr, msg.pack(reply))
         except WeftError as error:
             query.reply_err(msg.pack(failed(self.name, error)))
         except Exception as error:  # a bad job must not end the agent; the error is sent back
-            log.exception("%s could not carry out %s", self.name, type(command).__name__)
+            self._log.warning(
+                "%s could not carry out %s: %r", self.name, type(command).__name__, error
+            )
+            log.debug("the error", exc_info=True)
             query.reply_err(msg.pack(failed(self.name, error)))
 
     def _carry_out(self, command: msg.Command) -> Iterator[msg.Reply]:
@@ -158,7 +198,7 @@ class Node(Closing):
                     self.assignment.cancel(command.why)
             case msg.End():
                 if self.assignment.has(command.run):
-                    self.assignment.end("the run is over")
+                    self.assignment.forget("the run is over")
         yield msg.Done()
 
     def _welcome(self) -> msg.Welcome:

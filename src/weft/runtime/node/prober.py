@@ -12,6 +12,7 @@ A server also says, to whoever listens, when it has become faster.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
@@ -26,10 +27,12 @@ from weft.dtypes import torch_dtype
 from weft.errors import WeftError
 from weft.graph.execute import Runner
 from weft.graph.measure import example
+from weft.runtime.node.results import check_results
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire.changes import Changes
 from weft.runtime.wire.fabric import Fabric
 from weft.runtime.wire.frames import BadMessage, Header, pack_tensors, unpack_tensors
+from weft.runtime.wire.limits import MAX_TEST_BYTES, Seldom, check_servers, check_test_network
 from weft.runtime.wire.mailbox import Letter
 from weft.runtime.wire.shaping import sleep_until
 
@@ -39,6 +42,9 @@ PING, THERE, BACK = range(3)
 LOOK_S = 0.25  # how often a server checks its own load
 FASTER = 0.9  # of the slowdown in its last notice: below it a server publishes the next one
 MAX_BYTES = 4 << 20
+MAX_ROUNDS = 4  # of probes that wait for the one before
+MAX_ANSWERS = 16  # that wait for whoever asked
+SLICE_S = 0.1  # how soon a thread that waits for a probe sees that the run is over
 TRAINED_S = 0.02  # a shorter step of the test network is repeated: a clock tells little of one
 MOST_STEPS = 20
 WORDS = {
@@ -62,6 +68,9 @@ class Prober:
         self._network: msg.TestNetwork | None = None
         self._runner: Runner | None = None
         self._told = 1.0
+        self._closed = False
+        self._rounds: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._log = Seldom(log)
         self._asking = threading.Lock()
         self._answers: queue.SimpleQueue[Letter] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="prober", daemon=True)
@@ -73,7 +82,9 @@ class Prober:
         self._told = self.load()
 
     def learn(self, network: msg.TestNetwork) -> None:
-        """Takes a test network and draws its weights."""
+        """Takes a test network and draws its weights. InputError where it is too large."""
+        check_test_network(network)
+        check_results(network.segment, network.samples, MAX_TEST_BYTES)
         generator = torch.Generator().manual_seed(network.seed)
         state = {
             name: torch.randn(info.shape, generator=generator).to(torch_dtype(info.dtype)) * 0.05
@@ -83,7 +94,15 @@ class Prober:
         self._step(self._runner, network, samples=1)  # the first step of any network takes longer
         self._told = self.load()
 
+    def end(self) -> None:
+        """The run is over: nothing of it is kept."""
+        self._network = self._runner = self._changes = None
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._answers.get_nowait()
+
     def close(self) -> None:
+        self._closed = True
         self._fabric.probes.put(None)
         self._thread.join(timeout=5.0)
 
@@ -111,12 +130,13 @@ class Prober:
             if letter is None:
                 return
             if letter.header.kind == "probed":
-                self._answers.put(letter)
+                if self._asking.locked() and self._answers.qsize() < MAX_ANSWERS:
+                    self._answers.put(letter)
                 continue
             try:
                 self._answer(letter.header)
             except Exception as error:  # a bad probe must not end the thread
-                log.warning("%s could not answer a probe: %s", self._fabric.name, error)
+                self._log.warning("%s could not answer a probe: %s", self._fabric.name, error)
 
     def _notice(self) -> None:
         now = self.load()
@@ -126,6 +146,10 @@ class Prober:
         self._told = max(self._told, now)
 
     def _answer(self, header: Header) -> None:
+        while (left := header.due - time.monotonic()) > SLICE_S:
+            time.sleep(SLICE_S if left > 2 * SLICE_S else left - SLICE_S)
+            if self._closed or self._fabric.run != header.run:
+                return
         sleep_until(header.due)
         found: dict[str, Tensor] = {}
         if header.at == THERE:
@@ -167,11 +191,16 @@ class Prober:
 
     def ask(self, command: msg.ProbeServers) -> None:
         """Probes servers one after the other in a separate thread. Only one such round runs at a time."""
+        check_servers(command.servers)
+        if self._rounds.qsize() >= MAX_ROUNDS:
+            raise WeftError(f"{self._fabric.name} has {MAX_ROUNDS} rounds of probes to do already")
+        self._rounds.put(None)
         threading.Thread(target=self._round, args=(command,), name="probes", daemon=True).start()
 
     def _round(self, command: msg.ProbeServers) -> None:
         torch.set_num_threads(1)
         with self._asking:
+            self._rounds.get()
             for server, exchange in command.servers.items():
                 begun = self._fabric.begun
                 if self._fabric.run != command.run:

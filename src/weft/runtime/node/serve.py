@@ -15,6 +15,8 @@ import torch
 from weft.runtime.node.node import Node
 from weft.runtime.wire.session import Endpoints
 
+LEAVE_S = 0.9  # from a signal to the end of the process, whatever the node is doing
+
 
 def serve_node(
     name: str,
@@ -33,13 +35,22 @@ def serve_node(
     gc.set_threshold(20_000)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, lambda *_: _leave(stop))
     if tether:
         threading.Thread(target=_leave_with_parent, args=(stop,), daemon=True).start()
     with Node(name, endpoints, group, scratch) as node:
         if ready:
             ready(node)
         node.serve(stop)
+
+
+def _leave(stop: threading.Event) -> None:
+    """Ends the node, and the process at the latest after LEAVE_S: a node has nothing to save."""
+    if not stop.is_set():
+        stop.set()
+        last = threading.Timer(LEAVE_S, os._exit, args=(0,))
+        last.daemon = True
+        last.start()
 
 
 def _leave_with_parent(stop: threading.Event) -> None:

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from weft.program.timeline import Span
 from weft.runtime.wire.changes import Changes, ChangingLink
-from weft.runtime.wire.frames import Header, pack_header
+from weft.runtime.wire.frames import HEADER_BYTES, Header, pack_header
 from weft.runtime.wire.shaping import Clock, OwnClock, SharedClock, clock_path, sleep_until
 
 SLOW_S = 0.001  # a hand-over that takes longer means that the link is backed up
@@ -96,6 +96,8 @@ class Channel:
         self._stopped = threading.Event()
         self._best_effort: Any = None  # a second publisher, made when it is needed
         self._waiting: Counter[tuple[str, int, int, int]] = Counter()  # messages in the queue
+        self._guard = threading.Lock()
+        self.backlog = 0  # bytes in the queue
         self._slow_until = 0.0
         self._thread = threading.Thread(
             target=self._run, name=f"channel {link.channel}", daemon=True
@@ -125,6 +127,8 @@ class Channel:
         )
         if queue_it:
             self._waiting[_name(header)] += 1
+            with self._guard:
+                self.backlog += len(payload) + HEADER_BYTES
             booked = None
             if self.link.shared is not None and self.link.bytes_per_s and header.due <= now:
                 # A medium carries messages in the order in which they are ready, for all receivers.
@@ -143,6 +147,8 @@ class Channel:
     def _run(self) -> None:
         while (item := self._queue.get()) is not None and not self._stopped.is_set():
             ready, header, payload, booked = item
+            with self._guard:
+                self.backlog -= len(payload) + HEADER_BYTES
             # A relayed message is ready when its emulated latency is over, not when it arrived.
             ready = max(ready, header.due)
             start = end = ready

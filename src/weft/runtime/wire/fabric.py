@@ -26,7 +26,8 @@ from weft.program.timeline import Span
 from weft.runtime.wire.changes import Changes
 from weft.runtime.wire.channel import Channel, Ledger, OutLink, Roads
 from weft.runtime.wire.frames import BadMessage, Header, unpack_header
-from weft.runtime.wire.mailbox import Letter, Mailbox
+from weft.runtime.wire.limits import MAX_LINKS, Seldom, memory_bytes
+from weft.runtime.wire.mailbox import Cancelled, Letter, Mailbox
 from weft.runtime.wire.radio import Transmitter
 from weft.runtime.wire.shaping import clock_path
 
@@ -35,6 +36,9 @@ log = logging.getLogger("weft.fabric")
 PIECES = 32  # of a message that crosses several links: each relay passes on the pieces that it has
 SMALLEST_PIECE = 16 * 1024
 MAX_PARTIAL = 256  # messages of which some pieces are still missing
+MAX_PROBES = 64  # that wait to be answered
+MAX_PROBE_BYTES = 5 << 20
+MAX_INBOX = 4 << 30  # bytes that wait here, and as many that wait to be passed on
 MAX_LATENCY = 10.0  # seconds that an emulated link may delay a message
 
 
@@ -46,7 +50,9 @@ class Fabric:
         self._scratch = scratch  # folder for the clocks of shared media, if the node is emulated
         self.group = group
         self.name = name
-        self.mailbox = Mailbox()
+        self._inbox = min(MAX_INBOX, memory_bytes() // 2)
+        self.mailbox = Mailbox(self._inbox)
+        self._log = Seldom(log)
         self.ledger = Ledger(name)
         self.run = ""
         self.begun = 0  # counts jobs: a probe that spans two jobs is not valid
@@ -95,6 +101,8 @@ class Fabric:
         deadline = time.monotonic() + seconds
         missing = list(self._channels.values())
         while missing := [c for c in missing if not c.heard]:
+            if self.mailbox.cancelled is not None:
+                raise Cancelled(self.mailbox.cancelled)
             if time.monotonic() > deadline:
                 names = ", ".join(c.link.neighbour for c in missing)
                 raise WeftError(
@@ -144,6 +152,8 @@ class Fabric:
         neighbour = self._roads.next_hop.get(dest, dest)
         channel = self._channels.get(neighbour)
         if channel is None:  # no emulated link: directly to the destination
+            if len(self._channels) >= MAX_LINKS:
+                raise WeftError(f"{self.name} has {MAX_LINKS} links already; none to {neighbour}")
             channel = self._open(OutLink(neighbour, f"{self.name}>{neighbour}"))
         return channel
 
@@ -171,9 +181,9 @@ class Fabric:
                 raise BadMessage(f"a piece of {len(payload)} of {header.bytes} bytes")
         except BadMessage as error:
             self.counts["bad"] += 1
-            log.warning("%s dropped a malformed message: %s", self.name, error)
+            self._log.warning("%s dropped a malformed message: %s", self.name, error)
             return
-        if header.run != self.run:
+        if not self.run or header.run != self.run:
             self.counts["foreign"] += 1
             return
         if header.due:  # a wrong clock must not block this node
@@ -191,7 +201,11 @@ class Fabric:
 
     def _deliver(self, header: Header, payload: bytes) -> None:
         if header.kind in ("probe", "probed"):
-            self.probes.put(Letter(header, payload))
+            if self.probes.qsize() >= MAX_PROBES or len(payload) > MAX_PROBE_BYTES:
+                self.counts["bad"] += 1
+                return
+            # A probe's bytes have done their work when they have arrived.
+            self.probes.put(Letter(header, payload if header.kind == "probed" else b""))
             return
         if not self.mailbox.put(Letter(header, payload)):
             self.counts["doubled"] += 1
@@ -199,6 +213,13 @@ class Fabric:
     def _relay(self, header: Header, payload: bytes) -> None:
         if header.dest not in self._roads.next_hop and header.dest not in self._channels:
             self.counts["foreign"] += 1
+            return
+        try:
+            full = self._channel(header.dest).backlog > self._inbox
+        except WeftError:
+            full = True  # of links
+        if full:
+            self.counts["bad"] += 1
             return
         self.counts["relayed"] += 1
         if header.slot >= 0 and self.radio is not None:
@@ -208,7 +229,9 @@ class Fabric:
 
     def _piece(self, header: Header, payload: bytes) -> None:
         key = (header.source, *header.key)
-        if key not in self._pieces and len(self._pieces) >= MAX_PARTIAL:
+        waiting = sum(pieces.size for pieces in self._pieces.values())
+        full = key not in self._pieces and len(self._pieces) >= MAX_PARTIAL
+        if full or waiting + len(payload) > self._inbox:
             self.counts["bad"] += 1  # too many messages whose last pieces are missing
             return
         pieces = self._pieces.setdefault(key, _Pieces(header))

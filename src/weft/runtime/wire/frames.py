@@ -19,6 +19,9 @@ from weft.codecs.tensors import TensorSpec, decode, encode, tensor_bytes
 MAX_HEADER = 64 * 1024
 MAX_TENSORS = 256
 MAX_PAYLOAD = 1 << 30
+HEADER_BYTES = 1024  # that a header takes in memory, roughly
+MAX_NAME = 64  # letters of a run, a device or a kind
+MAX_TENSOR_NAME = 256
 
 
 class BadMessage(ValueError):
@@ -83,6 +86,8 @@ def unpack_header(data: bytes | memoryview) -> Header:
         header = _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadMessage(f"not a header: {error}") from None
+    if max(map(len, (header.run, header.kind, header.source, header.dest))) > MAX_NAME:
+        raise BadMessage(f"a name of more than {MAX_NAME} letters")
     if len(header.tensors) > MAX_TENSORS:
         raise BadMessage(f"{len(header.tensors)} tensors; at most {MAX_TENSORS} are allowed")
     if not 0 <= header.bytes <= MAX_PAYLOAD:
@@ -91,6 +96,8 @@ def unpack_header(data: bytes | memoryview) -> Header:
         raise BadMessage(f"piece {header.piece} of {header.pieces}")
     total = 0
     for spec in header.tensors:
+        if len(spec.name) > MAX_TENSOR_NAME:
+            raise BadMessage(f"a tensor's name of more than {MAX_TENSOR_NAME} letters")
         problem = spec.problem()
         if problem:
             raise BadMessage(f"tensor {spec.name[:40]!r}: {problem}")

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from torch import Tensor
 
 from weft.errors import WeftError
-from weft.runtime.wire.frames import Header, Key
+from weft.runtime.wire.frames import HEADER_BYTES, Header, Key
 from weft.runtime.wire.shaping import sleep_until
 
+SPEC_BYTES = 512  # of the record of a tensor in a header
 Name = tuple[int, str, int, int, int]  # version, kind, cut, micro-batch, part
 
 
@@ -28,6 +29,11 @@ class Letter:
     def __init__(self, header: Header, payload: bytes) -> None:
         self.header = header
         self.payload = payload
+
+    @property
+    def size(self) -> int:
+        """The memory that it takes, roughly: its header counts too."""
+        return len(self.payload) + HEADER_BYTES + SPEC_BYTES * len(self.header.tensors)
 
 
 class Mailbox:
@@ -49,7 +55,7 @@ class Mailbox:
 
     def put(self, letter: Letter) -> bool:
         """Files a letter. False if it was dropped: it came twice, or the mailbox is full."""
-        key, size = letter.header.key, len(letter.payload)
+        key, size = letter.header.key, letter.size
         name = (key[0], *key[2:])
         with self._guard:
             if name in self._newest:
@@ -91,6 +97,11 @@ class Mailbox:
             sleep_until(letter.header.due)
         return letter
 
+    @property
+    def cancelled(self) -> str | None:
+        """Why nobody waits any more; None while waiting is allowed."""
+        return self._cancelled
+
     def has(self, key: Key) -> bool:
         """Whether the letter has arrived."""
         with self._guard:
@@ -127,7 +138,7 @@ class Mailbox:
     def _known_no_more(self, letter: Letter) -> None:
         with self._guard:
             self._known.discard(letter.header.key)
-            self._bytes -= len(letter.payload)
+            self._bytes -= letter.size
 
     def _await(self, key: Key, deadline: float) -> Letter | None:
         """The letter when it arrives; None if it has not arrived by the deadline."""

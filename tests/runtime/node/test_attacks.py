@@ -1,0 +1,234 @@
+"""Attacks of a stranger on one open node: each is refused or bounded, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import zenoh
+from safetensors.torch import save
+
+from weft.errors import InputError, WeftError
+from weft.graph.network import Node, Ref, Segment, State, Value
+from weft.graph.optimizer import Optimizer
+from weft.runtime.emulate.local import LocalFleet
+from weft.runtime.wire import messages as msg
+from weft.runtime.wire.channel import OutLink, Roads
+from weft.runtime.wire.crew import Crew
+from weft.runtime.wire.frames import Header, pack_header
+from weft.runtime.wire.session import Endpoints
+
+MB = 1 << 20
+LONG_S = 60.0  # for answers: no test waits for luck
+
+
+class Stranger:
+    """Somebody who can reach the node v1 and knows nothing but its name."""
+
+    def __init__(self, local: LocalFleet, crew: Crew) -> None:
+        self.local, self.crew = local, crew
+        self.pid = local.processes["v1"].pid
+
+    def ask(self, command: msg.Command) -> list[msg.Reply]:
+        return self.crew.ask("v1", command, LONG_S)
+
+    def assign(self, **fields: Any) -> None:
+        self.ask(assigned(**fields))
+
+    def put(self, header: Header, payload: bytes = b"") -> None:
+        self.crew.session.put(
+            f"{self.local.group}/data/v1",
+            payload,
+            attachment=pack_header(header),
+            congestion_control=zenoh.CongestionControl.BLOCK,
+        )
+
+    def busy(self) -> str:
+        """Asked on the same way as messages: when this is answered, they have arrived."""
+        (welcome,) = self.ask(msg.Hello())
+        assert isinstance(welcome, msg.Welcome)
+        return welcome.busy
+
+    def memory(self) -> int:
+        with open(f"/proc/{self.pid}/status") as status:
+            return int(status.read().split("VmRSS:")[1].split()[0]) * 1024
+
+    def most_memory(self) -> int:
+        with open(f"/proc/{self.pid}/status") as status:
+            return int(status.read().split("VmHWM:")[1].split()[0]) * 1024
+
+    def threads(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/task"))
+
+
+def assigned(**fields: Any) -> msg.Assign:
+    wanted: dict[str, Any] = {
+        "run": "stranger", "version": 0, "mode": "train", "batch": 1, "layers": 1, "code": (),
+        "segments": (), "inputs": ("x",), "optimizer": Optimizer(), "roads": Roads(), **fields,
+    }  # fmt: skip
+    return msg.Assign(msg.Job(**wanted))
+
+
+@pytest.fixture(scope="module")
+def open_node() -> Iterator[LocalFleet]:
+    with LocalFleet(("v1",)) as local:
+        local.crew.wait_for(("v1",), 180.0)
+        yield local
+
+
+@pytest.fixture
+def stranger(open_node: LocalFleet) -> Iterator[Stranger]:
+    reach = Endpoints(join=(open_node.endpoint,), listen=("tcp/127.0.0.1:0",))
+    with Crew(reach, open_node.group) as crew:
+        crew.wait_for(("v1",), LONG_S)
+        somebody = Stranger(open_node, crew)
+        yield somebody
+        somebody.ask(msg.End("stranger"))
+        assert somebody.busy() == ""
+
+
+def links(count: int) -> Roads:
+    return Roads(links=tuple(OutLink(f"x{i}", "c", bytes_per_s=1.0) for i in range(count)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"roads": links(500)}, "500 links"),
+        ({"deadline_s": 1e9}, "deadline"),
+        ({"deadline_s": float("nan")}, "deadline"),
+        ({"deadline_s": -1.0}, "deadline"),
+        ({"run": ""}, "run"),
+        ({"run": "**"}, "run"),
+        ({"roads": Roads(links=(OutLink("**", "c"),))}, "neighbour"),
+        ({"roads": Roads(next_hop={"x": "../*"})}, "next hop"),
+        ({"segments": (Segment(0, 0, [], {}, {}, {"w": State((1 << 50,), "float32")}),)}, "weights"),
+        ({"segments": (Segment(0, 0, [Node("y", "aten.ones.default", [[300_000_000]])], {},
+                               {"y": Value((1,), "float32")}, {}),)}, "elements"),
+    ],
+)  # fmt: skip
+def test_a_job_beyond_the_limits_is_refused_before_anything_is_taken(
+    stranger: Stranger, fields: dict[str, Any], words: str
+) -> None:
+    threads = stranger.threads()
+    with pytest.raises(InputError, match=words):
+        stranger.assign(**fields)
+    assert stranger.busy() == ""
+    assert stranger.threads() == threads
+
+
+def test_optimizer_memory_for_no_shard_is_refused(stranger: Stranger) -> None:
+    stranger.assign()
+    large = save({"junk": torch.zeros(8 * MB)})
+    with pytest.raises(InputError, match="bytes of weights"):
+        stranger.ask(msg.Weights("stranger", large, optimizer=True))
+    small = save({"junk/exp_avg": torch.zeros(4)})
+    with pytest.raises(InputError, match="belongs to no shard"):
+        stranger.ask(msg.Weights("stranger", small, optimizer=True))
+
+
+def test_long_headers_and_an_idle_node_s_data_are_dropped(stranger: Stranger) -> None:
+    before = stranger.memory()
+    for i in range(200):  # the run of an idle node is ""
+        stranger.put(Header("", 0, i, "act", 0, 0, "me", "v1", MB, ()), bytes(MB))
+    stranger.busy()
+    assert stranger.memory() - before < 100 * MB
+    stranger.assign()
+    for i in range(2000):
+        stranger.put(Header("stranger", 0, i, "k" * 60_000, 0, 0, "me", "v1", 0, ()))
+    stranger.busy()
+    assert stranger.memory() - before < 100 * MB
+
+
+def test_late_probes_are_bounded_and_do_not_outlive_the_run(stranger: Stranger) -> None:
+    stranger.assign()
+    before = stranger.memory()
+    for i in range(5000):
+        header = Header("stranger", 0, i, "probe", 0, 0, f"s{i}", "v1", 40_000, (), due=9e9)
+        stranger.put(header, bytes(40_000))
+        answer = Header("stranger", 0, i, "probed", 0, 0, "me", "v1", 40_000, ())
+        stranger.put(answer, bytes(40_000))
+    stranger.busy()
+    assert stranger.memory() - before < 100 * MB
+
+
+def test_a_large_test_network_or_result_is_refused(stranger: Stranger) -> None:
+    stranger.assign()
+    before = stranger.most_memory()
+    weights = Segment(0, 0, [], {}, {}, {"w": State((200_000_000,), "float32")})
+    column = Node("a", "aten.ones.default", [[200_000, 1]])
+    row = Node("b", "aten.ones.default", [[1, 200_000]])
+    product = Node("y", "aten.matmul.default", [Ref("a"), Ref("b")])
+    ones = Node("y", "aten.ones.default", [[100_000_000]])
+    for segment in (
+        weights,
+        Segment(0, 0, [ones], {}, {"y": Value((1,), "float32")}, {}),
+        Segment(0, 0, [column, row, product], {}, {"y": Value((1,), "float32")}, {}),
+    ):
+        with pytest.raises(InputError, match="bytes"):
+            stranger.ask(msg.TestNetwork("stranger", segment, 1))
+    assert stranger.most_memory() - before < 100 * MB
+
+
+def test_junk_writes_few_lines_to_the_log(stranger: Stranger) -> None:
+    log = stranger.local.log("v1")
+    before = log.stat().st_size
+    for _ in range(2000):
+        stranger.crew.session.put(f"{stranger.local.group}/data/v1", b"junk")
+    for _ in range(50):
+        with pytest.raises(WeftError):
+            stranger.crew.ask("v1", Junk(), LONG_S)  # type: ignore[arg-type]
+    assert log.stat().st_size - before < 20_000
+
+
+class Junk(msg.Hello, frozen=True, tag="junk"):  # type: ignore[misc, call-arg]
+    """A command that no node knows."""
+
+
+def test_hello_and_end_are_answered_while_a_command_waits(stranger: Stranger) -> None:
+    """`prepare` waits an hour for a neighbour that nobody is."""
+    stranger.assign(deadline_s=3600.0, roads=Roads(links=(OutLink("nobody", "c"),)))
+    refused = in_background(lambda: stranger.ask(msg.Prepare("stranger")))
+    assert stranger.busy() == "stranger"
+    (done,) = stranger.ask(msg.End("stranger"))
+    assert isinstance(done, msg.Done)
+    assert isinstance(refused(), WeftError)
+    assert stranger.busy() == ""
+
+
+def in_background(do: Callable[[], object]) -> Callable[[], object]:
+    """Does it in a thread. What is returned waits for its result, or for its error."""
+    results: list[object] = []
+
+    def work() -> None:
+        try:
+            results.append(do())
+        except WeftError as error:
+            results.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+
+    def result() -> object:
+        thread.join(LONG_S)
+        return results[0]
+
+    return result
+
+
+def test_sigterm_ends_a_node_whose_command_waits(open_node: LocalFleet) -> None:
+    """The last test of this file: the node is gone afterwards."""
+    somebody = Stranger(open_node, open_node.crew)
+    somebody.assign(deadline_s=3600.0, roads=Roads(links=(OutLink("nobody", "c"),)))
+    in_background(lambda: somebody.ask(msg.Prepare("stranger")))
+    while somebody.busy() != "stranger":
+        time.sleep(0.01)
+    process = open_node.processes["v1"]
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=LONG_S) == 0
