@@ -123,6 +123,11 @@ def _check(chosen: Strategy, task: Task) -> None:
     if task.batch < 1:
         raise InputError(f"batch = {task.batch} is not allowed; it must be 1 or more")
     task.fleet.device(task.source)
+    if task.owners and chosen.workload == PEERS:
+        raise InputError(
+            f"strategy {chosen.name}: every device opens its own samples of the data set, and the strategy "
+            f"decides which; the fleet has data = true at {', '.join(task.sources)}: leave that out"
+        )
     if task.owners and not chosen.several_sources:
         able = ", ".join(name for name, other in STRATEGIES.items() if other.several_sources)
         raise InputError(

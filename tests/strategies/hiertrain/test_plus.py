@@ -246,7 +246,14 @@ def test_the_edge_s_time_and_the_link_behind_it_count_once_for_all_devices() -> 
     assert predicted.transfer_bytes["pi>nuc"] == 3 * predicted.transfer_bytes["pj>nuc"]
 
 
-@pytest.mark.parametrize("name", ["hiertrain", "chain", "jalad", "jointdnn+", "edgemove", "fedavg"])
+@pytest.mark.parametrize("name", ["hiertrain", "chain", "jalad", "jointdnn+", "edgemove"])
 def test_who_knows_one_device_with_data_refuses_several_in_words(name: str) -> None:
     with pytest.raises(InputError, match=r"one device; the fleet has data on pi, pj.*hiertrain\+"):
+        make_plan(name, two_with_data(5, 5))
+
+
+@pytest.mark.parametrize("name", ["decoupled", "fedavg"])
+def test_peers_say_that_each_opens_its_own_samples(name: str) -> None:
+    """Seen: they were said to train with the data of one device."""
+    with pytest.raises(InputError, match=r"every device opens its own samples.*at pi, pj"):
         make_plan(name, two_with_data(5, 5))
