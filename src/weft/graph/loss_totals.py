@@ -19,7 +19,8 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from weft.graph.network import Arg, Atom, Batch, CutLoss, DType, Loss, Node, Ref, Value, refs
+from weft.graph.network import Arg, Atom, Batch, CutLoss, Loss, Node, Ref, Value, refs
+from weft.graph.operators import calls
 
 TOTAL = "loss@"  # prefix of a total's name; no node of an exported graph has such a name
 
@@ -120,8 +121,7 @@ class _Parts:
                 self._quotient(node, msgspec.structs.replace(node, args=args), count)
                 return
         elif kind == "mean" and self._grows(_first(node)) and not self._grows(node.name):
-            op = "aten.sum.dim_IntList" if node.op == "aten.mean.dim" else "aten.sum.default"
-            self._quotient(node, msgspec.structs.replace(node, op=op), self._count(node))
+            self._quotient(node, calls.summed_like_mean(node.name, node), self._count(node))
             return
         if kind in {*_SCALED, *_ADDED} and any(isinstance(a, Batch) for a in node.args):
             self._with_batch(node)
@@ -130,7 +130,7 @@ class _Parts:
 
     def _quotient(self, node: Node, summed: Node, count: str) -> None:
         self._add(msgspec.structs.replace(summed, name=f"{node.name}@sum"))
-        self._add(Node(node.name, "aten.div.Tensor", [Ref(f"{node.name}@sum"), Ref(count)]))
+        self._add(calls.divided(node.name, f"{node.name}@sum", count))
 
     def _with_batch(self, node: Node) -> None:
         """The number of samples in a product or a quotient is that of the minibatch."""
@@ -143,7 +143,7 @@ class _Parts:
         self._add(Node(node.name, f"aten.{_kind(node)}.Tensor", args, node.kwargs))
 
     def _number(self, name: str, size: Batch) -> str:
-        self._add(Node(name, "aten.full.default", [[], size], {"dtype": DType("float32")}))
+        self._add(calls.number(name, size))
         return name
 
     def _count(self, node: Node) -> str:
@@ -167,26 +167,21 @@ class _Parts:
             places = math.prod(value.shape) // classes
             return self._number(f"{node.name}@count", Batch(places))
         name = f"{node.name}@"
-        self._add(Node(f"{name}kept", "aten.ne.Scalar", [target, ignored]))
+        self._add(calls.unequal(f"{name}kept", target, ignored))
         if weight is not None:
-            self._add(Node(f"{name}ignored", "aten.eq.Scalar", [target, ignored]))
-            masked: list[Arg] = [target, Ref(f"{name}ignored"), 0]
-            self._add(Node(f"{name}classes", "aten.masked_fill.Scalar", masked))
-            picked: list[Arg] = [weight, [Ref(f"{name}classes")]]
-            self._add(Node(f"{name}weights", "aten.index.Tensor", picked))
-            both: list[Arg] = [Ref(f"{name}weights"), Ref(f"{name}kept")]
-            self._add(Node(f"{name}counted", "aten.mul.Tensor", both))
+            self._add(calls.equal(f"{name}ignored", target, ignored))
+            self._add(calls.filled(f"{name}classes", target, f"{name}ignored", 0))
+            self._add(calls.looked_up(f"{name}weights", weight, f"{name}classes"))
+            self._add(calls.multiplied(f"{name}counted", f"{name}weights", f"{name}kept"))
         counted = f"{name}kept" if weight is None else f"{name}counted"
-        self._add(Node(f"{name}count", "aten.sum.default", [Ref(counted)]))
+        self._add(calls.total(f"{name}count", counted))
         return f"{name}count"
 
     def _add(self, node: Node) -> None:
         """Sums and numbers do not grow with the batch; what the export has no size of does if its operands
         do."""
         if node.name not in self.grows:
-            whole = node.op in ("aten.sum.default", "aten.full.default") or node.name.endswith(
-                "@sum"
-            )
+            whole = calls.is_whole_sum(node) or node.name.endswith("@sum")
             self.grows[node.name] = not whole and any(self._grows(n) for n in refs(node))
         self.nodes.append(node)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.graph.network import Arg, Atom, Node, Ref
+from weft.graph.network import Arg, Atom, DType, Node, Ref
 
 GETITEM = "getitem"
 SYNCED_NORM = "synced_norm"  # a batch norm that reads the sums of a whole minibatch: graph/norms.py
@@ -80,3 +80,49 @@ def picked(name: str, source: str, index: str) -> Node:
 def map_mean(name: str, source: Arg) -> Node:
     """The mean of each channel's map, as a map of one row and one column."""
     return Node(name, "aten.mean.dim", [source, [2, 3], True])
+
+
+def summed_like_mean(name: str, node: Node) -> Node:
+    """The sum of the places over which `node` takes a mean."""
+    op = "aten.sum.dim_IntList" if node.op == "aten.mean.dim" else "aten.sum.default"
+    return Node(name, op, node.args, node.kwargs)
+
+
+def total(name: str, source: str) -> Node:
+    """The sum of all places."""
+    return Node(name, "aten.sum.default", [Ref(source)])
+
+
+def number(name: str, value: Atom) -> Node:
+    """One number as a tensor; it may be the number of samples."""
+    return Node(name, "aten.full.default", [[], value], {"dtype": DType("float32")})
+
+
+def multiplied(name: str, first: str, second: str) -> Node:
+    """The product of two values, place by place."""
+    return Node(name, "aten.mul.Tensor", [Ref(first), Ref(second)])
+
+
+def unequal(name: str, source: Arg, value: Arg) -> Node:
+    """Where a value is not this number."""
+    return Node(name, "aten.ne.Scalar", [source, value])
+
+
+def equal(name: str, source: Arg, value: Arg) -> Node:
+    """Where a value is this number."""
+    return Node(name, "aten.eq.Scalar", [source, value])
+
+
+def filled(name: str, source: Arg, mask: str, value: Arg) -> Node:
+    """A value with a number in the places of a mask."""
+    return Node(name, "aten.masked_fill.Scalar", [source, Ref(mask), value])
+
+
+def looked_up(name: str, table: Arg, index: str) -> Node:
+    """For each number of `index`, that place of a table."""
+    return Node(name, "aten.index.Tensor", [table, [Ref(index)]])
+
+
+def is_whole_sum(node: Node) -> bool:
+    """Whether the result is one number whatever the shapes of the operands are."""
+    return node.op in ("aten.sum.default", "aten.full.default")

@@ -2,14 +2,16 @@
 
     weft plan vgg16 --fleet F.toml -s edgemove+ --set in_flight=2 --set codecs=all
 
-Candidates are all machines that the client can reach, the cloud too, and the client alone. Among equally
-fast choices the one with fewer minibatches in flight wins: it needs fewer versions of the weights, and
+Candidates are all machines that the client can reach, the cloud too, and the client alone. On a shared medium
+the simulator decides among the best choices, because the period is exact for links only. Among equally fast
+choices the one with fewer minibatches in flight wins: it needs fewer versions of the weights, and
 its gradients are newer.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from weft.codecs.registry import CODECS, CodecName
@@ -68,32 +70,54 @@ def edgemove_plus(task: Task) -> Plan:
         )
     codecs: tuple[CodecName, ...] = tuple(CODECS) if choose else (options.codec(task),)
     cuttable(task, "edgemove+", may_stay_alone=True)
-    best: Choice | None = None
-    for codec in codecs:
-        coded = dataclasses.replace(task, options={**task.options, "codec": codec})
-        choice = best_split(coded, codec)
-        # A codec changes the numbers that are trained with. Without a gain it is not used.
-        if choice is not None and (best is None or choice.seconds < best.seconds):
-            best = choice
+    fixed = options.integer(task, "in_flight", 0)
+    counts = [fixed] if fixed else list(range(1, MOST_IN_FLIGHT + 1))
     alone_s = Costs(task).total(task.source)
     decisions = {"worker": None, "cut": len(task.profile.layers), "in_flight": 1}
     whole = [task.source] * len(task.profile.layers)
     alone = layer_plan(task, "edgemove+", whole, decisions={**decisions, "model_s": alone_s})
+    if task.fleet.medium:
+        return _simulated(task, codecs, counts, alone)
+    best: Choice | None = None
+    for codec in codecs:
+        choice = best_split(_coded(task, codec), codec, counts)
+        # A codec changes the numbers that are trained with. Without a gain it is not used.
+        if choice is not None and (best is None or choice.seconds < best.seconds):
+            best = choice
     if best is None or (best.seconds >= alone_s and fits(alone)):
         return alone
-    coded = dataclasses.replace(task, options={**task.options, "codec": best.codec})
-    plan = split_plan(coded, "edgemove+", Costs(coded), best.worker, best.cut, best.in_flight)
-    return plan.deciding(codec=best.codec)
+    return _plan(task, best)
 
 
-def best_split(task: Task, codec: CodecName) -> Choice | None:
-    """The best of all servers, cuts and counts that fit into memory; None if none fits."""
+def _simulated(task: Task, codecs: Sequence[CodecName], counts: Sequence[int], alone: Plan) -> Plan:
+    """The best of the candidates by the simulator. On a shared medium gradients wait behind the activations
+    of later minibatches, which the formula of the period leaves out."""
+    choices = [
+        best_split(_coded(task, codec), codec, [count]) for codec in codecs for count in counts
+    ]
+    plans = [_plan(task, choice) for choice in choices if choice is not None]
+    if fits(alone) or not plans:
+        plans.insert(0, alone)
+    return min(plans, key=task.price)  # the first of equal ones: alone, no codec, fewer in flight
+
+
+def _coded(task: Task, codec: CodecName) -> Task:
+    return dataclasses.replace(task, options={**task.options, "codec": codec})
+
+
+def _plan(task: Task, choice: Choice) -> Plan:
+    coded = _coded(task, choice.codec)
+    plan = split_plan(coded, "edgemove+", Costs(coded), choice.worker, choice.cut, choice.in_flight)
+    return plan.deciding(codec=choice.codec)
+
+
+def best_split(task: Task, codec: CodecName, counts: Sequence[int]) -> Choice | None:
+    """The best of all servers, cuts and counts in flight that fit into memory; None if none fits."""
     costs = Costs(task)
-    fixed = options.integer(task, "in_flight", 0)
     choices = []
     for worker in workers(task, "edgemove+", keep=lambda tier: True):
         stages = fleet_stages(task, costs, worker)
-        for count in [fixed] if fixed else range(1, MOST_IN_FLIGHT + 1):
+        for count in counts:
             periods = period(stages, count)
             choices += [
                 Choice(float(periods[cut - 1]), count, worker, cut, codec)
