@@ -44,7 +44,7 @@ from weft.commands.options import (
     Warmup,
     ZenohConfig,
 )
-from weft.errors import InputError
+from weft.errors import InputError, WeftError
 
 if TYPE_CHECKING:
     from weft.fleet.fleet import Fleet
@@ -168,6 +168,8 @@ def train(
         show_json(train_document(result))
     else:
         show(train_table(result))
+    if result.unsaved:
+        raise WeftError(result.unsaved)
 
 
 @app.command()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
 from weft.errors import InputError
-from weft.runtime.run.record import Folder, RunFile
+from weft.runtime.run.record import Folder
+from weft.runtime.run.saves import RunFile
 
 RUN = RunFile("lenet5", "chain", 40, 64, 0)
 WEIGHTS = {"a.weight": torch.arange(6.0).view(2, 3), "a.count": torch.tensor(3)}
@@ -20,7 +23,7 @@ OPTIMIZER = {"a.weight/exp_avg": torch.ones(2, 3)}
 def test_what_was_saved_is_what_is_loaded(tmp_path: Path) -> None:
     Folder(tmp_path / "deep" / "run").save_state(RUN, WEIGHTS, OPTIMIZER)
     saved = Folder(tmp_path / "deep" / "run").load()
-    assert saved.run == RUN
+    assert msgspec.structs.replace(saved.run, files={}) == RUN
     assert set(saved.weights) == set(WEIGHTS)
     assert all(torch.equal(saved.weights[n], t) for n, t in WEIGHTS.items())
     assert torch.equal(saved.optimizer["a.weight/exp_avg"], torch.ones(2, 3))
@@ -48,11 +51,13 @@ def test_a_write_that_fails_leaves_the_file_that_was_there(
 
 def test_no_half_written_file_stays_behind(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
-    folder.save_state(RUN, WEIGHTS, OPTIMIZER)
+    folder.save_state(RUN, WEIGHTS, OPTIMIZER, averaged=WEIGHTS)
+    assert (tmp_path / "ema.safetensors").exists()
     folder.save_state(RUN, WEIGHTS, {})
     assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "optimizer.safetensors", "run.json", "weights.safetensors",
+        "optimizer.safetensors", "run.json", "saves", "weights.safetensors",
     ]  # fmt: skip
+    assert sorted(p.name for p in (tmp_path / "saves").iterdir()) == ["000001-run", "000002-run"]
 
 
 def test_metrics_are_lines_that_are_added_to_until_a_new_run_begins(tmp_path: Path) -> None:
@@ -71,11 +76,12 @@ def test_resuming_from_nothing_or_from_rubbish_says_what_is_wrong(tmp_path: Path
         Folder(tmp_path / "none").load()
     folder = Folder(tmp_path)
     folder.save_state(RUN, WEIGHTS, OPTIMIZER)
+    shutil.rmtree(tmp_path / "saves")
     (tmp_path / "weights.safetensors").write_bytes(b"\x00" * 100)
-    with pytest.raises(InputError, match="cannot resume"):
+    with pytest.raises(InputError, match=r"cannot resume.*weights.safetensors has 100 bytes"):
         folder.load()
     (tmp_path / "weights.safetensors").unlink()
-    with pytest.raises(InputError, match=r"nothing to resume.*weights"):
+    with pytest.raises(InputError, match=r"cannot resume.*weights.safetensors cannot be read"):
         folder.load()
     (tmp_path / "run.json").write_text('{"model": 3}')
     with pytest.raises(InputError, match="cannot resume"):

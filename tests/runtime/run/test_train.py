@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,11 @@ from weft.graph.optimizer import Optimizer
 from weft.plans.plan import Plan
 from weft.program.timeline import Timeline
 from weft.runtime.emulate.local import LocalFleet
+from weft.runtime.run.record import Folder
 
 X, Y = torch.randn(60, 20, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 10
-FILES = ["metrics.jsonl", "optimizer.safetensors", "plan.json", "run.json", "timeline.json",
-         "weights.safetensors"]  # fmt: skip
+FILES = ["metrics.jsonl", "optimizer.safetensors", "plan.json", "run.json", "saves",
+         "timeline.json", "weights.safetensors"]  # fmt: skip
 
 
 def network() -> nn.Module:
@@ -115,6 +117,56 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(
               options={"devices": "pi"})  # fmt: skip
     again = train((X, Y), steps=2, optimizer=rule, out=out)
     assert len((out / "metrics.jsonl").read_text().splitlines()) == again.steps == 2
+
+
+def test_a_folder_is_resumed_only_by_a_run_like_the_one_that_made_it(
+    train: Callable[..., Any], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    train((X, Y), steps=2, out=out)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    wider = nn.Sequential(nn.Linear(20, 17), nn.ReLU(), nn.Linear(17, 10))
+    for changes, says in (
+        ({"strategy": "all-edge", "options": {}}, "strategy chain, .* strategy all-edge"),
+        ({"batch": 6}, "batch 12, .* batch 6; give --batch 12"),
+        ({"seed": 4}, "seed 3, .* seed 4"),
+        ({"model": wider}, r"another network: 0.bias is torch.float32 \[16\] there"),
+    ):
+        with pytest.raises(InputError, match=says):
+            train((X, Y), steps=9, out=out, resume=True, **changes)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"cannot write to --out .*Not a directory"):
+        train((X, Y), steps=2, out=tmp_path / "file" / "run")
+
+
+def test_a_run_whose_disk_is_full_goes_on_says_so_and_loses_nothing_older(
+    train: Callable[..., Any], tmp_path: Path
+) -> None:
+    rule, out = Optimizer("adam", 0.01), tmp_path / "run"
+    train((X, Y), steps=5, optimizer=rule, out=out)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill(_: object) -> None:
+        """From now on the system takes no file of more than 100 bytes from this process."""
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+
+    try:
+        full = train((X, Y), steps=9, optimizer=rule, out=out, resume=True, save_every=1,
+                     on_progress=fill)  # fmt: skip
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    same(dict(full.model.state_dict()), alone(9, rule))
+    events = [event for event in full.events if event["kind"] == "not_saved"]
+    assert {event["what"] for event in events} >= {"weights", "plan", "timeline"}
+    assert all("File too large" in event["why"] for event in events)
+    assert full.unsaved.startswith("weights of minibatch 9 not written to")
+    assert 5 <= Folder(out).load().run.steps < 9
+    result = train((X, Y), steps=9, optimizer=rule, out=out, resume=True)
+    same(dict(result.model.state_dict()), alone(9, rule))
+    assert (result.events, result.unsaved) == ([], "")
+    lines = (out / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == list(range(9))
 
 
 def test_saving_on_the_way_changes_nothing(train: Callable[..., Any], tmp_path: Path) -> None:

@@ -2,46 +2,42 @@
 
     plan.json  weights.safetensors  optimizer.safetensors  metrics.jsonl  timeline.json  run.json
     ema.safetensors where running means of the weights were asked for
+    saves/     the last two saves, each one whole (weft.runtime.run.saves)
 
-Every file is written beside its place and then moved there: a run that is cut off in the middle leaves
-the previous state whole.
+The tensor files and run.json at the top are those of the newest save, for people. A run is resumed from
+`saves`; from the top only if somebody has removed `saves`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 from torch import Tensor
 
 from weft.errors import InputError
 from weft.plans.plan import Plan
 from weft.program.timeline import Timeline
+from weft.runtime.run.saves import (
+    OPTIMIZER,
+    RUN_FILE,
+    WEIGHTS,
+    NotWhole,
+    RunFile,
+    Saved,
+    Saves,
+    read_save,
+    stamp_of,
+    write_through,
+)
 
-
-class RunFile(Struct, frozen=True):
-    """Where a run stands."""
-
-    model: str
-    strategy: str
-    steps: int  # minibatches done
-    batch: int
-    seed: int
-    optimizer: str = ""  # its name; empty in folders of older versions
-
-
-class Saved(Struct, frozen=True):
-    """What a run's folder holds of an earlier run."""
-
-    run: RunFile
-    weights: dict[str, Any]
-    optimizer: dict[str, Any]
+AVERAGED = "ema.safetensors"
 
 
 class Folder:
@@ -49,24 +45,44 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.saves = Saves(path / "saves")
         if path.exists() and not path.is_dir():
             raise InputError(f"--out {path} is a file; give a folder")
 
     def write(self, name: str, data: bytes) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         beside = self.path / f".{name}.new"
-        beside.write_bytes(data)
+        write_through(beside, data)
         os.replace(beside, self.path / name)
 
     def save_state(
-        self, run: RunFile, weights: dict[str, Tensor], optimizer: dict[str, Tensor]
+        self,
+        run: RunFile,
+        weights: Mapping[str, Tensor],
+        optimizer: Mapping[str, Tensor],
+        averaged: Mapping[str, Tensor] | None = None,
     ) -> None:
-        self.write("weights.safetensors", save({k: v.contiguous() for k, v in weights.items()}))
-        self.write("optimizer.safetensors", save({k: v.contiguous() for k, v in optimizer.items()}))
-        self.write("run.json", msgspec.json.encode(run))
+        """A new save, which the files at the top show from now on. The last two saves are kept. OSError where
+        the disk does not take it; no earlier save is lost then."""
+        tensors = {WEIGHTS: weights, OPTIMIZER: optimizer}
+        if averaged is not None:
+            tensors[AVERAGED] = averaged
+        self._show(self.saves.add(run, tensors), tensors)
+        self.saves.keep_newest()
 
-    def save_averaged(self, weights: dict[str, Tensor]) -> None:
-        self.write("ema.safetensors", save({k: v.contiguous() for k, v in weights.items()}))
+    def _show(self, save: Path, names: Mapping[str, object]) -> None:
+        """The files of a save appear at the top, run.json last. They take no room on the disk of their own,
+        where it knows hard links."""
+        if AVERAGED not in names:
+            (self.path / AVERAGED).unlink(missing_ok=True)  # of an earlier save
+        for name in (*names, RUN_FILE):
+            beside = self.path / f".{name}.new"
+            beside.unlink(missing_ok=True)
+            try:
+                os.link(save / name, beside)
+            except OSError:
+                shutil.copyfile(save / name, beside)
+            os.replace(beside, self.path / name)
 
     def save_plan(self, plan: Plan) -> None:
         self.write("plan.json", msgspec.json.format(msgspec.json.encode(plan), indent=1))
@@ -86,23 +102,57 @@ class Folder:
             path.unlink()
 
     def add_metrics(self, rows: list[dict[str, Any]]) -> None:
+        """Adds all rows, or none where the disk does not take them (OSError)."""
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / "metrics.jsonl").open("ab") as file:
-            for row in rows:
-                file.write(msgspec.json.encode(row) + b"\n")
+        path = self.path / "metrics.jsonl"
+        before = path.stat().st_size if path.exists() else 0
+        try:
+            with path.open("ab") as file:
+                file.write(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.truncate(path, before)  # no half line, to which the next one would be added
+            raise
 
     def load(self) -> Saved:
-        """What the last save left; InputError where there is nothing to resume."""
+        """The newest whole save; InputError where there is nothing to resume."""
+        saves = self.saves.all()
+        if saves:
+            self._check_shown(saves)
+            return self.saves.newest()
+        if not (self.path / RUN_FILE).exists():
+            raise InputError(f"nothing to resume in {self.path}: no saves, and no {RUN_FILE}")
         try:
-            run = msgspec.json.decode((self.path / "run.json").read_bytes(), type=RunFile)
-            weights = load_file(self.path / "weights.safetensors")
-            optimizer = load_file(self.path / "optimizer.safetensors")
-        except FileNotFoundError as error:
-            missing = f"no {error.filename}" if error.filename else str(error)
-            raise InputError(f"nothing to resume in {self.path}: {missing}") from None
-        except (msgspec.MsgspecError, SafetensorError, OSError) as error:
+            return read_save(self.path)
+        except NotWhole as error:
             raise InputError(f"cannot resume from {self.path}: {error}") from None
-        return Saved(run, weights, optimizer)
+
+    def _check_shown(self, saves: list[Path]) -> None:
+        """Files at the top that no save has were put there by somebody: resuming would not read them, and
+        the next save would replace them."""
+        try:
+            manifests = [(save / RUN_FILE).read_bytes() for save in saves]
+            shown = (self.path / RUN_FILE).read_bytes()
+            stamps = [msgspec.json.decode(data, type=RunFile).files for data in manifests]
+        except (OSError, msgspec.MsgspecError):
+            return
+        if (
+            shown not in manifests
+        ):  # of an earlier run; this one was cut off before its files were shown
+            return
+        for name in (WEIGHTS, OPTIMIZER):
+            path = self.path / name
+            if not path.exists() or any(_same(path, save / name) for save in saves):
+                continue
+            if stamp_of(path.read_bytes()) not in [files.get(name) for files in stamps]:
+                raise InputError(
+                    f"cannot resume: {path} is of none of the saves in {self.saves.path}, which "
+                    "are what a run goes on with; remove it, or give another --out"
+                )
+
+
+def _same(one: Path, other: Path) -> bool:
+    return other.exists() and one.samefile(other)
 
 
 def _step_of(row: bytes) -> float:

@@ -45,6 +45,7 @@ class TrainResult:
     events: list[dict[str, Any]] = field(default_factory=list)
     radio: Counter[str] = field(default_factory=Counter)  # a swarm's messages, packets and losses
     out: Path | None = None
+    unsaved: str = ""  # why the trained weights are not in `out`, where they are not
     network: str = ""  # what `model` is, where it is not the user's own network
     averaged: nn.Module | None = (
         None  # a copy of `model` with the running means of its weights (ema)

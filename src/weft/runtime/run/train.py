@@ -9,6 +9,7 @@ its recovery what happens when a device is lost, its adviser who may change the 
 from __future__ import annotations
 
 import dataclasses
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -21,16 +22,18 @@ from torch import Tensor
 from weft.errors import InputError, LostDevice
 from weft.fleet.trace import Trace
 from weft.plans.plan import Plan
+from weft.program.timeline import Timeline
 from weft.runtime.run.advice import Adviser, Nobody
 from weft.runtime.run.copies import Copy, interval
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.launch import open_crew
 from weft.runtime.run.measured import total_counts
 from weft.runtime.run.outcome import Outcome
-from weft.runtime.run.record import Folder, RunFile
+from weft.runtime.run.record import Folder
 from weft.runtime.run.recovery.stop import Stop
 from weft.runtime.run.results import Step, TrainResult
 from weft.runtime.run.run import Run
+from weft.runtime.run.saves import RunFile, Saved, check_like
 from weft.runtime.run.survivors import Survivors
 from weft.runtime.run.workload.asked import Asked
 from weft.runtime.run.workload.find import AnyWorkload, recovery_of
@@ -69,13 +72,12 @@ class _Training:
         self.training_s = 0.0
         self.losses: dict[int, float] = {}
         self._saved: set[int] = set()  # minibatches whose losses are in the folder
+        self._id = secrets.token_hex(4)  # of the run; a resumed run keeps it
+        self._passed_over = ""  # why the newest save was not taken
+        self._failing: set[str] = set()  # what the folder did not take when it was last tried
 
     def go(self) -> TrainResult:
-        memory = self._resume() if self.options.resume else {}
-        if self.folder:
-            self.folder.save_plan(self.plan)
-            if not self.options.resume:
-                self.folder.forget_metrics()
+        memory = self._open_folder()
         also = self.adviser.also(self.plan)
         work = self.work
         with (
@@ -84,6 +86,8 @@ class _Training:
                 recovery=self.recovery, adviser=self.adviser) as run,
         ):  # fmt: skip
             run.prepare(memory)
+            if self._passed_over:
+                run.note(self.first, "older_save_taken", self._passed_over)
             if settings.trace is not None:
                 run.start_trace()
             if self.folder and self.options.save_every:
@@ -100,11 +104,7 @@ class _Training:
             radio=total_counts(nodes) if run.plan.swarm else Counter(),
         )  # fmt: skip
         if self.folder:
-            self._save(run, self.asked.steps, trained.state, trained.memory)
-            if trained.averaged is not None:
-                self.folder.save_averaged(trained.averaged.state_dict())
-            self.folder.save_plan(run.plan)
-            self.folder.save_timeline(timeline)
+            result.unsaved = self._close_folder(self.folder, run, trained, timeline)
         return result
 
     def _train(self, run: Run) -> Trained:
@@ -142,7 +142,7 @@ class _Training:
     def _progress(self, run: Run, begin: float) -> Callable[[Outcome], None]:
         def progress(outcome: Outcome) -> None:
             if self.folder:
-                self._grow(outcome)
+                self._grow(run, outcome)
             tell = self.asked.on_progress
             if tell is None or not outcome.losses:
                 return
@@ -168,43 +168,95 @@ class _Training:
         if copy.step % self.options.save_every == 0:
             self._save(run, copy.step, self.work.complete(copy.state), copy.memory)
 
+    def _open_folder(self) -> Mapping[str, Tensor]:
+        """Before anything starts: the optimizer's memory, where the folder's run is resumed. A folder that
+        cannot be written is refused."""
+        if self.folder is None:
+            if self.options.resume:
+                raise InputError("--resume needs --out DIR, the folder of the run to go on with")
+            return {}
+        saved = self._resume(self.folder) if self.options.resume else None
+        try:
+            self.folder.forget_metrics(self.first)
+            self.folder.save_plan(self.plan)
+        except OSError as error:
+            raise InputError(f"cannot write to --out {self.folder.path}: {error}") from None
+        return saved.optimizer if saved is not None else {}
+
+    def _close_folder(self, folder: Folder, run: Run, trained: Trained, timeline: Timeline) -> str:
+        """The last save and what goes with it. Returns why the weights are not saved, or nothing."""
+        steps, means = self.asked.steps, trained.averaged
+        averaged = means.state_dict() if means is not None else None
+        unsaved = self._save(run, steps, trained.state, trained.memory, averaged)
+        self._try(run, steps, "plan", lambda: folder.save_plan(run.plan))
+        self._try(run, steps, "timeline", lambda: folder.save_timeline(timeline))
+        return unsaved
+
+    def _try(self, run: Run, step: int, what: str, write: Callable[[], None]) -> str:
+        """Writes to the folder. If the disk is full or the folder cannot be written, the run goes on.
+        Returns why it was not written, or nothing."""
+        assert self.folder is not None
+        try:
+            write()
+        except OSError as error:
+            why = f"{what} of minibatch {step} not written to {self.folder.path}: {error}"
+            if what not in self._failing or step == self.asked.steps:
+                run.note(step, "not_saved", f"{why}. Earlier saves are kept", what=what)
+            self._failing.add(what)
+            return why
+        self._failing.discard(what)
+        return ""
+
     def _save(
-        self, run: Run, steps: int, state: Mapping[str, Tensor], memory: Mapping[str, Tensor]
-    ) -> None:
+        self,
+        run: Run,
+        steps: int,
+        state: Mapping[str, Tensor],
+        memory: Mapping[str, Tensor],
+        averaged: Mapping[str, Tensor] | None = None,
+    ) -> str:
         assert self.folder is not None
-        plan = run.plan
-        record = RunFile(plan.model, plan.strategy, steps, plan.batch, self.asked.seed,
-                         self.asked.rule.name)  # fmt: skip
-        self.folder.save_state(record, dict(state), dict(memory))
-        self._add_metrics({**self.losses, **run.outcome.losses}, steps)
+        folder = self.folder
+        record = self._record(steps)
+        unsaved = self._try(
+            run, steps, "weights", lambda: folder.save_state(record, state, memory, averaged)
+        )
+        self._add_metrics(run, {**self.losses, **run.outcome.losses}, steps)
+        return unsaved
 
-    def _grow(self, outcome: Outcome) -> None:
+    def _record(self, steps: int) -> RunFile:
+        """What a resumed run must agree with. The plan is the first one: a lost device changes it."""
+        plan = self.work.plan
+        return RunFile(plan.model, plan.strategy, steps, plan.batch, self.asked.seed,
+                       self.asked.rule.name, self._id)  # fmt: skip
+
+    def _grow(self, run: Run, outcome: Outcome) -> None:
         """The folder's list of losses grows while the run goes on: minibatches that every device has done."""
-        self._add_metrics(outcome.losses, min(outcome.done.values(), default=-1) + 1)
+        self._add_metrics(run, outcome.losses, min(outcome.done.values(), default=-1) + 1)
 
-    def _add_metrics(self, losses: Mapping[int, float], end: int) -> None:
-        assert self.folder is not None
+    def _add_metrics(self, run: Run, losses: Mapping[int, float], end: int) -> None:
         due = [s for s in sorted(losses) if s < end and s not in self._saved]
         if due:
-            self.folder.add_metrics([{"step": s, "loss": losses[s]} for s in due])
+            self._try(run, end, "losses", lambda: self._write_metrics(losses, due))
+
+    def _write_metrics(self, losses: Mapping[int, float], due: list[int]) -> None:
+        assert self.folder is not None
+        self.folder.add_metrics([{"step": s, "loss": losses[s]} for s in due])
         self._saved.update(due)
 
-    def _resume(self) -> Mapping[str, Tensor]:
-        if self.folder is None:
-            raise InputError("--resume needs --out DIR, the folder of the run to go on with")
-        saved = self.folder.load()
+    def _resume(self, folder: Folder) -> Saved:
+        """The save to go on with, if it is of a run like the one that was asked for."""
+        saved = folder.load()
         if saved.run.steps >= self.asked.steps:
             raise InputError(
-                f"the run in {self.folder.path} has done {saved.run.steps} steps; "
+                f"the run in {folder.path} has done {saved.run.steps} steps; "
                 f"--steps {self.asked.steps} leaves nothing to do"
             )
         self.work.resume_with(saved.weights)
-        rule = self.asked.rule.name
-        if saved.run.optimizer not in ("", rule):
-            raise InputError(
-                f"the run in {self.folder.path} was trained with optimizer {saved.run.optimizer}, and {rule} "
-                f"cannot go on with its memory; give --optimizer {saved.run.optimizer}, or another --out"
+        check_like(folder.path, saved.run, self._record(saved.run.steps))
+        self.first, self._id = saved.run.steps, saved.run.id
+        if saved.passed_over:
+            self._passed_over = (
+                f"goes on after minibatch {saved.run.steps} of an older save: {saved.passed_over}"
             )
-        self.first = saved.run.steps
-        self.folder.forget_metrics(self.first)
-        return saved.optimizer
+        return saved

@@ -137,6 +137,12 @@ class OneNetwork(Workload):
         if mine != theirs:
             odd = sorted(mine ^ theirs)[:3]
             raise InputError(f"the folder holds another network: {', '.join(odd)} differ")
+        for name in sorted(mine):
+            kind, saved = (f"{t.dtype} {list(t.shape)}" for t in (self.state[name], weights[name]))
+            if kind != saved:
+                raise InputError(
+                    f"the folder holds another network: {name} is {saved} there, and {kind} in this one"
+                )
         self.state.update(weights)
 
     def complete(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
