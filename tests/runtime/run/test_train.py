@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import resource
 from collections.abc import Callable
 from pathlib import Path
@@ -165,6 +166,11 @@ def test_a_run_whose_disk_is_full_goes_on_says_so_and_loses_nothing_older(
     result = train((X, Y), steps=9, optimizer=rule, out=out, resume=True)
     same(dict(result.model.state_dict()), alone(9, rule))
     assert (result.events, result.unsaved) == ([], "")
+    os.truncate(Folder(out).saves.all()[-1] / "weights.safetensors", 100)
+    result = train((X, Y), steps=9, optimizer=rule, out=out, resume=True)
+    same(dict(result.model.state_dict()), alone(9, rule))
+    assert [event["kind"] for event in result.events] == ["older_save_taken"]
+    assert "weights.safetensors has 100 bytes" in result.events[0]["why"]
     lines = (out / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == list(range(9))
 
