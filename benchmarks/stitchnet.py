@@ -19,7 +19,7 @@ from torch import nn
 from weft import data, zoo
 from weft.draws import TRAINING
 from weft.graph.split.masked import Masks, Perceptron
-from weft.reference.lossy import BATCH, CHUNK, Channel, train
+from weft.reference.lossy import BATCH, CHUNK, LossyRadio, train
 from weft.strategies.stitchnet.mapping import mix_mapped
 from weft.strategies.stitchnet.paths import plan_routes
 from weft.strategies.stitchnet.topology import EXPONENT, find_topology
@@ -27,12 +27,12 @@ from weft.strategies.stitchnet.topology import EXPONENT, find_topology
 ROUNDS, STEPS = 15, CHUNK
 
 
-def channel_of(width: int) -> Channel:
+def channel_of(width: int) -> LossyRadio:
     place = find_topology()
     prr = place.measured(EXPONENT)
     spread = mix_mapped(prr, (width,) * 4)
     routes = plan_routes("subpath", prr, spread)
-    return Channel(spread, routes, place.delivery(EXPONENT), seed=1)
+    return LossyRadio(spread, routes, place.delivery(EXPONENT), seed=1)
 
 
 class Plain:

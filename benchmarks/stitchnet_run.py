@@ -36,7 +36,7 @@ from weft.planning.task import make_task
 from weft.plans.delivery import routes_of
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan
-from weft.reference.lossy import BATCH, Channel, evaluate
+from weft.reference.lossy import BATCH, LossyRadio, evaluate
 from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.measured import total_counts
@@ -87,9 +87,9 @@ class Subject:
                 bias.copy_(state[f"fc{k}.bias"])
         return found
 
-    def channel(self, plan: Plan) -> Channel:
+    def channel(self, plan: Plan) -> LossyRadio:
         assert plan.swarm is not None
-        return Channel(
+        return LossyRadio(
             spread_of(plan), routes_of(plan), fleet_delivery(FLEET), seed=plan.swarm.seed,
             dtype=self.dtype,
         )  # fmt: skip

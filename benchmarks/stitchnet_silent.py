@@ -26,7 +26,7 @@ from weft.data.dataset import Dataset
 from weft.fleet.radio import Matrix, Radio, topology
 from weft.graph.split.masked import Perceptron
 from weft.plans.delivery import Routes
-from weft.reference.lossy import Channel, evaluate, train
+from weft.reference.lossy import LossyRadio, evaluate, train
 from weft.strategies.stitchnet.broadcast import broadcasts
 from weft.strategies.stitchnet.mapping import Spread, mix_mapped
 from weft.strategies.stitchnet.paths import packets, plan_routes
@@ -81,7 +81,7 @@ def measure(
 ) -> list[float]:
     """Test accuracy with all there, then with each worker silent."""
     net = Perceptron((samples.train_x[0].numel(), *WIDTHS, samples.classes), seed=seed)
-    channel = Channel(spread, routes, delivery, seed=seed, drill=drill)
+    channel = LossyRadio(spread, routes, delivery, seed=seed, drill=drill)
     train(net, samples, channel, epochs=EPOCHS, every=10**9, seed=seed)
     workers = [d for d in range(spread.devices) if d != spread.coordinator]
     radios = [delivery, *(silenced(delivery, worker) for worker in workers)]

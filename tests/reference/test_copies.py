@@ -10,7 +10,7 @@ from weft.data.dataset import Dataset
 from weft.draws import TESTING
 from weft.graph.split.masked import Perceptron
 from weft.reference.copies import accuracy_with_copies
-from weft.reference.lossy import Channel, train
+from weft.reference.lossy import LossyRadio, train
 from weft.strategies.stitchnet.budget import spend
 from weft.strategies.stitchnet.dealing import dealt
 from weft.strategies.stitchnet.holders import owners_only, sources, with_copies
@@ -35,16 +35,16 @@ def data() -> Dataset:
 
 
 @pytest.fixture(scope="module")
-def channel() -> Channel:
+def channel() -> LossyRadio:
     """Two devices to a layer: without copies half of a layer is missed."""
     c = elect(PRR)
     order = near_each_other(PRR, c, [d for d in range(9) if d != c])
     spread = Spread(9, c, dealt(WIDTHS, order, [1.0] * 9))
-    return Channel(spread, spend(spread, PRR, 150), PLACE.delivery(3.9), seed=2)
+    return LossyRadio(spread, spend(spread, PRR, 150), PLACE.delivery(3.9), seed=2)
 
 
 @pytest.fixture(scope="module")
-def net(data: Dataset, channel: Channel) -> Perceptron:
+def net(data: Dataset, channel: LossyRadio) -> Perceptron:
     net = Perceptron((8, *WIDTHS, 4), seed=3, rate=1e-2)
     train(net, data, channel, epochs=40, batch=40)
     return net
@@ -55,12 +55,12 @@ def norms(net: Perceptron) -> list[np.ndarray]:
 
 
 def test_without_copies_it_is_the_masked_form(
-    net: Perceptron, data: Dataset, channel: Channel
+    net: Perceptron, data: Dataset, channel: LossyRadio
 ) -> None:
     for failed in (None, channel.spread.workers[0], channel.spread.workers[-1]):
         lost = [] if failed is None else [failed]
         spread = channel.spread if failed is None else drop(channel.spread, failed)
-        after = Channel(spread, channel.routes, channel.delivery, seed=2)
+        after = LossyRadio(spread, channel.routes, channel.delivery, seed=2)
         heard = channel.heard(TESTING, 0, 10)
         heard[:, :, lost] = heard[:, :, :, lost] = False
         expected = net.accuracy(data.test_x.flatten(1), data.test_y, after.as_masks(heard))
@@ -69,7 +69,7 @@ def test_without_copies_it_is_the_masked_form(
 
 
 def test_copies_keep_the_answer_where_one_device_of_a_layer_is_lost(
-    net: Perceptron, data: Dataset, channel: Channel
+    net: Perceptron, data: Dataset, channel: LossyRadio
 ) -> None:
     spread, copied = channel.spread, with_copies(channel.spread, norms(net), 1.0)
     whole = accuracy_with_copies(net, data, channel, copied, [], batch=40)
@@ -85,7 +85,7 @@ def test_copies_keep_the_answer_where_one_device_of_a_layer_is_lost(
 
 
 def test_the_most_important_neurons_are_copied_to_the_layer_s_other_devices(
-    net: Perceptron, channel: Channel
+    net: Perceptron, channel: LossyRadio
 ) -> None:
     spread, weights = channel.spread, norms(net)
     for layer, holds in enumerate(with_copies(spread, weights, 0.5)):

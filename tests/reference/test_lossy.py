@@ -16,7 +16,7 @@ from weft.fleet.radio import topology
 from weft.graph.split.lost_values import LostValues
 from weft.graph.split.masked import Perceptron
 from weft.plans.delivery import Routes, chance
-from weft.reference.lossy import Channel, evaluate, train
+from weft.reference.lossy import LossyRadio, evaluate, train
 from weft.strategies.stitchnet.mapping import MAPPERS, Spread, mix_mapped
 from weft.strategies.stitchnet.paths import Path, plan_routes, slots, wanted
 
@@ -72,7 +72,7 @@ class Device:
 class Swarm:
     """Message by message, packet by packet, in plain loops."""
 
-    def __init__(self, net: Perceptron, channel: Channel) -> None:
+    def __init__(self, net: Perceptron, channel: LossyRadio) -> None:
         self.spread, self.routes, self.channel = channel.spread, channel.routes, channel
         self.depth = len(WIDTHS)
         c = self.spread.coordinator
@@ -161,9 +161,9 @@ def new_net(update: LostValues = "zero") -> Perceptron:
     return Perceptron(sizes, seed=3, update=update, dtype=torch.float64)
 
 
-def channel_of(spread: Spread, routes: Routes, exponent: float, update: LostValues) -> Channel:
+def channel_of(spread: Spread, routes: Routes, exponent: float, update: LostValues) -> LossyRadio:
     delivery = PLACE.delivery(exponent)
-    return Channel(spread, routes, delivery, seed=5, update=update, dtype=torch.float64)
+    return LossyRadio(spread, routes, delivery, seed=5, update=update, dtype=torch.float64)
 
 
 def batches(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -175,7 +175,7 @@ def batches(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     ]  # fmt: skip
 
 
-def agree(channel: Channel, steps: int = 4) -> int:
+def agree(channel: LossyRadio, steps: int = 4) -> int:
     """Trains both ways; every output, weight and bias equal to 1e-6. How many updates were made."""
     net = new_net(channel.update)
     swarm = Swarm(net, channel)
@@ -211,7 +211,7 @@ def test_a_batch_with_any_loss_is_given_up_by_both(path: Path) -> None:
     spread = mix_mapped(prr, WIDTHS)
     routes = plan_routes(path, prr, spread)
     good = np.full((9, 9), 0.995)  # so good that some batches are whole
-    channel = Channel(spread, routes, good, seed=5, update="none", dtype=torch.float64)
+    channel = LossyRadio(spread, routes, good, seed=5, update="none", dtype=torch.float64)
     assert 0 < agree(channel, 12) < 12
 
 
@@ -257,7 +257,7 @@ def test_rescaling_keeps_a_receiver_s_weight_as_expected_whatever_got_lost() -> 
     spread = mix_mapped(prr, WIDTHS)
     routes = plan_routes("subpath", prr, spread)
     expected = chance(routes, prr)
-    plain = Channel(spread, routes, PLACE.delivery(3.9), seed=5, dtype=torch.float64)
+    plain = LossyRadio(spread, routes, PLACE.delivery(3.9), seed=5, dtype=torch.float64)
     scaled = dataclasses.replace(plain, expected=expected).masks(TRAINING, 0, 50)
     for b, mask in enumerate(scaled.hidden, start=1):
         into, out = spread.owners[b - 1], spread.owners[b]
@@ -286,7 +286,7 @@ def small_data(samples: int = 200) -> Dataset:
 def test_a_network_learns_under_loss_and_testing_does_not_change_training() -> None:
     prr = PLACE.measured(3.7)
     spread = mix_mapped(prr, WIDTHS)
-    channel = Channel(spread, plan_routes("subpath", prr, spread), PLACE.delivery(3.7), seed=2)
+    channel = LossyRadio(spread, plan_routes("subpath", prr, spread), PLACE.delivery(3.7), seed=2)
     nets = [Perceptron((INPUTS, *WIDTHS, CLASSES), seed=3, rate=1e-2) for _ in range(2)]
     often = train(nets[0], small_data(), channel, epochs=30, batch=20, every=10)
     once = train(nets[1], small_data(), channel, epochs=30, batch=20, every=300)
@@ -301,6 +301,6 @@ def test_a_network_learns_under_loss_and_testing_does_not_change_training() -> N
 def test_fewer_samples_than_a_batch_are_refused() -> None:
     prr = PLACE.measured(3.9)
     spread = mix_mapped(prr, WIDTHS)
-    channel = Channel(spread, plan_routes("direct", prr, spread), PLACE.delivery(3.9))
+    channel = LossyRadio(spread, plan_routes("direct", prr, spread), PLACE.delivery(3.9))
     with pytest.raises(InputError, match="40 samples are fewer than a batch of 100"):
         train(Perceptron((INPUTS, *WIDTHS, CLASSES)), small_data(40), channel)

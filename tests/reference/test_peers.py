@@ -15,7 +15,7 @@ from weft.graph.split.classes.exchange import harvest, mean, sync_structures
 from weft.graph.split.classes.network import DecoupledNet
 from weft.papers.decoupled.methods import eight_bits
 from weft.reference.peers import (
-    Peer,
+    PeerTrainer,
     Recipe,
     Run,
     Samples,
@@ -58,12 +58,12 @@ def net(dense: torch.nn.Module, digits: Samples) -> DecoupledNet:
     return parts
 
 
-def some_peers(net: DecoupledNet, data: Samples, recipe: Recipe) -> list[Peer]:
+def some_peers(net: DecoupledNet, data: Samples, recipe: Recipe) -> list[PeerTrainer]:
     rows = torch.arange(len(data.y))
     peers = []
     for p, held in enumerate(FOUR_OF_FIVE):
         own = rows[torch.isin(data.y, torch.tensor(held))]
-        peers.append(Peer(net, held, own, data, recipe, seed=p))
+        peers.append(PeerTrainer(net, held, own, data, recipe, seed=p))
         peers[-1].trainer.train(2, 0.05)
     return peers
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from weft.data.dataset import Dataset
 from weft.draws import TESTING
 from weft.graph.split.masked import Perceptron
-from weft.reference.lossy import BATCH, Channel
+from weft.reference.lossy import BATCH, LossyRadio
 from weft.strategies.stitchnet.holders import Holders, sources, without
 
 
@@ -24,7 +24,7 @@ from weft.strategies.stitchnet.holders import Holders, sources, without
 def accuracy_with_copies(
     net: Perceptron,
     data: Dataset,
-    channel: Channel,
+    channel: LossyRadio,
     holders: Holders,
     lost: list[int],
     test: int = 0,
@@ -42,7 +42,7 @@ def accuracy_with_copies(
 
 @torch.no_grad()
 def output_with_copies(
-    net: Perceptron, channel: Channel, x: Tensor, holders: Holders, heard: NDArray[np.bool_]
+    net: Perceptron, channel: LossyRadio, x: Tensor, holders: Holders, heard: NDArray[np.bool_]
 ) -> Tensor:
     """Answers to batches x samples x features, each batch with the messages that were heard."""
     spread, c = channel.spread, channel.spread.coordinator

@@ -1,6 +1,6 @@
 """Training and testing of a spread network with lost messages, in one process.
 
-    channel = Channel(spread, routes, place.delivery(3.9), seed=1)
+    channel = LossyRadio(spread, routes, place.delivery(3.9), seed=1)
     net = Perceptron((784, 64, 64, 64, 64, 10))
     history = train(net, data, channel, epochs=20)
 
@@ -37,7 +37,7 @@ BATCH = 100
 
 
 @dataclass(frozen=True)
-class Channel:
+class LossyRadio:
     """Which messages arrive. `delivery` holds the true probabilities.
 
     With `expected` a receiver multiplies what arrived by (weight expected) / (weight arrived), so that its
@@ -157,19 +157,19 @@ class History:
     accuracies: list[float] = field(default_factory=list)
 
 
-Changed = Callable[[int, float], Channel | None]  # (step, accuracy): another channel from now on
+Changed = Callable[[int, float], LossyRadio | None]  # (step, accuracy): another channel from now on
 
 
 def train(
     net: Learner,
     data: Dataset,
-    channel: Channel,
+    channel: LossyRadio,
     *,
     epochs: float = 20,
     every: int | None = None,
     seed: int = 0,
     batch: int = BATCH,
-    testing: Channel | None = None,
+    testing: LossyRadio | None = None,
     changed: Changed | None = None,
 ) -> History:
     """Train with lost messages, and test with lost messages once per epoch (or every `every` steps).
@@ -210,7 +210,7 @@ def train(
 
 
 def evaluate(
-    net: Learner, data: Dataset, channel: Channel, test: int = 0, batch: int = BATCH
+    net: Learner, data: Dataset, channel: LossyRadio, test: int = 0, batch: int = BATCH
 ) -> float:
     """Accuracy with lost messages. Each batch of the test set, in each test, has its own losses."""
     batches = max(len(data.test_x) // batch, 1)

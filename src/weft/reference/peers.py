@@ -159,7 +159,7 @@ def learning_rate(recipe: Recipe, round_: int) -> float:
     return recipe.lr * (1 - 0.9 * round_ / max(recipe.rounds - 1, 1))
 
 
-class Peer:
+class PeerTrainer:
     """One peer: its network, its samples, and how it trains."""
 
     def __init__(
@@ -235,7 +235,7 @@ def train_peers(
     rows = class_rows(data.y, sets, recipe.deal, seed=recipe.seed, shares=shares)
     known = None if teacher is None else logits_of(teacher, data.x)
     peers = [
-        Peer(net, held, own, data, recipe, recipe.seed * 100 + p, known)
+        PeerTrainer(net, held, own, data, recipe, recipe.seed * 100 + p, known)
         for p, (held, own) in enumerate(zip(sets, rows, strict=True))
     ]
     run = Run(net, sent=[0] * len(peers))
@@ -254,14 +254,14 @@ def train_peers(
     return run
 
 
-def _local_accuracy(peer: Peer, data: Samples) -> float:
+def _local_accuracy(peer: PeerTrainer, data: Samples) -> float:
     own = torch.isin(data.test_y, torch.tensor(peer.classes))
     x, y = data.test_x[own], data.test_y[own]
     return accuracy(peer.net, x, peer.net.local_labels(y))
 
 
 def exchange(
-    peers: Sequence[Peer], neighbours: Mapping[int, frozenset[int]], recipe: Recipe, run: Run
+    peers: Sequence[PeerTrainer], neighbours: Mapping[int, frozenset[int]], recipe: Recipe, run: Run
 ) -> None:
     """Average structures between neighbours and shared layers over all; peers go on with the means."""
     held = {p: peer.net.structures() for p, peer in enumerate(peers)}
@@ -292,7 +292,7 @@ def _bytes(state: Mapping[str, Tensor]) -> int:
 Gathered = tuple[State, dict[int, State]]  # the shared layers, and the structure of every class
 
 
-def gather(peers: Sequence[Peer], recipe: Recipe) -> Gathered:
+def gather(peers: Sequence[PeerTrainer], recipe: Recipe) -> Gathered:
     """The mean over all peers for the shared layers, and over all owners for each class."""
     held = {p: peer.net.structures() for p, peer in enumerate(peers)}
     weights = {p: peer.seen for p, peer in enumerate(peers)} if recipe.weighted else None

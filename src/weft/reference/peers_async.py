@@ -26,7 +26,7 @@ from weft.plans.peers import SHARED
 from weft.reference.peers import (
     Code,
     Gathered,
-    Peer,
+    PeerTrainer,
     Recipe,
     Run,
     Samples,
@@ -60,7 +60,7 @@ class Published:
     samples: float
     at: float
 
-    def told(self, peer: Peer, code: Code | None) -> Published:
+    def told(self, peer: PeerTrainer, code: Code | None) -> Published:
         """The same as neighbours receive it: coded."""
         structures = {c: peer.tell(c, state, code)[0] for c, state in self.structures.items()}
         shared, _ = peer.tell(SHARED, self.shared, code)
@@ -96,7 +96,7 @@ def train_async(
     rows = class_rows(data.y, sets, recipe.deal, seed=recipe.seed)
     known = None if teacher is None else logits_of(teacher, data.x)
     peers = [
-        Peer(net, held, own, data, recipe, recipe.seed * 100 + p, known)
+        PeerTrainer(net, held, own, data, recipe, recipe.seed * 100 + p, known)
         for p, (held, own) in enumerate(zip(sets, rows, strict=True))
     ]
     steps = [peer.steps(recipe) for peer in peers]
@@ -134,7 +134,7 @@ def train_async(
     return run, clock
 
 
-def _settle(peer: Peer, ends: Sequence[Gathered]) -> None:
+def _settle(peer: PeerTrainer, ends: Sequence[Gathered]) -> None:
     """Set the peer's tensors to the mean over its last rounds, if it did any."""
     if ends:
         labels = peer.classes
@@ -144,7 +144,9 @@ def _settle(peer: Peer, ends: Sequence[Gathered]) -> None:
         )
 
 
-def _mix(peer: Peer, own: Published, near: Sequence[Published], now: float, round_s: float) -> None:
+def _mix(
+    peer: PeerTrainer, own: Published, near: Sequence[Published], now: float, round_s: float
+) -> None:
     """Average the peer's tensors with the newest of its neighbours."""
     fade = [0.5 ** ((now - other.at) / round_s) for other in near]
     structures = neighbour_mean(

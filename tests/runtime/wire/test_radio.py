@@ -15,7 +15,7 @@ from weft.fleet.radio import topology
 from weft.graph.network import Blank
 from weft.plans.delivery import Routes
 from weft.program.instructions import Radio, Recv, Tensor
-from weft.reference.lossy import Channel
+from weft.reference.lossy import LossyRadio
 from weft.runtime.node.slots import Slots
 from weft.runtime.wire.frames import Header, pack_tensors
 from weft.runtime.wire.mailbox import Letter, Mailbox
@@ -62,7 +62,7 @@ def test_what_arrives_is_what_the_simulation_says(slot_s: float) -> None:
     via = np.array([[next(k for k in range(5) if k not in (i, j)) for j in range(5)]
                     for i in range(5)])  # fmt: skip
     routes = Routes(direct, relayed, via)
-    heard = Channel(spread, routes, DELIVERY, seed=9).heard(TRAINING, 0, 20)
+    heard = LossyRadio(spread, routes, DELIVERY, seed=9).heard(TRAINING, 0, 20)
     rules = RadioRules(
         NAMES, 7, routes.attempts, seed=9, delivery=tuple(map(tuple, DELIVERY.tolist())),
         slot_s=slot_s,

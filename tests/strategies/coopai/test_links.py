@@ -14,7 +14,7 @@ from weft.planning.task import ask
 from weft.plans.registry import make_plan
 from weft.report.documents import compare_document
 from weft.simulate.price import price
-from weft.strategies.coopai.events import Channel, OwnLinks, Times
+from weft.strategies.coopai.events import MediumCost, OwnLinks, Times
 
 
 def star(*gflops: float, mbps: float = 100.0, gateway: float = 1.0) -> Fleet:
@@ -42,7 +42,7 @@ class Encoders(nn.Module):
 
 def test_messages_of_different_links_do_not_wait_for_each_other() -> None:
     """Two devices, one second per byte: both send 2 bytes at 0 and get 2 bytes at 2."""
-    clock = OwnLinks(Channel(1.0))
+    clock = OwnLinks(MediumCost(1.0))
     made = clock.exchange(Times((0.0, 0.0)), [2, 2], [2, 2], [1, 0], [0, 0], [5, 5])
     assert made.ready == (4 + 5, 4 + 5)
     assert clock.gather(made, [3, 3]).gateway == 9 + 3

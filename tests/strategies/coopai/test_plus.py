@@ -26,7 +26,7 @@ from weft.program.memory import memory_bytes
 from weft.simulate.price import price
 from weft.strategies.coopai.book import Book, Weights, _queue
 from weft.strategies.coopai.clock import Candidate
-from weft.strategies.coopai.events import Channel, Latency, Load, Times
+from weft.strategies.coopai.events import Latency, Load, MediumCost, Times
 from weft.strategies.coopai.geometry import geometry_of
 from weft.strategies.coopai.plus_search import Way, best_ways
 from weft.strategies.coopai.polish import changes, polish
@@ -81,7 +81,7 @@ def test_the_model_s_bytes_and_seconds_are_those_of_the_plan(
     """Whatever the cut states: the medium and every device are taken as long as the plan says."""
     given = task_in_sequence(task("vgg-small", behind_gateway(0.5, 0.25, 1.0)))
     book = book_of(given, tuple(states))
-    for way in best_ways(book, Load(Channel(BYTE_S)), overlap=overlap)[:2]:
+    for way in best_ways(book, Load(MediumCost(BYTE_S)), overlap=overlap)[:2]:
         priced = price(plan_of(given, way, 3))
         busiest = max([priced.transfer_bytes["wifi"] * BYTE_S, *priced.compute_s.values()])
         if any(block.mode == "whole" for block in way.blocks):
@@ -96,7 +96,7 @@ def test_the_event_model_s_time_is_close_to_the_simulator_s(latency_ms: float) -
     fleet = behind_gateway(0.5, 0.5, 0.25, 0.25, latency_ms=latency_ms)
     given = task_in_sequence(task("vgg-small", fleet))
     states = ((1.0, 1.0, 0.5, 0.5), (1.2, 1.0, 0.5, 0.4), (1.0, 0.0, 1.0, 0.0))
-    ways = best_ways(book_of(given, states), Latency(Channel(BYTE_S, latency_ms / 1e3)))
+    ways = best_ways(book_of(given, states), Latency(MediumCost(BYTE_S, latency_ms / 1e3)))
     for way in ways[:3]:
         simulated = price(plan_of(given, way, 4)).latency_s
         assert way.seconds == pytest.approx(simulated, rel=0.05)
@@ -104,7 +104,7 @@ def test_the_event_model_s_time_is_close_to_the_simulator_s(latency_ms: float) -
 
 def test_rows_go_up_and_down_one_after_the_other() -> None:
     """Two devices, one second per byte: both are done at 0 and send 2 bytes for each other."""
-    clock = Latency(Channel(1.0))
+    clock = Latency(MediumCost(1.0))
     start = Times((0.0, 0.0))
     plain = clock.exchange(start, [2, 2], [2, 2], [1, 0], [0, 0], [5, 5])
     assert plain.ready == (6 + 5, 8 + 5)  # up 0:2, up 2:4, down 4:6, down 6:8
@@ -114,7 +114,7 @@ def test_rows_go_up_and_down_one_after_the_other() -> None:
 
 
 def test_the_gateway_sends_as_soon_as_it_has_what_a_device_lacks() -> None:
-    clock = Latency(Channel(1.0))
+    clock = Latency(MediumCost(1.0))
     times = clock.exchange(
         Times((0.0, 0.0, 10.0)), [1, 1, 1], [1, 1, 1], [1, 0, 1], [0] * 3, [0] * 3
     )
@@ -135,7 +135,7 @@ def test_no_block_is_done_before_its_bound(data: st.DataObject) -> None:
             down[d], waits[d] = 1.0, data.draw(st.sampled_from(senders))
     free = data.draw(st.sampled_from([0.0, 4.0]))
     queue = _queue(np.array(down), np.array(up), np.array(waits))
-    for clock in (Latency(Channel(0.5)), Load(Channel(0.5))):
+    for clock in (Latency(MediumCost(0.5)), Load(MediumCost(0.5))):
         done = clock.exchange(Times(tuple(ready), free), up, down, waits, inner, outer)
         bound = clock.bound(
             np.array(ready), np.array(free), queue, np.array(inner), np.array(outer)
@@ -360,7 +360,7 @@ def test_polishing_keeps_only_what_is_faster() -> None:
     given = task_in_sequence(task("vgg-small", behind_gateway(0.5, 0.5, 0.5)))
     assert given.graph is not None
     geometry = geometry_of(given.graph)
-    way = best_ways(book_of(given, ((1.0, 1.0, 1.0),)), Latency(Channel(BYTE_S)))[0]
+    way = best_ways(book_of(given, ((1.0, 1.0, 1.0),)), Latency(MediumCost(BYTE_S)))[0]
     begin = Candidate(3, way.blocks, way.overlap)
     prices: list[float] = []
 

@@ -24,7 +24,7 @@ def strip_nodes(
     rules: Mapping[str, Rule | None],
 ) -> list[Node]:
     """`nodes` rewritten: they read rows `takes` of the inputs and make rows `gives`, by their names."""
-    writer = _Writer(graph, takes, gives)
+    writer = _StripWriter(graph, takes, gives)
     rows = needed_rows(graph, nodes, gives, rules)
     for node in nodes:
         rule = rules[node.name]
@@ -43,7 +43,7 @@ def renamed(node: Node, names: Mapping[str, str], name: str) -> Node:
     return Node(name, node.op, args, node.kwargs)
 
 
-class _Writer:
+class _StripWriter:
     def __init__(
         self, graph: Graph, takes: Mapping[str, Range], gives: Mapping[str, Range]
     ) -> None:

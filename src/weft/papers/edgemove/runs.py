@@ -31,7 +31,7 @@ from weft.strategies.edgemove.online.baselines import DeviceCloud, OnDevice, Pip
 from weft.strategies.edgemove.online.clairvoyant import clairvoyant_s
 from weft.strategies.edgemove.online.edgemove import EdgeMove
 from weft.strategies.edgemove.online.journey import Journey, travel
-from weft.strategies.edgemove.online.pipeline import SPREAD
+from weft.strategies.edgemove.online.pipeline import VARIATION
 from weft.strategies.edgemove.online.plus import EdgeMovePlus
 
 BATCH = 32
@@ -82,7 +82,7 @@ BY_CYCLE = ("pipedream-e", "edgemove")  # the others decide equally often on eve
 
 def _plus(costs: SplitCosts, **settings: Any) -> EdgeMovePlus:
     """edgemove+ that knows how its minibatches vary, and that no server is faster than the idle one."""
-    return EdgeMovePlus(costs, spread=SPREAD, idle=1.0, tiers=("edge",), **settings)
+    return EdgeMovePlus(costs, spread=VARIATION, idle=1.0, tiers=("edge",), **settings)
 
 
 @functools.cache  # capturing a network takes seconds, and it never changes

@@ -20,7 +20,7 @@ from weft.fleet.radio import Matrix, Topology, topology
 from weft.graph.split.lost_values import LostValues
 from weft.graph.split.masked import Perceptron
 from weft.plans.delivery import Routes
-from weft.reference.lossy import Channel, evaluate, train
+from weft.reference.lossy import LossyRadio, evaluate, train
 from weft.strategies.stitchnet.broadcast import broadcasts
 from weft.strategies.stitchnet.importance import First, clone, drop, failure_order, importance
 from weft.strategies.stitchnet.mapping import MAPPERS, Spread, elect, ranked
@@ -130,7 +130,7 @@ def run_job(job: Job) -> Outcome:
     later = channel_of(job, scene(job))
     changed: list[int] = []
 
-    def worse(step: int, accuracy: float) -> Channel | None:
+    def worse(step: int, accuracy: float) -> LossyRadio | None:
         if job.worse_at is None or changed or accuracy < job.worse_at:
             return None
         changed.append(step)
@@ -178,10 +178,10 @@ def losing(
         yield len(lost), spread, plan_routes(job.path, now.prr, spread)
 
 
-def channel_of(job: Job, place: Scene) -> Channel:
+def channel_of(job: Job, place: Scene) -> LossyRadio:
     """The lossy channel of a run."""
     drill = usual_drill(place.spread) if job.mapper == PLUS else 0
-    return Channel(
+    return LossyRadio(
         place.spread, place.routes, place.delivery, seed=job.place, update=job.update, drill=drill
     )
 

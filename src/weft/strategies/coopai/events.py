@@ -1,6 +1,6 @@
 """Rounds on one shared medium, event by event: a small and fast model of the simulator.
 
-    clock = Latency(Channel(byte_s=8e-8))
+    clock = Latency(MediumCost(byte_s=8e-8))
     times = clock.exchange(START, up, down, waits, inner, outer)     # one more round
 
 Every device sends up what others lack as soon as it has finished. The medium carries one message at a
@@ -23,7 +23,7 @@ from weft.strategies.coopai.rows import Floats
 Numbers = Sequence[float]
 
 
-class Channel(NamedTuple):
+class MediumCost(NamedTuple):
     """The cost of a byte on the gateway's medium."""
 
     byte_s: float  # seconds per byte
@@ -46,7 +46,7 @@ class Clock(Protocol):
     `seat` is the gateway's place among the devices if it computes too. It sends nothing while it computes.
     """
 
-    channel: Channel
+    channel: MediumCost
     seat: int | None
 
     def exchange(
@@ -82,7 +82,7 @@ class Clock(Protocol):
 class Latency:
     """The times of one frame that is alone."""
 
-    def __init__(self, channel: Channel, seat: int | None = None) -> None:
+    def __init__(self, channel: MediumCost, seat: int | None = None) -> None:
         self.channel = channel
         self.seat = seat
 
@@ -211,7 +211,7 @@ class OwnLinks(Latency):
 class Load:
     """Many frames: the seconds that one frame occupies each device and the medium."""
 
-    def __init__(self, channel: Channel, seat: int | None = None) -> None:
+    def __init__(self, channel: MediumCost, seat: int | None = None) -> None:
         self.channel = channel
         self.seat = seat
 

@@ -20,7 +20,7 @@ from weft.strategies.coopai.block_turns import even
 from weft.strategies.coopai.book import DEEP, Book, Weights
 from weft.strategies.coopai.clock import Candidate, RoundClock
 from weft.strategies.coopai.crew import Crew
-from weft.strategies.coopai.events import Channel, Clock, Latency, Load, OwnLinks
+from weft.strategies.coopai.events import Clock, Latency, Load, MediumCost, OwnLinks
 from weft.strategies.coopai.frames import frames_of, whole_frames
 from weft.strategies.coopai.geometry import VALUE_BYTES, Geometry, check_rows, geometry_of
 from weft.strategies.coopai.passthrough import as_printed
@@ -90,7 +90,7 @@ class Planner:
         self.air = [hop.bytes_per_s / other.bytes_per_s for other in hops]
         coded = coded_bytes(LARGE, options.codec(task)) / LARGE
         image = coded_bytes(LARGE, options.input_codec(task)) / LARGE
-        self.channel = Channel(samples * coded / hop.bytes_per_s, hop.latency_s, image / coded)
+        self.channel = MediumCost(samples * coded / hop.bytes_per_s, hop.latency_s, image / coded)
         self.clocked = self._clocked()
         self.clocks: dict[Crew, RoundClock] = {}
 

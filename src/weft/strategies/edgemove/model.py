@@ -161,7 +161,7 @@ def period(stages: AnyStages, in_flight: int | NDArray[np.int64]) -> Floats:
     return seconds
 
 
-class Spread(NamedTuple):
+class Variation(NamedTuple):
     """How much single minibatches vary: standard deviation divided by mean, by resource."""
 
     client: float = 0.0
@@ -170,7 +170,7 @@ class Spread(NamedTuple):
     down: float = 0.0
 
 
-def noisy_period(stages: Stages, in_flight: int | NDArray[np.int64], spread: Spread) -> Floats:
+def noisy_period(stages: Stages, in_flight: int | NDArray[np.int64], spread: Variation) -> Floats:
     """The period in seconds if single minibatches vary.
 
     The busiest resource (X seconds) is idle when the rest of the way, R, takes longer than the k - 1

@@ -27,7 +27,7 @@ from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan
 from weft.program.instructions import Send
 from weft.program.lower.lower import lower
-from weft.reference.lossy import Channel
+from weft.reference.lossy import LossyRadio
 from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.measured import total_counts
@@ -103,9 +103,9 @@ class Subject:
             recovery=Clone(),
         )
 
-    def channel(self, plan: Plan) -> Channel:
+    def channel(self, plan: Plan) -> LossyRadio:
         assert plan.swarm is not None
-        return Channel(
+        return LossyRadio(
             spread_of(plan), routes_of(plan), fleet_delivery(plan.fleet), seed=plan.swarm.seed,
             update=plan.swarm.late, dtype=torch.float64, drill=plan.swarm.drill,
         )  # fmt: skip

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.strategies.edgemove.model import Spread, Stages, noisy_period, period
+from weft.strategies.edgemove.model import Stages, Variation, noisy_period, period
 from weft.strategies.edgemove.online.pipeline import (
     MARGIN_S,
-    SPREAD,
+    VARIATION,
     Noise,
     Pipeline,
     Road,
@@ -170,7 +170,7 @@ def test_the_period_that_allows_for_noise_is_the_simulated_one(in_flight: int) -
         ends: list[float] = []
         pipe.run(4000, ends)
         found = (ends[-1] - ends[499]) / 3500
-        expected = float(noisy_period(stages_of(times), in_flight, SPREAD)[0])
+        expected = float(noisy_period(stages_of(times), in_flight, VARIATION)[0])
         assert expected == pytest.approx(found, rel=0.035)
         short.append(found / float(period(stages_of(times), in_flight)[0]) - 1)
     assert max(short) > 0.04
@@ -180,6 +180,6 @@ def test_the_period_that_allows_for_noise_is_the_simulated_one(in_flight: int) -
 @settings(deadline=None)
 def test_without_noise_it_is_the_period(times: tuple[float, ...], in_flight: int) -> None:
     stages = stages_of(times)
-    assert noisy_period(stages, in_flight, Spread()) == pytest.approx(
+    assert noisy_period(stages, in_flight, Variation()) == pytest.approx(
         period(stages, in_flight), rel=1e-4
     )

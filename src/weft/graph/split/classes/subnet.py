@@ -51,7 +51,7 @@ class Bank:
 def class_graph(reading: Reading, banks: Sequence[Bank]) -> Graph:
     """The network for the classes of some banks; its columns are the banks' one after the other, or as
     the tensor ORDER says where there are several banks."""
-    return _Writer(reading, banks).write()
+    return _SubnetWriter(reading, banks).write()
 
 
 def fixed_name(reading: Reading, name: str) -> str:
@@ -73,7 +73,7 @@ def part_shape(rule: Rule, shape: tuple[int, ...], bank: Bank) -> tuple[int, ...
     return (bank.channels(rule.rows), *rest)
 
 
-class _Writer:
+class _SubnetWriter:
     def __init__(self, reading: Reading, banks: Sequence[Bank]) -> None:
         self.reading, self.banks = reading, banks
         self.dense = reading.graph
@@ -148,7 +148,7 @@ class _Writer:
 class _BankWriter:
     """Writes decoupled nodes for the classes of one bank."""
 
-    def __init__(self, writer: _Writer, number: int, bank: Bank) -> None:
+    def __init__(self, writer: _SubnetWriter, number: int, bank: Bank) -> None:
         self.writer, self.number, self.bank = writer, number, bank
         self.reading = writer.reading
 

@@ -19,11 +19,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.strategies.edgemove.model import Spread
+from weft.strategies.edgemove.model import Variation
 
 # Variation of one minibatch's seconds (deviation / mean).
 WORKER_CV, CLIENT_CV, LINK_CV = (0.3, 0.05, 0.1)
-SPREAD = Spread(CLIENT_CV, WORKER_CV, LINK_CV, LINK_CV)
+VARIATION = Variation(CLIENT_CV, WORKER_CV, LINK_CV, LINK_CV)
 MARGIN_S = 60  # the road must be known so far ahead: longer than any minibatch is in flight
 
 

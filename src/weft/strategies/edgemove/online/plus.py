@@ -25,8 +25,8 @@ from weft.strategies.edgemove.model import (
     AnyStages,
     Floats,
     SplitCosts,
-    Spread,
     Stages,
+    Variation,
     noisy_period,
     period,
     stage_seconds,
@@ -42,7 +42,7 @@ MEMORY = {"slowdown": 20, "up_bytes_per_s": 4, "down_bytes_per_s": 4, "rtt_s": 1
 GAIN = 0.05  # a change must promise at least this share more
 CURIOUS = 0.02  # a server that promises this share more is probed
 HOLDS_S = 150.0  # a choice is expected to last at most so long, because loads and links change
-EVEN = Spread()  # minibatches do not vary
+EVEN = Variation()  # minibatches do not vary
 
 
 class Choice(NamedTuple):
@@ -66,7 +66,7 @@ class EdgeMovePlus:
         every: int = 50,
         in_flight: int | None = None,
         codecs: Sequence[CodecName] = ("none",),
-        spread: Spread = EVEN,
+        spread: Variation = EVEN,
         idle: float = 0.0,
         fits: Fits = always_fits,
         tiers: Sequence[Tier] = get_args(Tier),
