@@ -214,7 +214,8 @@ def _taken_apart(
     read = [values[name] for name in record.reads]
     one, part = packed(whole, read, targets), packed(piece, read, targets)
     if cuts_up(one.loss, part.loss, one.shape, one.target, masks):
-        return apart
+        sized = msgspec.structs.replace(cut, bytes=sum(total.nbytes for total in totals))
+        return msgspec.structs.replace(apart, cut=sized)
     return msgspec.structs.replace(record, why="the loss of a sample depends on other samples")
 
 

@@ -114,6 +114,7 @@ class CutLoss(Struct, frozen=True):
     nodes: list[Node]  # read a piece's outputs and targets, and the totals; make the loss's output
     totals: tuple[str, ...]  # names of sums over the targets of the whole minibatch
     sums: list[Node]  # make the totals from all targets
+    bytes: int = 0  # of all totals
 
 
 class Loss(Struct, frozen=True):
@@ -148,6 +149,11 @@ class Loss(Struct, frozen=True):
     def target_bytes(self) -> int:
         """Bytes of one sample's targets."""
         return sum(value.bytes for value in self.targets.values())
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of the sums over all targets, which travel with each piece's targets."""
+        return self.cut.bytes if self.cut is not None else 0
 
 
 class Blank(Struct, frozen=True, array_like=True):

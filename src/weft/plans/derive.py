@@ -46,8 +46,9 @@ def layer_costs(graph: Graph) -> tuple[LayerCost, ...]:
 
 def graph_profile(graph: Graph, devices: dict[str, DeviceTimes]) -> Profile:
     """A graph's profile with the given times, derived or measured."""
-    target = {} if graph.loss is None else {"target_bytes": graph.loss.target_bytes}
-    return Profile(graph.name, graph.cut_bytes(0), layer_costs(graph), devices, **target)
+    loss = graph.loss
+    labels = {"target_bytes": loss.target_bytes, "total_bytes": loss.total_bytes} if loss else {}
+    return Profile(graph.name, graph.cut_bytes(0), layer_costs(graph), devices, **labels)
 
 
 def derive_profile(graph: Graph, fleet: Fleet) -> Profile:
@@ -130,7 +131,7 @@ def check_values(profile: Profile, where: str = "profile") -> None:
     """InputError for a profile that no network and no device can have."""
     if not profile.layers:
         raise InputError(f"{where}: layers = [] is not allowed; there must be at least one layer")
-    for key in ("input_bytes", "target_bytes"):
+    for key in ("input_bytes", "target_bytes", "total_bytes"):
         _not_negative(where, key, getattr(profile, key))
     for index, layer in enumerate(profile.layers):
         place = f"{where}: layers[{index}] ({layer.name})"

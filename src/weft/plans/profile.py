@@ -59,10 +59,15 @@ class Profile(Struct, frozen=True, omit_defaults=True):
     layers: tuple[LayerCost, ...]
     devices: dict[str, DeviceTimes]
     target_bytes: int = 8  # one label
+    total_bytes: int = 0  # sums over a minibatch's targets, which travel with each piece's labels
 
     def cut_bytes(self, m: int) -> int:
         """Bytes per sample over a cut after the first m layers; 0 is the input."""
         return self.input_bytes if m == 0 else self.layers[m - 1].output_bytes
+
+    def labels_bytes(self, samples: int) -> int:
+        """Bytes of one message with the labels of some samples."""
+        return samples * self.target_bytes + self.total_bytes
 
     def gradient_bytes(self, m: int) -> int:
         """Bytes per sample of the gradients that come back over the same cut."""

@@ -144,7 +144,7 @@ class Sizes:
                 count = i.samples[1] - i.samples[0]
                 self._samples[i.micro] = count
                 known[Tensor("act", 0, i.micro)] = count * profile.input_bytes
-                known[Tensor("target", 0, i.micro)] = count * profile.target_bytes
+                known[Tensor("target", 0, i.micro)] = profile.labels_bytes(count)
             case Forward():
                 self._samples[i.micro] = i.samples
                 made_tensor = Tensor("act", i.layers[1] + 1, i.micro, part=i.part)

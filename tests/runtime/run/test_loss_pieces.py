@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 import weft
 from weft.data import batch_indices, load
 from weft.fleet.fleet import Device, Fleet, Link
-from weft.program.instructions import Loss
+from weft.program.instructions import Loss, Send
 from weft.program.lower.lower import lower
 
 FLEET = Fleet(
@@ -53,6 +54,26 @@ def alone(loss: nn.Module) -> tuple[nn.Module, list[float]]:
     return net, losses
 
 
+def crossed(result: weft.TrainResult) -> dict[str, int]:
+    """The bytes of each channel in a run."""
+    bytes_of: Counter[str] = Counter()
+    for span in result.timeline.spans:
+        if span.what == "transfer":
+            bytes_of[span.where] += span.bytes
+    return dict(bytes_of)
+
+
+def planned(plan: weft.Plan) -> dict[str, int]:
+    """The same as it was planned; the sums over all targets travel with each piece's targets."""
+    bytes_of: Counter[str] = Counter()
+    for device, code in lower(plan).code.items():
+        for send in code:
+            if isinstance(send, Send):
+                for hop in plan.fleet.route(device, send.dest):
+                    bytes_of[hop.channel] += STEPS * send.bytes
+    return dict(+bytes_of)
+
+
 @pytest.mark.parametrize(
     ("strategy", "options", "loss"),
     [
@@ -68,6 +89,7 @@ def test_a_run_with_cut_minibatches_equals_one_process(
         network(), minibatch, loss, fleet=FLEET, strategy=strategy, steps=STEPS, batch=BATCH, lr=RATE,
         local=True, options=options,
     )  # fmt: skip
+    assert crossed(result) == planned(result.plan)
     pieces = {i.samples for c in lower(result.plan).code.values() for i in c if isinstance(i, Loss)}
     assert max(pieces) < BATCH
     for name, tensor in expected.state_dict().items():

@@ -28,4 +28,4 @@ def send_gradient(plan: Plan, cut: int, micro: int, samples: int, dest: str) -> 
 
 def send_labels(plan: Plan, micro: int, samples: int, dest: str) -> Send:
     """The message with the labels of a micro-batch."""
-    return Send(Tensor("target", 0, micro), dest, samples * plan.profile.target_bytes)
+    return Send(Tensor("target", 0, micro), dest, plan.profile.labels_bytes(samples))

@@ -121,7 +121,7 @@ def split_costs(
     mine, theirs = profile.devices[client], profile.devices[worker]
     layers = len(profile.layers)
     whole = _layer_seconds(theirs, layers, batch)
-    riding = batch * profile.target_bytes if labels == "worker" else 0
+    riding = profile.labels_bytes(batch) if labels == "worker" else 0
     there = [batch * profile.cut_bytes(m) + riding for m in range(layers + 1)]
     forward = [mine.forward(index, index, batch) for index in range(layers)]
     return SplitCosts(

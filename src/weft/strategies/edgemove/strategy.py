@@ -198,7 +198,7 @@ def fleet_stages(task: Task, costs: Costs, worker: str) -> AnyStages:
     """
     if at_home(task):
         return home_stages(task, costs, worker)
-    cuts, riding = cuts_of(task, costs), task.batch * task.profile.target_bytes
+    cuts, riding = cuts_of(task, costs), task.profile.labels_bytes(task.batch)
     client = np.array([costs.compute(task.source, 0, m - 1) for m in cuts])
     theirs = np.array([costs.compute(worker, m, costs.layers - 1) for m in cuts])
     load = np.array([costs.load(m, task.source, worker, riding) for m in cuts])
