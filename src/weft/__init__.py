@@ -18,14 +18,22 @@ if TYPE_CHECKING:
     from weft.fleet.fleet import Fleet
     from weft.graph.capture import capture
     from weft.plans.plan import Plan
+    from weft.runtime.run.results import TrainResult
     from weft.runtime.run.serve import serve
+    from weft.runtime.run.watch.callbacks import Callback, EarlyStopping
+    from weft.runtime.run.watch.logs import CsvLog, TensorBoardLog
     from weft.version import __version__
 
 __all__ = [
+    "Callback",
+    "CsvLog",
+    "EarlyStopping",
     "Fleet",
     "InputError",
     "LostDevice",
     "Plan",
+    "TensorBoardLog",
+    "TrainResult",
     "WeftError",
     "__version__",
     "capture",
@@ -37,10 +45,15 @@ __all__ = [
 
 # The module of each name.
 LATER = {
+    "Callback": "weft.runtime.run.watch.callbacks",
+    "CsvLog": "weft.runtime.run.watch.logs",
+    "EarlyStopping": "weft.runtime.run.watch.callbacks",
     "Fleet": "weft.fleet.fleet",
     "InputError": "weft.errors",
     "LostDevice": "weft.errors",
     "Plan": "weft.plans.plan",
+    "TensorBoardLog": "weft.runtime.run.watch.logs",
+    "TrainResult": "weft.runtime.run.results",
     "WeftError": "weft.errors",
     "__version__": "weft.version",
     "capture": "weft.graph.capture",

@@ -34,6 +34,9 @@ from weft.runtime.run.checks import is_cross_entropy
 from weft.runtime.run.launch import Place
 from weft.runtime.run.results import Step, TrainResult
 from weft.runtime.run.train import AdviserFor, OnLoss, Options, start
+from weft.runtime.run.watch.callbacks import Callback
+from weft.runtime.run.watch.evaluation import Metric, Test
+from weft.runtime.run.watch.watcher import Watching
 from weft.runtime.run.workload.asked import Asked, Loss
 from weft.runtime.run.workload.find import strategy_of, workload_of
 from weft.runtime.wire.silence import BEAT_S
@@ -83,6 +86,11 @@ def train(
     group: str = "weft",
     config: str | None = None,
     on_progress: Callable[[Step], None] | None = None,
+    evaluate_every: int | None = None,
+    test: Test | None = None,
+    metrics: Mapping[str, Metric] | None = None,
+    callbacks: Sequence[Callback] = (),
+    keep_best: str | None = None,
 ) -> TrainResult:
     """Plans (unless a plan is given), starts or finds the fleet, trains, and brings the weights home.
 
@@ -105,9 +113,17 @@ def train(
     baselines) always do, unless `adapt=False`. `look_every` minibatches lie between two looks: small
     values follow a changing fleet faster and measure less well. `trace` makes an emulated fleet
     change in time.
+    Every `evaluate_every` minibatches the network is evaluated on this machine: its loss, its accuracy where
+    targets are classes, and your own `metrics` (functions of what the network returns and the targets), on
+    `test` or the data set's own test samples. `callbacks` are told of every minibatch and evaluation, and may
+    stop the run (`weft.Callback`, `weft.EarlyStopping`). `keep_best` names a metric: the weights of its best
+    evaluation are kept (`best_state`).
     """
     fleet, name_of_strategy = _what_to_run(fleet, plan, strategy)
-    _check(steps=steps, keep_every=keep_every, save_every=save_every)
+    _check(steps=steps, keep_every=keep_every, save_every=save_every, evaluate_every=evaluate_every)
+    watching = Watching(evaluate_every, test, metrics, callbacks, keep_best)
+    if evaluate_every is None and (wanting := watching.without_evaluation):
+        raise InputError(f"{wanting} needs evaluations: give evaluate_every (--evaluate-every)")
     if patience < 2 * BEAT_S:
         raise InputError(
             f"patience {patience:g} is not allowed; it must be at least {2 * BEAT_S:g} seconds, because "
@@ -126,10 +142,10 @@ def train(
     )  # fmt: skip
     make = read_schedule(schedule, steps=steps - warmup, lr=rule.lr, arguments=schedule_options)
     timetable = Timetable(rule, make, steps=steps, warmup=warmup) if make or warmup else None
-    if timetable is not None and timetable.looks:
+    if timetable is not None and timetable.looks and evaluate_every is None:
         raise InputError(
-            "a schedule that looks at a metric (plateau) needs an evaluation during the run, which this run "
-            "has not; choose a schedule of the number of minibatches, such as cosine"
+            "a schedule that looks at a metric (plateau) needs evaluations: give evaluate_every "
+            "(--evaluate-every), or choose a schedule of the number of minibatches, such as cosine"
         )
     data = opened(data, seed)
     batch = _batch(batch, plan, own_batch(data))
@@ -144,7 +160,7 @@ def train(
     )  # fmt: skip
     adviser = _adviser(asked, adapt, look_every)
     kept = Options(Path(out) if out is not None else None, resume, save_every, trace, on_loss,
-                   keep_every, adviser)  # fmt: skip
+                   keep_every, adviser, watching)  # fmt: skip
     wanted: dict[Feature, bool] = {
         "adapt": bool(adapt), "trace": trace is not None, "own loss": not is_cross_entropy(loss),
         "own data": not isinstance(data, str), "plan file": plan is not None,

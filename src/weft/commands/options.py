@@ -16,6 +16,13 @@ class ModeName(str, Enum):
     infer = "infer"
 
 
+class LogName(str, Enum):
+    """Further logs of a run, as `--log` takes them."""
+
+    csv = "csv"
+    tensorboard = "tensorboard"
+
+
 Model = Annotated[
     str, typer.Argument(metavar="MODEL", help="A name from `weft models`, or file.py:factory.")
 ]
@@ -114,6 +121,27 @@ Accumulate = Annotated[
 Average = Annotated[
     float | None,
     typer.Option("--ema", metavar="D", help="Keep running means of the weights, such as 0.999."),
+]
+EvaluateEvery = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Evaluate on the test samples every N minibatches."),
+]
+KeepBest = Annotated[
+    str | None,
+    typer.Option(
+        metavar="METRIC", help="Keep the weights with the best loss or accuracy (best.safetensors)."
+    ),
+]
+StopAfter = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="End after N evaluations in a row that are not better (by --keep-best, else by the loss).",
+    ),
+]
+Logs = Annotated[
+    list[LogName] | None,
+    typer.Option("--log", help="Also write log.csv, or files for TensorBoard, to --out."),
 ]
 LabelSmoothing = Annotated[
     float, typer.Option(metavar="X", help="Label smoothing of the cross-entropy.")

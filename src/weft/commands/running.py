@@ -22,12 +22,16 @@ from weft.commands.options import (
     ClipNorm,
     ClipValue,
     Deadline,
+    EvaluateEvery,
     InputShape,
     Join,
     Json,
+    KeepBest,
     LabelSmoothing,
     LearningRate,
     Local,
+    LogName,
+    Logs,
     Model,
     Namespaces,
     NoDecay,
@@ -41,6 +45,7 @@ from weft.commands.options import (
     Settings,
     SomeFleet,
     SomeStrategy,
+    StopAfter,
     Warmup,
     ZenohConfig,
 )
@@ -50,6 +55,7 @@ if TYPE_CHECKING:
     from weft.fleet.fleet import Fleet
     from weft.plans.plan import Plan
     from weft.runtime.run.results import Step
+    from weft.runtime.run.watch.callbacks import Callback
 
 
 class OnLoss(str, Enum):
@@ -93,6 +99,10 @@ def train(
     accumulate: Accumulate = None,
     ema: Average = None,
     label_smoothing: LabelSmoothing = 0.0,
+    evaluate_every: EvaluateEvery = None,
+    keep_best: KeepBest = None,
+    stop_after: StopAfter = None,
+    log: Logs = None,
     seed: Annotated[int, typer.Option(help="For weights and the order of samples.")] = 0,
     profile: ProfileFile = None,
     settings: Settings = None,
@@ -161,6 +171,8 @@ def train(
             patience=patience, out=out,
             resume=resume, save_every=save_every, name=short_name(model), config=config,
             adapt=adapt, look_every=look_every, trace=changes, on_progress=on_progress,
+            evaluate_every=evaluate_every, keep_best=keep_best,
+            callbacks=_callbacks(stop_after, keep_best, log or [], out),
         )  # fmt: skip
     if result.too_fast:
         say(f"note: {', '.join(result.too_fast)} ran at this machine's speed, which is slower")
@@ -170,6 +182,25 @@ def train(
         show(train_table(result))
     if result.unsaved:
         raise WeftError(result.unsaved)
+
+
+def _callbacks(
+    stop_after: int | None, metric: str | None, logs: list[LogName], out: Path | None
+) -> list[Callback]:
+    from weft.runtime.run.watch.callbacks import EarlyStopping
+    from weft.runtime.run.watch.evaluation import LOSS
+    from weft.runtime.run.watch.logs import CsvLog, TensorBoardLog
+
+    if logs and out is None:
+        raise InputError("--log needs --out DIR, the folder of the run")
+    callbacks: list[Callback] = []
+    if stop_after is not None:
+        callbacks.append(EarlyStopping(metric or LOSS, stop_after))
+    for name in logs:
+        assert out is not None
+        is_csv = name is LogName.csv
+        callbacks.append(CsvLog(out / "log.csv") if is_csv else TensorBoardLog(out / "tensorboard"))
+    return callbacks
 
 
 @app.command()
@@ -284,6 +315,8 @@ def progress_bar(steps: int, quiet: bool = False) -> Iterator[Callable[[Step], N
             if step.predicted_step_s is not None and done:
                 measured = seconds(step.seconds / done)
                 text += f"  step {measured} (predicted {seconds(step.predicted_step_s)})"
+            if step.evaluation is not None:
+                text += f"  after {step.evaluation.step}: {step.evaluation}"
             bar.update(
                 task, completed=step.done, total=step.steps, description=step.what, told=text
             )

@@ -77,6 +77,16 @@ class Timetable:
         """Whether it needs a metric, as ReduceLROnPlateau does."""
         return isinstance(self._scheduler, lr_scheduler.ReduceLROnPlateau)
 
+    @property
+    def wants_smaller(self) -> bool:
+        """Whether the metric that it looks at is better where it is smaller."""
+        return getattr(self._scheduler, "mode", "min") == "min"
+
+    def lr(self, step: int) -> float:
+        """The learning rate of the first group at one minibatch."""
+        value = self.at(step).get((0, "lr"))
+        return value if isinstance(value, float) else 0.0
+
     def metric(self, step: int, value: float) -> None:
         """Tells the scheduler a metric; its answer holds from minibatch `step` on.
 

@@ -35,10 +35,23 @@ def train_document(result: TrainResult) -> dict[str, Any]:
         "final_loss": result.losses[-1] if result.losses else None,
         "test_accuracy": result.test_accuracy,
         "events": result.events,
+        **_evaluation_document(result),
         "out": str(result.out) if result.out else None,
         **({"network": result.network} if result.network else {}),
         **({"radio": {key: result.radio[key] for key in RADIO}} if result.radio else {}),
     }
+
+
+def _evaluation_document(result: TrainResult) -> dict[str, Any]:
+    """What was evaluated while the run went on; nothing where nothing was asked for."""
+    document: dict[str, Any] = {}
+    if result.evaluations:
+        document["evaluations"] = [{"step": e.step, **e.values} for e in result.evaluations]
+    if result.best is not None:
+        document["best"] = {"step": result.best.step, **result.best.values}
+    if result.stopped:
+        document["stopped"] = result.stopped
+    return document
 
 
 def train_table(result: TrainResult) -> RenderableType:
@@ -59,6 +72,11 @@ def train_table(result: TrainResult) -> RenderableType:
         rows.append((f"step {event['step']}", f"{event['kind']}: {event['why']}"))
     if result.test_accuracy is not None:
         rows.append(("test accuracy", f"{result.test_accuracy:.1%}"))
+    if result.evaluations:
+        last = result.evaluations[-1]
+        rows.append((f"evaluated at {last.step}", str(last)))
+    if result.best is not None:
+        rows.append((f"best, at {result.best.step}", str(result.best)))
     if result.radio:
         rows.append(("radio", _radio_words(result.radio, count)))
     if result.out:

@@ -2,6 +2,7 @@
 
     plan.json  weights.safetensors  optimizer.safetensors  metrics.jsonl  timeline.json  run.json
     ema.safetensors where running means of the weights were asked for
+    best.safetensors the weights of the best evaluation, where that was asked for
     saves/     the last two saves, each one whole (weft.runtime.run.saves)
 
 The tensor files and run.json at the top are those of the newest save, for people. A run is resumed from
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from weft.errors import InputError
@@ -36,8 +38,10 @@ from weft.runtime.run.saves import (
     stamp_of,
     write_through,
 )
+from weft.runtime.run.watch.evaluation import Evaluation
 
 AVERAGED = "ema.safetensors"
+BEST = "best.safetensors"
 
 
 class Folder:
@@ -89,6 +93,28 @@ class Folder:
 
     def save_timeline(self, timeline: Timeline) -> None:
         self.write("timeline.json", msgspec.json.encode(timeline))
+
+    def save_best(self, weights: Mapping[str, Tensor]) -> None:
+        """The weights of the best evaluation so far."""
+        self.write(BEST, save({name: tensor.contiguous() for name, tensor in weights.items()}))
+
+    def best(self) -> dict[str, Tensor] | None:
+        """The weights of the best evaluation of an earlier run, if they are there."""
+        path = self.path / BEST
+        return load_file(path) if path.exists() else None
+
+    def forget_best(self) -> None:
+        """A new run in an old folder has no best weights yet."""
+        (self.path / BEST).unlink(missing_ok=True)
+
+    def evaluations(self) -> list[Evaluation]:
+        """All evaluations in metrics.jsonl."""
+        path = self.path / "metrics.jsonl"
+        rows = path.read_bytes().splitlines() if path.exists() else []
+        lines = [msgspec.json.decode(row) for row in rows if _step_of(row) < math.inf]
+        return [
+            Evaluation(row["step"] + 1, row["evaluated"]) for row in lines if "evaluated" in row
+        ]
 
     def forget_metrics(self, first: int = 0) -> None:
         """A new run in an old folder begins its own list; a resumed one keeps the lines before `first`."""

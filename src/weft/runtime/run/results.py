@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from weft.plans.plan import Plan
 from weft.program.timeline import Timeline
+from weft.runtime.run.watch.evaluation import Evaluation
 from weft.runtime.wire.messages import Spans
 
 
@@ -26,6 +28,7 @@ class Step:
     batch: int
     first: int = 0  # where this run began, when it goes on with another
     what: str = "training"
+    evaluation: Evaluation | None = None  # the newest one
 
 
 @dataclass
@@ -50,6 +53,22 @@ class TrainResult:
     averaged: nn.Module | None = (
         None  # a copy of `model` with the running means of its weights (ema)
     )
+    evaluations: list[Evaluation] = field(default_factory=list)
+    best: Evaluation | None = None  # by the metric of keep_best
+    best_state: Mapping[str, Tensor] | None = None  # the weights of the best evaluation
+    learning_rates: dict[int, float] = field(default_factory=dict)  # by minibatch
+    stopped: str = ""  # why the run ended before all of its minibatches
+
+    @property
+    def history(self) -> dict[str, list[tuple[int, float]]]:
+        """All curves of the run, as pairs of a minibatch and a value: `loss`, `lr`, and `test/NAME` for each
+        metric."""
+        rates = self.learning_rates
+        curves = {"loss": list(zip(rates, self.losses, strict=False)), "lr": list(rates.items())}
+        for evaluation in self.evaluations:
+            for name, value in evaluation.values.items():
+                curves.setdefault(f"test/{name}", []).append((evaluation.step, value))
+        return curves
 
     @property
     def step_s(self) -> float:

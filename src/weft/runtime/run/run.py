@@ -72,6 +72,9 @@ class Run(Dispatch):
         self.on_copy: Callable[[Copy], None] | None = None
         # Seconds without any report until the run may have stalled, and who can tell whether it has.
         self.patience: float | None = None
+        self.enough: Callable[[], bool] = lambda: (
+            False
+        )  # whether the user wants no more minibatches
         self.stalled: Callable[[], bool] = lambda: True
         self.copies = Copies(Copy(0, self.initial, {}))
         self.outcome = Outcome()
@@ -163,7 +166,7 @@ class Run(Dispatch):
                 continue
             heard = time.monotonic()
             self._take(event, waiting)
-            if self.workload.is_enough(self, waiting):
+            if self.workload.is_enough(self, waiting) or self.enough():
                 self.cancel("enough has been done")
                 return dict.fromkeys(self.working, last)
             if on_progress:

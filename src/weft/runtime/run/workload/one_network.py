@@ -98,6 +98,7 @@ class OneNetwork(Workload):
             emulated=asked.place.emulated, profile=asked.profile, name=asked.name,
         )  # fmt: skip
         self.graph, self.state = self.trainee.graph, self.trainee.state
+        self.test = self.source.test
         self.feed = self.source.feed(self.graph, self.trainee.signature, self.state)
         self.too_fast = self.trainee.too_fast
         self.plan = self._decide()
@@ -153,8 +154,11 @@ class OneNetwork(Workload):
         if self.source.stream is not None:
             self.source.stream.forget(step)
 
-    def result(self, run: Run) -> Trained:
-        weights, memory = run.collect()
+    def result(
+        self, run: Run, early: tuple[Mapping[str, Tensor], Mapping[str, Tensor]] | None = None
+    ) -> Trained:
+        """The network with the weights of the last minibatch, or with those where it was stopped `early`."""
+        weights, memory = early or run.collect()
         stream = self.source.stream
         if stream is not None and stream.left_out:
             why = "the last minibatch of a pass was smaller than the others"

@@ -59,6 +59,7 @@ class Exchange(Workload):
     """Devices train networks of their own and exchange; each of their losses counts alike."""
 
     losses = "mean"
+    has_copies = False
 
     def __init__(self, peers: Peers, own: Mapping[str, Own]) -> None:
         self.peers, self.own = peers, own
@@ -112,7 +113,7 @@ class PeerNetworks(Exchange):
     def complete(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return dict(weights)
 
-    def result(self, run: Run) -> Trained:
+    def result(self, run: Run, early: object = None) -> Trained:
         present = [d for d in self.peers.devices if d not in run.absent]
         states = {d: state for d, (state, _) in run.states(present).items()}
         whole = self.put_together(self.net, self.own, states)

@@ -39,6 +39,8 @@ class Workload:
     # Shares of one loss add up; of losses of several networks the mean counts.
     losses: Literal["sum", "mean"] = "sum"
     own: Mapping[str, Own] = {}  # devices with networks of their own
+    has_copies = True  # whether devices report copies of one network while they train
+    test: tuple[Tensor, Tensor] | None = None  # the data set's own test samples and targets
 
     def is_enough(self, run: Run, waiting: set[str]) -> bool:
         """Whether the run may end though some devices have not done all of their minibatches."""
