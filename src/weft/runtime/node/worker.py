@@ -100,8 +100,11 @@ class Worker(Interpreter):
         start, cpu = time.monotonic(), time.thread_time()
         do(instruction, step)
         self.compute_cpu_s += time.thread_time() - cpu
+        slowdown = self.fabric.troubles.slowdown
         if self.job.pace:
-            self._keep_pace(start, pace, isinstance(instruction, ins.Loss))
+            self._keep_pace(start, pace * slowdown, isinstance(instruction, ins.Loss))
+        elif slowdown > 1:
+            sleep_until(start + slowdown * (time.monotonic() - start))
         layers = getattr(instruction, "layers", None)
         label = f"{layers[0]}-{layers[1]}" if layers else ""
         what = type(instruction).__name__.lower()

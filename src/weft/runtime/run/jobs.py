@@ -20,6 +20,7 @@ from weft.program.lower.swarm_units import swarm_segment
 from weft.program.program import Program
 from weft.program.segments import turn_segment
 from weft.runtime.emulate.changes import changes_of
+from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.emulate.roads import Shaping, roads_of
 from weft.runtime.run.radio import rules_of
 from weft.runtime.run.workload.networks import Own
@@ -38,6 +39,7 @@ class Settings:
     shaping: Shaping = "none"
     paced: frozenset[str] = frozenset()  # devices made as slow as the plan's profile says
     scratch: Path | None = None  # for the clocks of shared media
+    machines: LocalFleet | None = None  # the processes of an emulated fleet
     trace: Trace | None = None  # emulated: how the fleet changes
     trace_start: float = math.inf  # when its time 0 is, on the machine's clock
     data: str | None = None  # a set of weft.data that the source device has; None: fed from here

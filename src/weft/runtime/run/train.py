@@ -13,6 +13,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,11 +21,13 @@ from typing import Literal
 from torch import Tensor
 
 from weft.errors import InputError, LostDevice
+from weft.fleet.faults import During, Faults
 from weft.fleet.trace import Trace
 from weft.plans.plan import Plan
 from weft.program.timeline import Timeline
 from weft.runtime.run.advice import Adviser, Nobody
 from weft.runtime.run.copies import Copy, interval
+from weft.runtime.run.injector import Injector
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.launch import open_crew
 from weft.runtime.run.measured import total_counts
@@ -51,6 +54,7 @@ class Options:
     resume: bool = False
     save_every: int | None = None  # minibatches between saves to `out`
     trace: Trace | None = None  # emulated: how the fleet changes
+    faults: Faults | None = None  # emulated: what goes wrong
     on_loss: OnLoss = "recover"
     keep_every: int | None = None  # minibatches between copies to go back to; None: what costs 2%
     adviser_for: AdviserFor | None = None  # who may change a healthy run's plan
@@ -92,7 +96,10 @@ class _Training:
                 run.start_trace()
             if self.folder and self.options.save_every:
                 run.on_copy = lambda copy: self._save_copy(run, copy)
-            trained = self._train(run)
+            with self._faults(settings) as injector:
+                if injector is not None:
+                    injector.watch(run)
+                trained = self._train(run)
             timeline, nodes = run.timeline()
         result = TrainResult(
             model=trained.model, plan=run.plan, steps=self.asked.steps, first=self.first,
@@ -102,10 +109,16 @@ class _Training:
             test_accuracy=trained.test_accuracy, network=trained.network,
             averaged=trained.averaged,
             radio=total_counts(nodes) if run.plan.swarm else Counter(),
+            done=dict(run.outcome.done), faults=injector.injected if injector is not None else [],
         )  # fmt: skip
         if self.folder:
             result.unsaved = self._close_folder(self.folder, run, trained, timeline)
         return result
+
+    def _faults(self, settings: Settings) -> AbstractContextManager[Injector | None]:
+        if self.options.faults is None or settings.machines is None:
+            return nullcontext()
+        return Injector(self.options.faults, settings.machines)
 
     def _train(self, run: Run) -> Trained:
         """All minibatches, and the weights home. A device lost on the way home is recovered too."""
@@ -116,7 +129,7 @@ class _Training:
             try:
                 return self.work.result(run)
             except LostDevice as fault:
-                begins = run.recovery.recover(run, fault, self.asked.steps)
+                begins = run.recover(fault, self.asked.steps)
                 first = min(begins.values(), default=self.asked.steps)
 
     # --- what goes with a run -------------------------------------------------------------------
@@ -218,9 +231,10 @@ class _Training:
         assert self.folder is not None
         folder = self.folder
         record = self._record(steps)
-        unsaved = self._try(
-            run, steps, "weights", lambda: folder.save_state(record, state, memory, averaged)
-        )
+        with run.in_phase(During.save):
+            unsaved = self._try(
+                run, steps, "weights", lambda: folder.save_state(record, state, memory, averaged)
+            )
         self._add_metrics(run, {**self.losses, **run.outcome.losses}, steps)
         return unsaved
 
