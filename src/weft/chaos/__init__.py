@@ -7,7 +7,8 @@ scenes.py     what goes wrong in a run: a random script of faults, by a seed
 trial.py      one run with a script, in a process of its own
 worker.py     the processes that trials run in: a trial that hangs is ended, a killed one is noticed
 chaos.py      trial after trial; a run that lost its coordinator is resumed
-report.py     all outcomes in one document and one table
+report.py     all outcomes in one document
+table.py      and in one table
 
 Only `weft.commands` imports it.
 """

@@ -163,7 +163,8 @@ class Injector(Closing):
                      fault.during)
         )  # fmt: skip
         if fault.kind != Kind.restart and had_part:
-            self._open[len(self.injected) - 1] = _Open(now, _newest(run), len(run.events))
+            until = math.inf if fault.for_s is None else now + fault.for_s
+            self._open[len(self.injected) - 1] = _Open(now, _newest(run), len(run.events), until)
         self._do(fault, device, other, now)
         if fault.for_s is not None:
             self._ends.append((now + fault.for_s, fault, device))
@@ -217,6 +218,7 @@ class _Open(Struct, frozen=True):
     since: float
     newest: int  # minibatch that some device had done
     events: int  # that the run had noted before
+    until: float = math.inf  # when it is over by itself
 
     def is_over(self, run: Run, injected: Injected) -> bool:
         """Whether a minibatch is done that was not done before, and the loss is no longer ahead."""
@@ -227,6 +229,9 @@ class _Open(Struct, frozen=True):
         together = min(working) if run.recovery.goes_back else max(working)
         if injected.kind == Kind.kill and not self._is_noted(run, injected.device):
             return False
+        if injected.kind == Kind.silence and run.recovery.waits and time.monotonic() < self.until:
+            # what was under way may still arrive, though nothing goes on
+            return self._is_noted(run, injected.device) and together > self.newest
         return together > self.newest
 
     def _is_noted(self, run: Run, device: str) -> bool:
