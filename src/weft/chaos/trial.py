@@ -5,6 +5,7 @@ ran = try_it(Trial(model="lenet5", data="mnist5k", fleet=text, strategy="chain",
 
 from __future__ import annotations
 
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,7 @@ def try_it(trial: Trial) -> Ran:
             look_every=trial.look_every if online else None,
         )  # fmt: skip
     except WeftError as error:
+        traceback.print_exc()  # to stderr: each failure is a defect, and somebody will look for its cause
         return Ran(error=f"{type(error).__name__}: {error}")
     return _ran(result)
 

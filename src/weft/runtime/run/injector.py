@@ -227,9 +227,14 @@ class _Open(Struct, frozen=True):
         if not working:
             return False
         together = min(working) if run.recovery.goes_back else max(working)
-        if injected.kind == Kind.kill and not self._is_noted(run, injected.device):
+        gone = injected.device not in run.working  # the run goes on without it
+        if injected.kind == Kind.kill and not (gone or self._is_noted(run, injected.device)):
             return False
-        if injected.kind == Kind.silence and run.recovery.waits and time.monotonic() < self.until:
+        if (
+            injected.kind == Kind.silence
+            and run.recovery.waits(run.plan)
+            and time.monotonic() < self.until
+        ):
             # what was under way may still arrive, though nothing goes on
             return self._is_noted(run, injected.device) and together > self.newest
         return together > self.newest

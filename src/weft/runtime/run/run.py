@@ -94,7 +94,7 @@ class Run(Dispatch):
     def _watched(self) -> set[str]:
         """The devices whose silence counts as loss. Without the device that has the data nobody can go on:
         it is waited for until the deadline."""
-        if not self.recovery.waits:
+        if not self.recovery.waits(self.plan):
             return set()
         needed = self.plan.sources if self.recovery.goes_back else ()
         return {*self.fleet.names, *self.devices} - {*needed}

@@ -224,6 +224,7 @@ class Crew(Closing):
         found: list[msg.Reply] = []
         what = type(command).__name__.lower()
         silent = LostDevice(device, f"{device} did not answer `{what}` within {seconds:g} s")
+        begin = time.monotonic()
         while (reply := _next(answers, seconds, silent)) is not None:
             if isinstance(reply, LostDevice):
                 raise reply
@@ -237,6 +238,8 @@ class Crew(Closing):
                     f"{device} sent an answer that cannot be decoded: {error}"
                 ) from None
         if not found or _is_cut_short(command, found[-1]):
+            if time.monotonic() - begin < seconds / 2:  # nobody took the request
+                raise LostDevice(device, f"{device} is gone: nobody answers `{what}`")
             raise silent
         return found
 
