@@ -26,7 +26,7 @@ from weft.errors import InputError, WeftError
 from weft.fleet.faults import COORDINATOR, Fault, Faults, Kind
 from weft.plans import registry
 from weft.runtime.run.injector import Injected
-from weft.runtime.run.record import WEIGHTS
+from weft.runtime.run.saves import WEIGHTS
 
 NEEDS_FOLDER = (Scene.coordinator, Scene.save, Scene.disk)
 

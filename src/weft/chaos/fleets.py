@@ -53,6 +53,7 @@ def fleet_for(strategy: Strategy, step_flops: float) -> Fleet:
     fleet = kind_of_fleet(strategy)
     times = max(1.0, step_flops / STEP_FLOPS)
     devices = tuple(
-        msgspec.structs.replace(device, gflops=device.gflops * times) for device in fleet.devices
+        msgspec.structs.replace(device, gflops=(device.gflops or 1.0) * times)
+        for device in fleet.devices
     )
     return Fleet(devices, fleet.link, fleet.medium)

@@ -46,6 +46,7 @@ class Settings:
     same_clock: bool = False  # all nodes on this machine
     record: bool = True
     keep_every: tuple[int, ...] = ()  # minibatches between copies of all that devices know
+    lineage: str = ""  # the same for a run and for a run that resumes it
 
 
 def data_of(plan: Plan, settings: Settings, device: str) -> msg.Data:
@@ -124,4 +125,5 @@ def job_of(
         record=settings.record,
         radio=rules_of(plan, plan.fleet, emulated=settings.same_clock),
         keep_every=kept if training else (),
+        lineage=settings.lineage,
     )

@@ -81,6 +81,7 @@ class Run(Dispatch):
         self._last = 0  # where the series ends that is under way
         self._change: Change | None = None
         self._began = False
+        self._advanced = False  # whether a minibatch was done since the last fault
         self._past: list[Span] = []  # of plans that have ended
         self.counts: dict[str, msg.Spans] = {}  # of devices under plans that have ended
 
@@ -118,11 +119,11 @@ class Run(Dispatch):
                     begins = dict.fromkeys(self.working, first)  # other devices may work now
                 if min(begins.values(), default=last) < last:
                     begins = self._series(begins, last, on_progress)
-                    faults = 0
                 if min(begins.values(), default=last) >= last:
                     return self.outcome
             except (LostDevice, Stalled) as error:
-                fault, faults = error, faults + 1
+                fault, faults = error, 1 if self._advanced else faults + 1
+                self._advanced = False
                 if faults > MOST_FAULTS:
                     raise
 
@@ -252,6 +253,7 @@ class Run(Dispatch):
                 if isinstance(event, msg.Progress):
                     self.outcome.add_late(event)
             case msg.Progress():
+                self._advanced |= event.step > self.outcome.done.get(event.device, -1)
                 self.outcome.add(event)
             case msg.Finished():
                 self.outcome.done[event.device] = event.last - 1

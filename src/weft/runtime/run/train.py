@@ -31,6 +31,7 @@ from weft.runtime.run.injector import Injector
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.launch import open_crew
 from weft.runtime.run.measured import total_counts
+from weft.runtime.run.orphans import newest_copy
 from weft.runtime.run.outcome import Outcome
 from weft.runtime.run.record import Folder
 from weft.runtime.run.recovery.stop import Stop
@@ -89,6 +90,7 @@ class _Training:
             Run(crew, self.plan, work.graph, work.state, settings, work.feed, workload=work,
                 recovery=self.recovery, adviser=self.adviser) as run,
         ):  # fmt: skip
+            memory = self._take_up(run, memory)
             run.prepare(memory)
             if self._passed_over:
                 run.note(self.first, "older_save_taken", self._passed_over)
@@ -114,6 +116,21 @@ class _Training:
         if self.folder:
             result.unsaved = self._close_folder(self.folder, run, trained, timeline)
         return result
+
+    def _take_up(self, run: Run, memory: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """A resumed run goes on where its nodes are, if they still have a newer copy than the folder."""
+        copy = None
+        if self.options.resume and not self.asked.place.emulated:
+            copy = newest_copy(run.crew, self._id, run.graph, run.initial)
+        if copy is not None and self.first < copy.step < self.asked.steps:
+            self.work.resume_with(copy.state)
+            run.initial, memory = self.work.state, copy.memory
+            why = f"the nodes have a copy of {copy.step} minibatches, the folder of {self.first}"
+            run.note(copy.step, "taken_up", why)
+            self.first = copy.step
+        if (folder := self.folder) is not None and self.options.resume:
+            self._try(run, self.first, "losses", lambda: folder.forget_metrics(self.first))
+        return memory
 
     def _faults(self, settings: Settings) -> AbstractContextManager[Injector | None]:
         if self.options.faults is None or settings.machines is None:
@@ -149,7 +166,10 @@ class _Training:
         if self.folder and self.options.save_every:
             keep.add(self.options.save_every)
         return dataclasses.replace(
-            self.work.settings(), trace=self.options.trace, keep_every=tuple(sorted(keep))
+            self.work.settings(),
+            trace=self.options.trace,
+            keep_every=tuple(sorted(keep)),
+            lineage=self._id,
         )
 
     def _progress(self, run: Run, begin: float) -> Callable[[Outcome], None]:
@@ -190,7 +210,8 @@ class _Training:
             return {}
         saved = self._resume(self.folder) if self.options.resume else None
         try:
-            self.folder.forget_metrics(self.first)
+            if saved is None:
+                self.folder.forget_metrics()
             self.folder.save_plan(self.plan)
         except OSError as error:
             raise InputError(f"cannot write to --out {self.folder.path}: {error}") from None
