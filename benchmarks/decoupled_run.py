@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +21,7 @@ from torch import nn
 
 from weft import zoo
 from weft.data import load
+from weft.fleet.faults import Faults
 from weft.fleet.fleet import Device, Fleet, Medium
 from weft.graph.optimizer import Optimizer
 from weft.graph.split.classes.network import DecoupledNet
@@ -31,8 +32,8 @@ from weft.reference.peers import Recipe, Samples, train_peers
 from weft.reference.peers_baselines import train_fedavg
 from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.run.feeds import accuracy
+from weft.runtime.run.injector import Injector
 from weft.runtime.run.launch import Place
-from weft.runtime.run.outcome import Outcome
 from weft.runtime.run.recovery.leave_out import LeaveOut
 from weft.runtime.run.run import Run
 from weft.runtime.run.workload.asked import Asked
@@ -92,15 +93,16 @@ class Ran:
 def run_real(
     local: LocalFleet,
     what: PeerNetworks,
-    act: Callable[[Run, Outcome], None] = lambda run, outcome: None,
+    script: Faults | None = None,
 ) -> Ran:
     settings = replace(what.settings(), shaping="fabric", scratch=local.scratch, same_clock=True)
     with Run(
         local.crew, what.plan, what.graph, what.state, settings, workload=what,
         recovery=LeaveOut(what.plan),
-    ) as run:  # fmt: skip
+    ) as run, Injector(script or Faults(), local) as injector:  # fmt: skip
         run.prepare()
-        outcome = run.steps(0, what.asked.steps, lambda outcome: act(run, outcome))
+        injector.watch(run)
+        outcome = run.steps(0, what.asked.steps)
         trained = what.result(run)
         timeline, _ = run.timeline()
     assert trained.test_accuracy is not None
@@ -158,21 +160,12 @@ def accuracies(counts: list[int], rounds: int, seeds: int) -> None:
 
 def loss_and_return(rounds: int) -> None:
     """p1 is killed a quarter of the way in, and comes back at once (as a new process)."""
-    acts: list[str] = []
     with nodes(4) as local:
         what = training(fleet_of(4), "decoupled", rounds, 0)
         expected = simulated_accuracy(what, rounds)
 
-        def kill_and_restart(run: Run, outcome: Outcome) -> None:
-            others = [d for n, d in outcome.done.items() if n != "p1"]
-            if not acts and min(others) >= what.asked.steps // 4:
-                local.kill("p1")
-                acts.append("killed")
-            elif acts == ["killed"] and run.events:
-                local.restart("p1")
-                acts.append("restarted")
-
-        ran = run_real(local, what, kill_and_restart)
+        script = Faults().kill("p1", step=what.asked.steps // 4).restart("p1", after_s=0.1)
+        ran = run_real(local, what, script)
     print(f"\np1 killed and returned: accuracy {ran.accuracy:.1%}, without any loss {expected:.1%}")
     for event in ran.events:
         print("  ", event)

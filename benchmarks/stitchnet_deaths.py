@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import argparse
-import time
 
 import torch
 from stitchnet_run import DATA, FLEET, MAPPINGS, Ran, Subject
@@ -22,13 +21,12 @@ from torch import nn
 
 from weft.data import batch_indices
 from weft.draws import TRAINING
+from weft.fleet.faults import Faults
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.split.masked_conv import ConvNet
 from weft.plans.delivery import known_links
 from weft.plans.plan import Plan
 from weft.runtime.emulate.local import LocalFleet
-from weft.runtime.run.outcome import Outcome
-from weft.runtime.run.run import Run
 from weft.strategies.stitchnet.importance import failure_order
 from weft.strategies.stitchnet.swarm import spread_of
 
@@ -93,17 +91,12 @@ def killed(local: LocalFleet, subject: Subject, plan: Plan, dying: list[str], st
         if process.poll() is not None:
             local.restart(name)
     local.crew.wait_for(local.names, 120.0)
-    when: list[float] = []
-
-    def kill(run: Run, outcome: Outcome) -> None:
-        if not when and min(outcome.done.values()) >= steps // 2:
-            when.append(time.monotonic() - run.begun_s)
-            for device in dying:
-                local.kill(device)
-
+    kill = Faults()
+    for device in dying:
+        kill = kill.kill(device, step=steps // 2)
     ran = Ran(local, subject, plan, steps, kill)
     events = ran.run.events
-    noticed = max(e["at_s"] for e in events if e["kind"] == "device_lost") - when[0]
+    noticed = max(e["at_s"] for e in events if e["kind"] == "device_lost") - ran.faults[0].at_s
     net, change = subject.net(), events[-1]["step"]
     for used, begin, end in ((plan, 0, change), (ran.plan, change, steps)):
         masks = subject.channel(used).masks(TRAINING, begin, end - begin)

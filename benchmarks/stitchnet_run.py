@@ -13,12 +13,8 @@
 from __future__ import annotations
 
 import argparse
-import os
-import signal
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,6 +23,7 @@ from torch import nn
 from weft import zoo
 from weft.data import batch_indices, load
 from weft.draws import TRAINING
+from weft.fleet.faults import Faults
 from weft.fleet.radio import fleet_delivery, radio_fleet
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.optimizer import Optimizer
@@ -38,9 +35,9 @@ from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan
 from weft.reference.lossy import BATCH, LossyRadio, evaluate
 from weft.runtime.emulate.local import LocalFleet
+from weft.runtime.run.injector import Injector
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.measured import total_counts
-from weft.runtime.run.outcome import Outcome
 from weft.runtime.run.recovery.clone import Clone
 from weft.runtime.run.run import Run
 from weft.strategies.stitchnet.swarm import spread_of
@@ -119,22 +116,24 @@ class Ran:
         subject: Subject,
         plan: Plan,
         steps: int,
-        act: Callable[[Run, Outcome], None] = lambda run, outcome: None,
+        script: Faults | None = None,
     ) -> None:
         settings = Settings(optimizer=Optimizer("adam", lr=1e-3), same_clock=True)
         run = Run(
             local.crew, plan, subject.graph, state_of(subject.module), settings, subject.feed,
             recovery=Clone(),
         )  # fmt: skip
-        with run:
+        injector = Injector(script or Faults(), local)
+        with run, injector:
             run.prepare()
+            injector.watch(run)
             begin = time.monotonic()
-            outcome = run.steps(0, steps, lambda done: act(run, done))
+            outcome = run.steps(0, steps)
             self.seconds = time.monotonic() - begin
             self.state, _ = run.collect()
             self.timeline, nodes = run.timeline()
         self.run, self.plan, self.losses = run, run.plan, outcome.losses
-        self.nodes = nodes
+        self.nodes, self.faults = nodes, injector.injected
         self.counts: Counter[str] = total_counts(nodes)
 
 
@@ -186,15 +185,7 @@ def clocked(local: LocalFleet, subject: Subject, slot_ms: int, steps: int) -> No
 
 def cut_off(local: LocalFleet, subject: Subject, steps: int) -> None:
     plan = subject.plan("stitchnet", slot_ms=60)
-    process = local.processes[plan.source]
-    done: list[int] = []
-
-    def stop(run: Run, outcome: Outcome) -> None:
-        if not done and min(outcome.done.values()) >= 5:
-            done.append(1)
-            os.kill(process.pid, signal.SIGSTOP)
-            threading.Timer(2.0, os.kill, (process.pid, signal.SIGCONT)).start()
-
+    stop = Faults().silence(plan.source, step=5, for_s=2.0)
     ran = Ran(local, subject, plan, steps, stop)
     mine = ran.nodes[plan.source].counts.get("left_out", 0)
     others = ran.counts["left_out"] - mine
@@ -207,17 +198,12 @@ def cut_off(local: LocalFleet, subject: Subject, steps: int) -> None:
 def killed(local: LocalFleet, subject: Subject, steps: int) -> None:
     plan = subject.plan("stitchnet", slot_ms=60)
     dying = [plan.decisions["horizontal"][0], plan.decisions["vertical"][0]]
-    when: list[float] = []
-
-    def kill(run: Run, outcome: Outcome) -> None:
-        if not when and min(outcome.done.values()) >= steps // 2:
-            when.append(time.monotonic() - run.begun_s)
-            for device in dying:
-                local.kill(device)
-
+    kill = Faults()
+    for device in dying:
+        kill = kill.kill(device, step=steps // 2)
     ran = Ran(local, subject, plan, steps, kill)
     lost = [event for event in ran.run.events if event["kind"] == "device_lost"]
-    noticed = max(event["at_s"] for event in lost) - when[0]
+    noticed = max(event["at_s"] for event in lost) - ran.faults[0].at_s
     accuracy = subject.accuracy(subject.net(ran.state), ran.plan)
     net, change = subject.net(), ran.run.events[-1]["step"]
     for used, begin, end in ((plan, 0, change), (ran.plan, change, steps)):

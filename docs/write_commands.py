@@ -21,7 +21,7 @@ from weft.commands.app import app
 PAGE = Path(__file__).resolve().parent / "commands.md"
 ORDER = (
     "demo", "models", "strategies", "profile", "plan", "compare", "simulate", "train", "infer",
-    "node", "fleet",
+    "chaos", "node", "fleet",
 )  # fmt: skip
 KINDS = {Path: "PATH", int: "NUMBER", float: "NUMBER"}
 HEAD = """# Commands

@@ -18,7 +18,6 @@ from torch import nn
 
 import weft
 from proofs.case import Broken, check
-from proofs.faults import Faults
 from proofs.subjects import (
     BATCH,
     RULE,
@@ -32,6 +31,7 @@ from proofs.subjects import (
     subject,
 )
 from weft.errors import InputError, WeftError
+from weft.fleet.faults import Faults
 from weft.fleet.trace import Moment, Trace
 from weft.planning.decide import load_plan
 from weft.plans import registry
@@ -168,48 +168,46 @@ def _answers(name: str, path: Path) -> str:
 
 def dies(name: str) -> str:
     """Killed by force on the way: the run ends with all of its minibatches."""
-    with Faults().kill(12) as faults:
-        result = _faulty(name, faults, steps=60)
-    return f"{faults.device} killed; {_recovered(result, name, faults)}"
+    result = _faulty(name, Faults().kill(step=12), steps=60)
+    return f"{result.faults[0].device} killed; {_recovered(result, name)}"
 
 
 def silent(name: str) -> str:
     """The device stays connected and says nothing. Who only waits for slots of time goes on without it."""
     slots = {"slot_ms": "20"} if registry.get(name).recovery == CLONE else {}
-    with Faults().silence(12) as faults:
-        result = _faulty(name, faults, steps=100 if slots else 60, options=slots)
-        seen = kinds(result)
+    script = Faults().silence(step=12, for_s=2.5 if slots else 4.0)
+    result = _faulty(name, script, steps=100 if slots else 60, options=slots)
+    device, seen = result.faults[0].device, kinds(result)
     if slots:
-        check("device_silent" in seen, f"nobody noted that {faults.device} is silent: {seen}")
-        return f"{faults.device} stopped; {seen}"
-    return f"{faults.device} stopped; {_recovered(result, name, faults)}"
+        check("device_silent" in seen, f"nobody noted that {device} is silent: {seen}")
+        return f"{device} stopped; {seen}"
+    return f"{device} stopped; {_recovered(result, name)}"
 
 
 def comes_back(name: str) -> str:
     """Killed, and started again: it gets a part again, where the strategy has one for it."""
-    with Faults().kill(12).restart(25) as faults:
-        result = _faulty(name, faults, steps=170)
-    seen = kinds(result)
-    if faults.had_part:
-        check("device_joined" in seen, f"nobody noted that {faults.device} is back: {seen}")
-    return f"{faults.device} back; {_recovered(result, name, faults)}"
+    result = _faulty(name, Faults().kill(step=12).restart(step=25), steps=170)
+    fault, seen = result.faults[0], kinds(result)
+    if fault.had_part:
+        check("device_joined" in seen, f"nobody noted that {fault.device} is back: {seen}")
+    return f"{fault.device} back; {_recovered(result, name)}"
 
 
-def _faulty(name: str, faults: Faults, **asked: Any) -> TrainResult:
-    it = subject(name)
+def _faulty(name: str, script: Faults, **asked: Any) -> TrainResult:
     if registry.get(name).online is not None:
         asked["look_every"] = LOOKS
-    result = train(name, data=faults.feed(it.data), on_progress=faults.progress, **asked)
-    check(faults.all_came, "the run was over before the fault came")
+    result = train(name, faults=script, **asked)
+    came, planned = len(result.faults), len(script.fault)
+    check(came == planned, f"{came} of {planned} faults came before the run was over")
     return result
 
 
-def _recovered(result: TrainResult, name: str, faults: Faults) -> str:
-    record, seen = registry.get(name), kinds(result)
-    if faults.had_part:
-        check("device_lost" in seen, f"nobody noted the loss of {faults.device}: {seen}")
+def _recovered(result: TrainResult, name: str) -> str:
+    record, seen, fault = registry.get(name), kinds(result), result.faults[0]
+    if fault.had_part:
+        check("device_lost" in seen, f"nobody noted the loss of {fault.device}: {seen}")
         check(record.workload == PEERS or "recovered" in seen, f"nobody recovered: {seen}")
-    done = max(faults.run.outcome.done.values())  # where nobody waits, some end earlier than others
+    done = max(result.done.values())  # where nobody waits, some end earlier than others
     check(done == result.steps - 1, f"the run ended with minibatch {done}")
     if record.recovery != GO_BACK:  # what was not yet reported may be lost
         return f"{seen}"

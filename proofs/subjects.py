@@ -8,15 +8,15 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import combinations
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from weft import zoo
+from weft.chaos.fleets import HOME, ROAMING, SWARM, TIERS
 from weft.data import batch_indices
-from weft.fleet.fleet import Device, Fleet, Link, Medium
+from weft.fleet.fleet import Device, Fleet, Medium
 from weft.graph.optimizer import Optimizer
 from weft.plans import registry
 from weft.plans.protocols import CLONE, PEERS
@@ -49,24 +49,6 @@ def pairs(step: int) -> tuple[Tensor, Tensor]:
     return X[rows], Y[rows]
 
 
-def meshed(*devices: Device) -> Fleet:
-    """Every two devices have a fast link of their own that loses nothing."""
-    ends = combinations([device.name for device in devices], 2)
-    return Fleet(devices, tuple(Link(pair, 200.0, 200.0, 0.5) for pair in ends))
-
-
-TIERS = meshed(
-    Device("pi", gflops=0.02, data=True), Device("nuc", "edge", gflops=0.05),
-    Device("box", "edge", gflops=0.04), Device("cloud", "cloud", gflops=0.06),
-)  # fmt: skip
-# A device so slow that a policy which watches the run gives layers away.
-ROAMING = meshed(
-    Device("pi", gflops=0.01, data=True), Device("nuc", "edge", gflops=0.2),
-    Device("box", "edge", gflops=0.2), Device("cloud", "cloud", gflops=0.2),
-)  # fmt: skip
-SWARM = meshed(*(Device(f"n{k}", gflops=0.02, data=k == 0) for k in range(5)))
-HOME = meshed(Device("desk", gflops=0.2, data=True), Device("laptop", gflops=0.2),
-              Device("tablet", gflops=0.2))  # fmt: skip
 CELL = Fleet(
     (Device("gw", "edge", gflops=0.1, data=True), *(Device(f"r{k}", gflops=0.1) for k in range(3))),
     medium=(Medium("wifi", "gw", ("r0", "r1", "r2"), 100.0),),

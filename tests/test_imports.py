@@ -23,7 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
     ("cli",),
     ("commands", "web"),
-    ("papers", "loom"),
+    ("papers", "loom", "chaos"),
     ("api",),
     ("report", "adapt"),
     ("runtime.run",),

@@ -19,6 +19,7 @@ from weft.adapt.probes import Probes
 from weft.adapt.steer import Steering, View
 from weft.adapt.watch import Watch
 from weft.errors import LostDevice, WeftError
+from weft.fleet.fleet import Fleet
 from weft.plans.plan import Plan
 from weft.runtime.run.advice import Adviser, Change
 from weft.runtime.run.checks import check_loss
@@ -103,7 +104,7 @@ class Adaptive(Adviser):
         change = self.steering.look(view)
         self._tell(run, done)
         if came and change is None:  # the other devices do not know the way to it yet
-            same = msgspec.structs.replace(run.plan, fleet=run.fleet.within(view.present))
+            same = msgspec.structs.replace(run.plan, fleet=_known(run, view.present))
             change = Change(same, f"{', '.join(came)} can be used")
         if self.steering.probes and not self.probes.under_way:
             busy = set(run.working)
@@ -124,7 +125,7 @@ class Adaptive(Adviser):
         came = sorted(now - self._present)
         for device in came:
             run.absent.discard(device)
-            run.plan = msgspec.structs.replace(run.plan, fleet=run.fleet.within(now))
+            run.plan = msgspec.structs.replace(run.plan, fleet=_known(run, now))
             run.note(step, "device_joined", f"{device} is there", device=device)
             run.enlist(device)
             self.probes.install()
@@ -184,3 +185,9 @@ class Adaptive(Adviser):
         self.watch.follow(run.plan)
         self._looked_at = False
         self._set_patience(run)
+
+
+def _known(run: Run, present: frozenset[str]) -> Fleet:
+    """The fleet of those who are there. A device of the plan that has just gone stays in it until the run
+    recovers: a plan must know all of its devices."""
+    return run.fleet.within(present | set(run.devices))

@@ -18,6 +18,8 @@ from weft.adapt.replan import Replanning
 from weft.adapt.steer import PolicySteering, Steering
 from weft.data.user_data import Data, close, opened, own_batch
 from weft.errors import InputError
+from weft.fleet.faults import Faults
+from weft.fleet.faults import check as check_faults
 from weft.fleet.fleet import Fleet
 from weft.fleet.trace import Trace
 from weft.graph.user_optimizer import Given, read_optimizer
@@ -82,6 +84,7 @@ def train(
     adapt: bool | None = None,
     look_every: int | None = None,
     trace: Trace | None = None,
+    faults: Faults | None = None,
     name: str = "",
     group: str = "weft",
     config: str | None = None,
@@ -112,7 +115,8 @@ def train(
     plan when the step time leaves its band; strategies that are made of online decisions (EdgeMove and its
     baselines) always do, unless `adapt=False`. `look_every` minibatches lie between two looks: small
     values follow a changing fleet faster and measure less well. `trace` makes an emulated fleet
-    change in time.
+    change in time. `faults` is a script of what goes wrong in an emulated fleet; the result's `faults` say
+    what came of it.
     Every `evaluate_every` minibatches the network is evaluated on this machine: its loss, its accuracy where
     targets are classes, and your own `metrics` (functions of what the network returns and the targets), on
     `test` or the data set's own test samples. `callbacks` are told of every minibatch and evaluation, and may
@@ -135,6 +139,10 @@ def train(
         raise InputError(f"look_every {look_every} is not allowed; it must be at least 2")
     if trace is not None and not local:
         raise InputError("a trace is for an emulated fleet: it goes with --local")
+    if faults is not None:
+        if not (local or netns):
+            raise InputError("a script of faults is for an emulated fleet: it goes with --local")
+        check_faults(faults, fleet)
     rule = read_optimizer(
         optimizer, model, loss=loss if isinstance(loss, nn.Module) else None, lr=lr,
         arguments=optimizer_options, no_decay=no_decay, clip_value=clip_value,
@@ -159,7 +167,7 @@ def train(
         seed=seed, deadline=deadline, patience=patience, profile=profile, name=name, on_progress=on_progress,
     )  # fmt: skip
     adviser = _adviser(asked, adapt, look_every)
-    kept = Options(Path(out) if out is not None else None, resume, save_every, trace, on_loss,
+    kept = Options(Path(out) if out is not None else None, resume, save_every, trace, faults, on_loss,
                    keep_every, adviser, watching)  # fmt: skip
     wanted: dict[Feature, bool] = {
         "adapt": bool(adapt), "trace": trace is not None, "own loss": not is_cross_entropy(loss),

@@ -11,7 +11,7 @@ import math
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from weft.api import plan as plan_network
 from weft.codecs.base import Codec
 from weft.codecs.registry import codec_named
 from weft.errors import InputError, WeftError
+from weft.fleet.faults import Faults
 from weft.fleet.trace import Trace
 from weft.loom.draw import Draw
 from weft.loom.leftovers import Here, own_folder
@@ -131,7 +132,7 @@ def _train(draw: Draw) -> Ran:
     if draw.trace:
         given["trace"] = Trace(draw.trace)
     if draw.kill:
-        given["on_progress"] = _killer(draw.kill)
+        given["faults"] = Faults().kill(draw.kill, step=0)  # when the first minibatch is done
     samples: Any = SET if peers else data
 
     def train(**more: Any) -> TrainResult:
@@ -188,23 +189,9 @@ def _infer(draw: Draw) -> Ran:
     ) as net:  # fmt: skip
         answers = [net(batches[0])]
         if draw.kill:
-            _killer(draw.kill)(None)
+            fleet_of_this_run().kill(draw.kill)
         answers += net.stream(batches[1:]) if len(batches) > 1 else []
         return Ran(net.plan, answers=answers, timeline=net.timeline()[0])
-
-
-def _killer(device: str) -> Callable[[Any], None]:
-    """Kills a device when the first minibatch is done."""
-    done: list[bool] = []
-
-    def progress(step: Any) -> None:
-        if not done and getattr(step, "what", "training") == "training":
-            done.append(True)
-            fleet = fleet_of_this_run()
-            if device in fleet.names:  # otherwise it has no part in the run
-                fleet.kill(device)
-
-    return progress
 
 
 def fleet_of_this_run() -> LocalFleet:

@@ -37,6 +37,7 @@ from weft.simulate.compiled import (
     Words,
     compile_program,
 )
+from weft.simulate.windows import Windows
 
 # (message's number, minibatch, next hop, when its last byte arrives, route, description)
 _Message = tuple[int, int, int, float, Way, Words]
@@ -53,11 +54,17 @@ def simulate(program: Program, steps: int = 1, spans: bool = True) -> Timeline:
     return msgspec.structs.replace(timeline, beat=max(2, program.beat))
 
 
-def run(compiled: Compiled, cut_through: bool, steps: int, spans: bool) -> Timeline:
-    """The same for a program that is compiled already."""
+def run(
+    compiled: Compiled,
+    cut_through: bool,
+    steps: int,
+    spans: bool,
+    windows: Windows | None = None,
+) -> Timeline:
+    """The same for a program that is compiled already. `windows`: when devices are slower and links cut."""
     if steps < 1:
         raise InputError(f"simulate: steps = {steps}; at least 1 is allowed")
-    simulation = _Simulation(compiled, cut_through, steps, spans)
+    simulation = _Simulation(compiled, cut_through, steps, spans, windows)
     simulation.to_the_end()
     return Timeline(spans=tuple(simulation.spans), step_ends=tuple(simulation.ends))
 
@@ -67,8 +74,16 @@ class _Simulation:
     use, so it is run up to its next send at once. Only sends and relays wait in the heap.
     """
 
-    def __init__(self, compiled: Compiled, cut_through: bool, steps: int, record: bool) -> None:
+    def __init__(
+        self,
+        compiled: Compiled,
+        cut_through: bool,
+        steps: int,
+        record: bool,
+        windows: Windows | None,
+    ) -> None:
         self.compiled = compiled
+        self.windows = windows
         self.cut_through = cut_through
         self.steps = steps
         self.record = record
@@ -113,6 +128,8 @@ class _Simulation:
                 if step < 0 or step >= steps or word == PASS or (step + 1) % every:
                     pass
                 elif word == COMPUTE:
+                    if self.windows is not None:
+                        seconds = self.windows.compute_s(device, clock, seconds)
                     if record:
                         self.note(device, words, clock, clock + seconds, step)
                     clock += seconds
@@ -163,7 +180,10 @@ class _Simulation:
             channel, seconds, latency = way[hop]
             free = self.free[channel]
             start = free if free > now else now
-            self.free[channel] = end = start + seconds
+            end = start + seconds
+            if self.windows is not None:
+                end = self.windows.left_s(channel, start, seconds)
+            self.free[channel] = end
             if self.record:
                 where = self.compiled.channels[channel]
                 what, micro, label, size = words

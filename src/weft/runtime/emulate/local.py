@@ -24,11 +24,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from weft.errors import LostDevice
 from weft.runtime.emulate.forked import ONE_THREAD, CannotFork, ForkedProcess, get_server
 from weft.runtime.wire.closing import Closing
 from weft.runtime.wire.crew import Crew
 from weft.runtime.wire.session import Endpoints, free_endpoint
+from weft.runtime.wire.trouble import Trouble, write_trouble
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +48,7 @@ class LocalFleet(Closing):
         self.endpoint = free_endpoint()
         self.scratch = Path(tempfile.mkdtemp(prefix="weft-"))
         self.processes: dict[str, NodeProcess] = {}
+        self._trouble = Trouble()  # links that are cut, devices that are slower
         self.crew: Crew
 
     def __enter__(self: AnyFleet) -> AnyFleet:
@@ -123,14 +127,36 @@ class LocalFleet(Closing):
                 )
 
     def kill(self, name: str) -> None:
-        """Kills a node, as if the device had lost its power."""
-        self.processes[name].send_signal(signal.SIGKILL)
+        """Kills a node, as if the device had lost its power. A device without a node is not there anyway."""
+        self._signal(name, signal.SIGKILL)
 
     def restart(self, name: str) -> None:
         """Starts a new node of the same name, as if the device's power had come back. It remembers
         nothing."""
         self.processes[name].wait(timeout=10.0)
         self.processes[name] = self._start(name)
+
+    def silence(self, name: str) -> None:
+        """Stops a node. Its connections stay open."""
+        self._signal(name, signal.SIGSTOP)
+
+    def wake(self, name: str) -> None:
+        """Lets a stopped node go on."""
+        self._signal(name, signal.SIGCONT)
+
+    def _signal(self, name: str, number: int) -> None:
+        if name in self.processes:
+            self.processes[name].send_signal(number)
+
+    def cut(self, one: str, other: str, until: float) -> None:
+        """Nothing crosses the link between two devices until a moment of the monotonic clock."""
+        self._trouble = replace(self._trouble, cuts=(*self._trouble.cuts, (one, other, until)))
+        write_trouble(self.scratch, self._trouble)
+
+    def slow(self, name: str, times: float) -> None:
+        """A device computes so many times slower from now on."""
+        self._trouble = replace(self._trouble, slow={**self._trouble.slow, name: times})
+        write_trouble(self.scratch, self._trouble)
 
     def close(self) -> None:
         """Ends every node: first it asks, then it kills. It may be called twice."""

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+import msgspec
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
@@ -24,6 +25,7 @@ from torch import Tensor
 from weft.errors import InputError, WeftError
 from weft.program import instructions as ins
 from weft.program.timeline import Span
+from weft.runtime.node.groups import KEPT
 from weft.runtime.node.prober import Prober
 from weft.runtime.node.samples import open_samples
 from weft.runtime.node.tensors import Values
@@ -37,6 +39,7 @@ from weft.runtime.wire.state_pieces import chosen, state_pieces
 
 log = logging.getLogger("weft.node")
 
+KEEP_S = 60.0  # that a device keeps its copies of a run whose coordinator is gone
 FORMAT_BYTES = 16 << 20  # of names and shapes, beside the weights
 MOST_IN_FLIGHT = 64  # minibatches that a later span may be behind an earlier one
 
@@ -66,18 +69,24 @@ class Assignment:
         self._worker: Worker | None = None
         self._thread: threading.Thread | None = None
         self._cpu_start = 0.0
+        self.orphaned_s: float | None = None  # since when the run has no coordinator
 
     def assign(self, job: msg.Job) -> None:
-        if self.job is not None and self.job.run != job.run:
-            raise WeftError(f"{self.device} is busy with run {self.job.run}; try again later")
+        self._check_free(job)
         check_job(job)
         self.fabric.check(job.roads)
+        if self.job is not None and self.job.run != job.run:
+            self.end("the run is resumed")
+            self.orphaned_s = None
         held: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
         if self.job is not None:  # the same run goes on under another plan
             self.cancel("a new plan has come")
             needed = {n for segment in job.segments for n in segment.state}
-            worker = self.idle_worker(job.run) if self._worker else None
-            if worker is not None:
+            if self._worker is None:  # the change before this one was cut short
+                kept = {n for n in self._state if n.startswith(KEPT)}
+                held = chosen(self._state, self._optimizer_state, needed | kept)
+            else:
+                worker = self.idle_worker(job.run)
                 held = chosen(worker.state(), worker.optimizer_state(), needed)
                 held[0].update(worker.groups.kept)
         self.end("a new plan has come")
@@ -86,6 +95,41 @@ class Assignment:
         self.fabric.begin(job.run, job.roads, job.record, job.changes)
         self.prober.begin(job.changes)
         self.fabric.radio = Transmitter(job.radio, self.fabric) if job.radio else None
+
+    def _check_free(self, job: msg.Job) -> None:
+        """Raises an error for a run that must wait until this device is free."""
+        if self.job is None or self.job.run == job.run:
+            return
+        if self.orphaned_s is None:
+            raise WeftError(f"{self.device} is busy with run {self.job.run}; try again later")
+        if not (job.lineage and job.lineage == self.job.lineage):
+            left = max(0.0, self.orphaned_s + KEEP_S - time.monotonic())
+            raise WeftError(
+                f"{self.device} keeps its copy of run {self.job.run}, whose coordinator is gone, for "
+                f"{left:.0f} s more; `weft train --resume` takes that run up; try again later"
+            )
+
+    def orphan(self) -> None:
+        """The coordinator is gone: stop, and keep the copies for a run that resumes this one."""
+        if self.orphaned_s is None:
+            self.orphaned_s = time.monotonic()
+            self.cancel("the coordinator of the run is gone")
+
+    def reclaim(self) -> None:
+        """The coordinator is there again."""
+        self.orphaned_s = None
+
+    def copies(self, command: msg.GetCopies) -> Iterator[msg.Kept]:
+        """The copies of a run whose coordinator is gone, for the run that resumes it."""
+        job = self.job
+        if job is not None and self.orphaned_s is not None and job.lineage == command.lineage:
+            for step, state, memory in self.idle_worker(job.run).snapshots.all():
+                head = msg.Kept(self.device, job.version, step, save_safetensors({}))
+                yield msgspec.structs.replace(head, segments=job.segments)
+                for tensors, optimizer in ((state, False), (memory, True)):
+                    for piece in state_pieces(tensors, optimizer):
+                        yield msgspec.structs.replace(head, data=piece.data, optimizer=optimizer)
+        yield msg.Kept(self.device, 0, -1, save_safetensors({}), last=True)
 
     def take_weights(self, command: msg.Weights) -> None:
         job = self.own_job(command.run)
@@ -161,8 +205,12 @@ class Assignment:
         worker.load(*copy)
 
     def state(self, command: msg.GetState) -> Iterator[msg.StatePiece]:
-        worker = self.idle_worker(command.run)
-        state, memory = worker.state(), worker.optimizer_state()
+        self.own_job(command.run)
+        if self._worker is None:  # a change of plan was cut short: what it held before it
+            state, memory = self._state, self._optimizer_state
+        else:
+            worker = self.idle_worker(command.run)
+            state, memory = worker.state(), worker.optimizer_state()
         if command.names is not None:
             state, memory = chosen(state, memory, set(command.names))
         yield from state_pieces(state, optimizer=False)
@@ -170,6 +218,11 @@ class Assignment:
         yield msg.StatePiece(save_safetensors({}), last=True)
 
     def where(self, run: str) -> msg.At:
+        self.own_job(run)
+        if (
+            self._worker is None
+        ):  # a change of plan was cut short: nothing is done under the new one
+            return msg.At(-1, -1, -1)
         worker = self.idle_worker(run)
         return msg.At(worker.done, worker.series.begun, worker.updated)
 
@@ -223,7 +276,7 @@ class Assignment:
         if self._worker is not None:
             self._worker.snapshots.close()
         self.fabric.end()
-        self._thread = self._worker = self.job = None
+        self._thread = self._worker = self.job = self.orphaned_s = None
         self._state, self._optimizer_state = {}, {}
 
 

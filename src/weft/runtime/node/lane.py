@@ -54,7 +54,7 @@ class Lane:
         self, carry_out: Callable[[msg.Command, Any], None], do: Callable[[msg.Command], Reply]
     ) -> None:
         self._carry_out, self._do = carry_out, do
-        self._waiting: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[Asked | Callable[[], None] | None] = queue.SimpleQueue()
         self._urgent: list[Asked] = []
         self._thread = threading.Thread(target=self._run, name="commands", daemon=True)
         self._thread.start()
@@ -72,6 +72,10 @@ class Lane:
         self._urgent.append(asked)
         self._waiting.put(asked)
 
+    def put_own(self, act: Callable[[], None]) -> None:
+        """Something that the node itself wants done, in its turn."""
+        self._waiting.put(act)
+
     def look(self) -> None:
         """Answers urgent commands that take long. They are carried out all the same."""
         late = time.monotonic() - ANSWER_S
@@ -87,7 +91,9 @@ class Lane:
     def _run(self) -> None:
         torch.set_num_threads(1)  # each thread has its own setting; PyTorch's would wait in a loop
         while (asked := self._waiting.get()) is not None:
-            if asked.urgent:
+            if not isinstance(asked, Asked):
+                asked()
+            elif asked.urgent:
                 asked.answer(self._do(asked.command))
             else:
                 asked.answer(partial(self._carry_out, asked.command))

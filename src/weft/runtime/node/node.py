@@ -23,7 +23,8 @@ from typing import Any
 import zenoh
 
 from weft.errors import WeftError
-from weft.runtime.node.assignment import Assignment, failed
+from weft.runtime.node.assignment import KEEP_S, Assignment, failed
+from weft.runtime.node.coordinators import Coordinators
 from weft.runtime.node.lane import Lane, Reply
 from weft.runtime.node.probe import probe_compute, probe_link
 from weft.runtime.node.prober import Prober
@@ -59,8 +60,11 @@ class Node(Closing):
         self._lane = Lane(self._answer, self._do)
         self._queries: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._control = self.session.declare_queryable(
-            keys.control(group, name), self._queries.put, complete=True
+            keys.control(group, name),
+            zenoh.handlers.Callback(self._queries.put, indirect=False),
+            complete=True,
         )
+        self._coordinators = Coordinators(self.session, group)
         self._alive = self.session.liveliness().declare_token(
             keys.alive(group, name, secrets.token_hex(8))
         )
@@ -95,6 +99,7 @@ class Node(Closing):
         warnings.filterwarnings("ignore", message="The given buffer is not writable")
         while not stop.is_set():
             self._lane.look()
+            self._look_for_coordinator()
             try:
                 query = self._queries.get(timeout=0.2)
             except queue.Empty:
@@ -102,6 +107,24 @@ class Node(Closing):
             command = self._decoded(query)
             if command is not None:
                 self._hand_over(query, command)
+
+    def _look_for_coordinator(self) -> None:
+        """A run whose coordinator is gone ends here. Its copies are kept for a while."""
+        job, since = self.assignment.job, self.assignment.orphaned_s
+        if job is None:
+            return
+        if not self._coordinators.is_gone(job.run):
+            if since is not None:
+                self.assignment.reclaim()
+        elif since is None:
+            log.warning("%s: the coordinator of run %s is gone", self.name, job.run)
+            self.assignment.orphan()
+        elif time.monotonic() > since + KEEP_S:
+            self._lane.put_own(lambda: self._forget(job.run))
+
+    def _forget(self, run: str) -> None:
+        if self.assignment.has(run) and self._coordinators.is_gone(run):
+            self.assignment.forget("the coordinator of the run is gone")
 
     def _hand_over(self, query: Any, command: msg.Command) -> None:
         """Never waits. Who waits for something in a run that is cancelled is woken up at once."""
@@ -165,6 +188,9 @@ class Node(Closing):
                 return
             case msg.GetTimeline():
                 yield self.assignment.timeline(command, {"bad_commands": self.bad_commands})
+                return
+            case msg.GetCopies():
+                yield from self.assignment.copies(command)
                 return
             case msg.Where():
                 yield self.assignment.where(command.run)

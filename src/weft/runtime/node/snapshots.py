@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from torch import Tensor
 
@@ -79,6 +79,13 @@ class Snapshots:
                         {n: t.clone() for n, t in copy.memory.items()},
                     )
         return None
+
+    def all(self) -> Iterator[tuple[int, State, State]]:
+        """Every copy with its minibatch. A copy that is just being written is waited for."""
+        for copy in self._copies:
+            with copy.lock:
+                if copy.step >= 0:
+                    yield copy.step, copy.state, copy.memory
 
     def close(self) -> None:
         if self._thread is not None:

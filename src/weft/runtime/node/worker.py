@@ -100,8 +100,11 @@ class Worker(Interpreter):
         start, cpu = time.monotonic(), time.thread_time()
         do(instruction, step)
         self.compute_cpu_s += time.thread_time() - cpu
+        slowdown = self.fabric.troubles.slowdown
         if self.job.pace:
-            self._keep_pace(start, pace, isinstance(instruction, ins.Loss))
+            self._keep_pace(start, pace * slowdown, isinstance(instruction, ins.Loss))
+        elif slowdown > 1:
+            sleep_until(start + slowdown * (time.monotonic() - start))
         layers = getattr(instruction, "layers", None)
         label = f"{layers[0]}-{layers[1]}" if layers else ""
         what = type(instruction).__name__.lower()
@@ -135,11 +138,13 @@ class Worker(Interpreter):
             self._unreported.append((step, loss))
         self.void.discard(step)
         self.slots.forget(step)
-        if any((step + 1) % every == 0 for every in self.job.keep_every):
+        keeps = any((step + 1) % every == 0 for every in self.job.keep_every)
+        if keeps:
+            self.tell()  # minibatches before a copy are not repeated: their losses must be known by then
             self.snapshots.take(step, self.state(), self.optimizer_state())
         if self.job.tail > 1 and (step + 1) % self.job.optimizer.round_steps == 0:
             self._rounds.append({n: t.clone() for n, t in self._weights().items()})
-        if final or time.monotonic() - self._reported > REPORT_EVERY_S:
+        if not keeps and (final or time.monotonic() - self._reported > REPORT_EVERY_S):
             self.tell()
 
     def tell(self) -> None:

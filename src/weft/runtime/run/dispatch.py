@@ -41,6 +41,7 @@ from weft.runtime.wire.state_pieces import state_pieces
 State = dict[str, Tensor]
 AnyDispatch = TypeVar("AnyDispatch", bound="Dispatch")
 CANCEL_S, RELEASE_S = 2.0, 8.0
+INTERRUPTED_S = 2.0  # to free the nodes after Ctrl-C or SIGTERM
 LEAST_WAIT_S = 10.0  # for a job to be taken, however short the run's deadline is
 BUILD_S = 30.0  # to make ready, beside the deadline: PyTorch imports, data is opened
 SLOWEST_BYTES_PER_S = 1e5  # a slow link carries weights for as long as that takes
@@ -110,19 +111,21 @@ class Dispatch:
         trace: TracebackType | None,
     ) -> None:
         """Frees every node that still answers; never hides the error that led here."""
-        if error is not None:
+        if isinstance(error, Exception):
             self.cancel(str(error))
-        self.release()
+        # Somebody who ends the command waits for it, and nodes that do not hear it notice that it is gone.
+        self.release(RELEASE_S if error is None or isinstance(error, Exception) else INTERRUPTED_S)
 
     def cancel(self, why: str) -> None:
         """Whoever is at work stops; what has been updated stays as it is."""
         self.tell({d: msg.Cancel(self.run_id, why[:500]) for d in self.everyone}, CANCEL_S)
 
-    def release(self) -> None:
+    def release(self, seconds: float = RELEASE_S) -> None:
         """Every device forgets the run; it may be given a job of it again."""
         for device in self.crew.silent:  # it is free for other runs as soon as it wakes up
             self.crew.leave_word(device, msg.End(self.run_id))
-        self.tell({d: msg.End(self.run_id) for d in self.everyone}, RELEASE_S)
+        self.tell({d: msg.End(self.run_id) for d in self.everyone}, seconds)
+        self.crew.disclaim(self.run_id)
 
     def tell(self, commands: Mapping[str, msg.Command], seconds: float) -> None:
         """Says something to those who are still there; nobody has to answer."""
@@ -135,6 +138,7 @@ class Dispatch:
     def prepare(self, optimizer_state: Mapping[str, Tensor] | None = None) -> None:
         """Every device has its job, its weights and its neighbours; nothing has been computed."""
         self.crew.wait_for(self.devices, self.settings.deadline_s)
+        self.crew.claim(self.run_id)
         jobs = self.assign()
         self.crew.listen(self.run_id)  # not before: a refused run must not make a running one deaf
         for device, job in jobs.items():

@@ -20,6 +20,7 @@ from weft.program.lower.swarm_units import swarm_segment
 from weft.program.program import Program
 from weft.program.segments import turn_segment
 from weft.runtime.emulate.changes import changes_of
+from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.emulate.roads import Shaping, roads_of
 from weft.runtime.run.radio import rules_of
 from weft.runtime.run.workload.networks import Own
@@ -38,12 +39,14 @@ class Settings:
     shaping: Shaping = "none"
     paced: frozenset[str] = frozenset()  # devices made as slow as the plan's profile says
     scratch: Path | None = None  # for the clocks of shared media
+    machines: LocalFleet | None = None  # the processes of an emulated fleet
     trace: Trace | None = None  # emulated: how the fleet changes
     trace_start: float = math.inf  # when its time 0 is, on the machine's clock
     data: str | None = None  # a set of weft.data that the source device has; None: fed from here
     same_clock: bool = False  # all nodes on this machine
     record: bool = True
     keep_every: tuple[int, ...] = ()  # minibatches between copies of all that devices know
+    lineage: str = ""  # the same for a run and for a run that resumes it
 
 
 def data_of(plan: Plan, settings: Settings, device: str) -> msg.Data:
@@ -122,4 +125,5 @@ def job_of(
         record=settings.record,
         radio=rules_of(plan, plan.fleet, emulated=settings.same_clock),
         keep_every=kept if training else (),
+        lineage=settings.lineage,
     )

@@ -62,7 +62,13 @@ def open_crew(
             shaping: Shaping = "latency" if place.netns else "fabric"
             yield (
                 local.crew,
-                replace(settings, shaping=shaping, scratch=local.scratch, same_clock=True),
+                replace(
+                    settings,
+                    shaping=shaping,
+                    scratch=local.scratch,
+                    same_clock=True,
+                    machines=local,
+                ),
             )
         return
     endpoints = Endpoints(join=place.join, multicast=place.multicast or not place.join,

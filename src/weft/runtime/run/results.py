@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from weft.plans.plan import Plan
 from weft.program.timeline import Timeline
+from weft.runtime.run.injector import Injected
 from weft.runtime.run.watch.evaluation import Evaluation
 from weft.runtime.wire.messages import Spans
 
@@ -46,6 +47,8 @@ class TrainResult:
     too_fast: tuple[str, ...] = ()  # devices of the fleet that this machine cannot emulate
     test_accuracy: float | None = None
     events: list[dict[str, Any]] = field(default_factory=list)
+    done: dict[str, int] = field(default_factory=dict)  # the newest minibatch of each device
+    faults: list[Injected] = field(default_factory=list)  # of a script, that came
     radio: Counter[str] = field(default_factory=Counter)  # a swarm's messages, packets and losses
     out: Path | None = None
     unsaved: str = ""  # why the trained weights are not in `out`, where they are not

@@ -12,14 +12,16 @@ a device is lost is its `recovery`. Both have a simple default.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
 
 from weft.errors import InputError, LostDevice, WeftError
+from weft.fleet.faults import During
 from weft.graph.network import Graph
 from weft.plans.plan import Plan
 from weft.program.timeline import Span, Timeline
@@ -31,7 +33,7 @@ from weft.runtime.run.jobs import Settings
 from weft.runtime.run.measured import added, done_everywhere, timeline_of
 from weft.runtime.run.migrate import migrate
 from weft.runtime.run.outcome import Outcome, Stalled
-from weft.runtime.run.recovery.protocol import Recovery
+from weft.runtime.run.recovery.protocol import Fault, Recovery
 from weft.runtime.run.recovery.stop import Stop
 from weft.runtime.run.workload.protocol import Workload
 from weft.runtime.wire import messages as msg
@@ -78,9 +80,11 @@ class Run(Dispatch):
         self.stalled: Callable[[], bool] = lambda: True
         self.copies = Copies(Copy(0, self.initial, {}))
         self.outcome = Outcome()
+        self.phase: During | None = None  # None: it trains or answers
         self._last = 0  # where the series ends that is under way
         self._change: Change | None = None
         self._began = False
+        self._advanced = False  # whether a minibatch was done since the last fault
         self._past: list[Span] = []  # of plans that have ended
         self.counts: dict[str, msg.Spans] = {}  # of devices under plans that have ended
 
@@ -94,7 +98,7 @@ class Run(Dispatch):
     def _watched(self) -> set[str]:
         """The devices whose silence counts as loss. Without the device that has the data nobody can go on:
         it is waited for until the deadline."""
-        if not self.recovery.waits:
+        if not self.recovery.waits(self.plan):
             return set()
         needed = self.plan.sources if self.recovery.goes_back else ()
         return {*self.fleet.names, *self.devices} - {*needed}
@@ -111,20 +115,34 @@ class Run(Dispatch):
         while True:
             try:
                 if fault is not None:
-                    begins = self.recovery.recover(self, fault, last)
+                    begins = self.recover(fault, last)
                     fault = None
                 elif not self._began:
                     self._begin(first)
                     begins = dict.fromkeys(self.working, first)  # other devices may work now
                 if min(begins.values(), default=last) < last:
                     begins = self._series(begins, last, on_progress)
-                    faults = 0
                 if min(begins.values(), default=last) >= last:
                     return self.outcome
             except (LostDevice, Stalled) as error:
-                fault, faults = error, faults + 1
+                fault, faults = error, 1 if self._advanced else faults + 1
+                self._advanced = False
                 if faults > MOST_FAULTS:
                     raise
+
+    def recover(self, fault: Fault, last: int) -> dict[str, int]:
+        """Makes the run ready to go on without a device; returns the next minibatch of each device."""
+        with self.in_phase(During.recovery):
+            return self.recovery.recover(self, fault, last)
+
+    @contextlib.contextmanager
+    def in_phase(self, phase: During) -> Iterator[None]:
+        """Others may see what the run is doing."""
+        before, self.phase = self.phase, phase
+        try:
+            yield
+        finally:
+            self.phase = before
 
     def _begin(self, step: int) -> None:
         """Before the first minibatch: the adviser may want another plan to begin with."""
@@ -238,6 +256,7 @@ class Run(Dispatch):
                 if isinstance(event, msg.Progress):
                     self.outcome.add_late(event)
             case msg.Progress():
+                self._advanced |= event.step > self.outcome.done.get(event.device, -1)
                 self.outcome.add(event)
             case msg.Finished():
                 self.outcome.done[event.device] = event.last - 1

@@ -13,6 +13,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,14 +21,17 @@ from typing import Literal
 from torch import Tensor
 
 from weft.errors import InputError, LostDevice
+from weft.fleet.faults import Faults
 from weft.fleet.trace import Trace
 from weft.plans.plan import Plan
-from weft.program.timeline import Timeline
 from weft.runtime.run.advice import Adviser, Nobody
 from weft.runtime.run.copies import Copy, interval
+from weft.runtime.run.injector import Injector
 from weft.runtime.run.jobs import Settings
+from weft.runtime.run.keeper import Keeper, Weights
 from weft.runtime.run.launch import open_crew
 from weft.runtime.run.measured import total_counts
+from weft.runtime.run.orphans import newest_copy
 from weft.runtime.run.outcome import Outcome
 from weft.runtime.run.record import Folder
 from weft.runtime.run.recovery.stop import Stop
@@ -35,15 +39,9 @@ from weft.runtime.run.results import Step, TrainResult
 from weft.runtime.run.run import Run
 from weft.runtime.run.saves import RunFile, Saved, check_like
 from weft.runtime.run.survivors import Survivors
-from weft.runtime.run.watch.callbacks import Better, StepDone
-from weft.runtime.run.watch.evaluation import (
-    ACCURACY,
-    LOSS,
-    Evaluation,
-    Evaluator,
-    test_pairs,
-)
-from weft.runtime.run.watch.watcher import UNWATCHED, Watcher, Watching
+from weft.runtime.run.watch.callbacks import StepDone, looked_at
+from weft.runtime.run.watch.evaluation import Evaluation
+from weft.runtime.run.watch.watcher import UNWATCHED, Watching, watcher_of
 from weft.runtime.run.workload.asked import Asked
 from weft.runtime.run.workload.find import AnyWorkload, recovery_of
 from weft.runtime.run.workload.protocol import Trained
@@ -60,6 +58,7 @@ class Options:
     resume: bool = False
     save_every: int | None = None  # minibatches between saves to `out`
     trace: Trace | None = None  # emulated: how the fleet changes
+    faults: Faults | None = None  # emulated: what goes wrong
     on_loss: OnLoss = "recover"
     keep_every: int | None = None  # minibatches between copies to go back to; None: what costs 2%
     adviser_for: AdviserFor | None = None  # who may change a healthy run's plan
@@ -75,18 +74,17 @@ class _Training:
     def __init__(self, asked: Asked, options: Options, work: AnyWorkload) -> None:
         self.asked, self.options, self.work = asked, options, work
         self.folder = Folder(options.out) if options.out is not None else None
+        self.keeper = Keeper(self.folder, asked.steps) if self.folder is not None else None
         self.recovery = Stop() if options.on_loss == "stop" else recovery_of(work.plan)
         self.adviser = self._adviser()
         self.plan = self.adviser.first(work.plan)
         self.first = 0
         self.end = asked.steps  # a run that is stopped ends earlier
-        self.watcher = self._watcher()
+        self.watcher = watcher_of(options.watching, asked, work)
         self.training_s = 0.0
         self.losses: dict[int, float] = {}
-        self._saved: set[int] = set()  # minibatches whose losses are in the folder
         self._id = secrets.token_hex(4)  # of the run; a resumed run keeps it
         self._passed_over = ""  # why the newest save was not taken
-        self._failing: set[str] = set()  # what the folder did not take when it was last tried
 
     def go(self) -> TrainResult:
         try:
@@ -103,13 +101,17 @@ class _Training:
             Run(crew, self.plan, work.graph, work.state, settings, work.feed, workload=work,
                 recovery=self.recovery, adviser=self.adviser) as run,
         ):  # fmt: skip
+            memory = self._take_up(run, memory)
             run.prepare(memory)
             if self._passed_over:
                 run.note(self.first, "older_save_taken", self._passed_over)
             if settings.trace is not None:
                 run.start_trace()
             self._watch(run)
-            trained = self._train(run)
+            with self._faults(settings) as injector:
+                if injector is not None:
+                    injector.watch(run)
+                trained = self._train(run)
             timeline, nodes = run.timeline()
         result = TrainResult(
             model=trained.model, plan=run.plan, steps=self.end, first=self.first,
@@ -122,10 +124,36 @@ class _Training:
             learning_rates={s: self._rate(s) for s in sorted(self.losses)},
             stopped=self.watcher.stop.why if self.watcher.stop else "",
             radio=total_counts(nodes) if run.plan.swarm else Counter(),
+            done=dict(run.outcome.done), faults=injector.injected if injector is not None else [],
         )  # fmt: skip
-        if self.folder:
-            result.unsaved = self._close_folder(self.folder, run, trained, timeline)
+        if self.keeper:
+            means = trained.averaged.state_dict() if trained.averaged is not None else None
+            result.unsaved = self._save(
+                run, self.end, Weights(trained.state, trained.memory, means)
+            )
+            self.keeper.close(run, timeline)
         return result
+
+    def _take_up(self, run: Run, memory: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """A resumed run goes on where its nodes are, if they still have a newer copy than the folder."""
+        copy = None
+        if self.options.resume and not self.asked.place.emulated:
+            copy = newest_copy(run.crew, self._id, run.graph, run.initial)
+        if copy is not None and self.first < copy.step < self.asked.steps:
+            self.work.resume_with(copy.state)
+            run.initial, memory = self.work.state, copy.memory
+            why = f"the nodes have a copy of {copy.step} minibatches, the folder of {self.first}"
+            run.note(copy.step, "taken_up", why)
+            self.first = copy.step
+        if self.keeper is not None and self.options.resume:
+            self.keeper.forget_from(run, self.first)
+            self._recall(self.keeper.folder)
+        return memory
+
+    def _faults(self, settings: Settings) -> AbstractContextManager[Injector | None]:
+        if self.options.faults is None or settings.machines is None:
+            return nullcontext()
+        return Injector(self.options.faults, settings.machines)
 
     def _train(self, run: Run) -> Trained:
         """All minibatches, and the weights home. A device lost on the way home is recovered too."""
@@ -141,7 +169,7 @@ class _Training:
                     continue
                 return self._end(run)
             except LostDevice as fault:
-                begins = run.recovery.recover(run, fault, last)
+                begins = run.recover(fault, last)
                 first = min(begins.values(), default=last)
 
     def _end(self, run: Run) -> Trained:
@@ -161,8 +189,9 @@ class _Training:
             trained = self.work.result(run, (dict(stop.copy.state), dict(stop.copy.memory)))
         run.note(self.end, "stopped", stop.why)
         self.losses = {step: loss for step, loss in self.losses.items() if step < self.end}
-        if self.folder:
-            self.folder.forget_metrics(self.end)
+        if self.keeper:
+            self.keeper.last = self.end
+            self.keeper.forget_from(run, self.end)
         return trained
 
     def _next_look(self, first: int) -> int:
@@ -189,61 +218,28 @@ class _Training:
             return Nobody()
         return Survivors(plan.strategy, plan, self.asked.options, self.work.graph)
 
-    def _watcher(self) -> Watcher:
-        """Refuses what cannot be evaluated before anything starts."""
-        watching, work = self.options.watching, self.work
-        evaluator = None
-        if watching.evaluate_every:
-            if not work.has_copies:
-                raise InputError(
-                    "each device trains a network of its own, so there is no network to evaluate before the "
-                    "end: leave evaluate_every out"
-                )
-            test = watching.test if watching.test is not None else work.test
-            if test is None:
-                raise InputError(
-                    "evaluate_every needs test data: the data has none, so give `test`"
-                )
-            evaluator = Evaluator(
-                self.asked.model, self.asked.loss, test_pairs(test), watching.metrics
-            )
-        return Watcher(watching, evaluator, copies=work.has_copies)
-
     def _watch(self, run: Run) -> None:
         """Copies of the weights are saved and evaluated as they come; a callback may end the run."""
-        if (self.folder and self.options.save_every) or self.watcher.takes_copies:
+        if (self.keeper and self.options.save_every) or self.watcher.takes_copies:
             run.on_copy = lambda copy: self._take_copy(run, copy)
         run.enough = self.watcher.poll
         self.watcher.on_evaluation = lambda evaluation: self._evaluated(run, evaluation)
-        if self.folder and self.options.watching.keep_best:
-            folder = self.folder
-            self.watcher.on_best = lambda evaluation, state: self._note_unwritten(
-                run, evaluation.step, "best", lambda: folder.save_best(state)
-            )
+        if (keeper := self.keeper) and self.options.watching.keep_best:
+            self.watcher.on_best = lambda evaluation, state: keeper.best(run, evaluation, state)
 
     def _take_copy(self, run: Run, copy: Copy) -> None:
         whole = Copy(copy.step, self.work.complete(copy.state), copy.memory)
-        if self.folder and self.options.save_every and copy.step % self.options.save_every == 0:
-            self._save(run, copy.step, whole.state, whole.memory)
+        if self.keeper and self.options.save_every and copy.step % self.options.save_every == 0:
+            self._save(run, copy.step, Weights(whole.state, whole.memory))
         self.watcher.take(whole)
 
     def _evaluated(self, run: Run, evaluation: Evaluation) -> None:
         """An evaluation is in the folder, and the schedule knows it, before anything depends on it."""
         timetable = self.asked.timetable
         if timetable is not None and timetable.looks:
-            timetable.metric(evaluation.step, self._looked_at(evaluation))
-        if self.folder:
-            folder = self.folder
-            row = {"step": evaluation.step - 1, "evaluated": dict(evaluation.values)}
-            self._note_unwritten(
-                run, evaluation.step, "evaluation", lambda: folder.add_metrics([row])
-            )
-
-    def _looked_at(self, evaluation: Evaluation) -> float:
-        """What a schedule looks at: the loss, or the accuracy if it wants a large value."""
-        assert self.asked.timetable is not None
-        metric = LOSS if self.asked.timetable.wants_smaller else ACCURACY
-        return Better(metric).value(evaluation)
+            timetable.metric(evaluation.step, looked_at(timetable, evaluation))
+        if self.keeper:
+            self.keeper.evaluated(run, evaluation)
 
     def _rate(self, step: int) -> float:
         """The learning rate of a minibatch."""
@@ -261,15 +257,19 @@ class _Training:
         if self.watcher.takes_copies and not keep:
             keep.add(interval(self.plan))
         return dataclasses.replace(
-            self.work.settings(), trace=self.options.trace, keep_every=tuple(sorted(keep))
+            self.work.settings(),
+            trace=self.options.trace,
+            keep_every=tuple(sorted(keep)),
+            lineage=self._id,
         )
 
     def _progress(self, run: Run, begin: float) -> Callable[[Outcome], None]:
         def progress(outcome: Outcome) -> None:
-            if self.folder:
-                self._grow(run, outcome)
+            end = min(outcome.done.values(), default=-1) + 1  # all devices have done what is before
+            if self.keeper:
+                self.keeper.grow(run, outcome.losses, end)
             for step in sorted(outcome.losses) if self.options.watching.callbacks else ():
-                if step <= min(outcome.done.values(), default=-1):
+                if step < end:
                     self.watcher.step_done(StepDone(step, outcome.losses[step], self._rate(step)))
             tell = self.asked.on_progress
             if tell is None or not outcome.losses:
@@ -300,14 +300,13 @@ class _Training:
             return {}
         saved = self._resume(self.folder) if self.options.resume else None
         try:
-            self.folder.forget_metrics(self.first)
+            if saved is None:
+                self.folder.forget_metrics()
             self.folder.save_plan(self.plan)
             if saved is None:
                 self.folder.forget_best()
         except OSError as error:
             raise InputError(f"cannot write to --out {self.folder.path}: {error}") from None
-        if saved is not None:
-            self._recall(self.folder)
         return saved.optimizer if saved is not None else {}
 
     def _recall(self, folder: Folder) -> None:
@@ -317,47 +316,13 @@ class _Training:
         timetable = self.asked.timetable
         for evaluation in evaluations if timetable is not None and timetable.looks else ():
             assert timetable is not None
-            timetable.metric(evaluation.step, self._looked_at(evaluation))
+            timetable.metric(evaluation.step, looked_at(timetable, evaluation))
 
-    def _close_folder(self, folder: Folder, run: Run, trained: Trained, timeline: Timeline) -> str:
-        """The last save and what goes with it. Returns why the weights are not saved, or nothing."""
-        steps, means = self.end, trained.averaged
-        averaged = means.state_dict() if means is not None else None
-        unsaved = self._save(run, steps, trained.state, trained.memory, averaged)
-        self._note_unwritten(run, steps, "plan", lambda: folder.save_plan(run.plan))
-        self._note_unwritten(run, steps, "timeline", lambda: folder.save_timeline(timeline))
-        return unsaved
-
-    def _note_unwritten(self, run: Run, step: int, what: str, write: Callable[[], None]) -> str:
-        """Writes to the folder. If the disk is full or the folder cannot be written, the run goes on.
-        Returns why it was not written, or nothing."""
-        assert self.folder is not None
-        try:
-            write()
-        except OSError as error:
-            why = f"{what} of minibatch {step} not written to {self.folder.path}: {error}"
-            if what not in self._failing or step == self.end:
-                run.note(step, "not_saved", f"{why}. Earlier saves are kept", what=what)
-            self._failing.add(what)
-            return why
-        self._failing.discard(what)
-        return ""
-
-    def _save(
-        self,
-        run: Run,
-        steps: int,
-        state: Mapping[str, Tensor],
-        memory: Mapping[str, Tensor],
-        averaged: Mapping[str, Tensor] | None = None,
-    ) -> str:
-        assert self.folder is not None
-        folder = self.folder
-        record = self._record(steps)
-        unsaved = self._note_unwritten(
-            run, steps, "weights", lambda: folder.save_state(record, state, memory, averaged)
-        )
-        self._add_metrics(run, {**self.losses, **run.outcome.losses}, steps)
+    def _save(self, run: Run, steps: int, weights: Weights) -> str:
+        """A whole save, and the losses until then. Returns why it was not written, or nothing."""
+        assert self.keeper is not None
+        unsaved = self.keeper.save(run, self._record(steps), weights)
+        self.keeper.grow(run, {**self.losses, **run.outcome.losses}, steps)
         return unsaved
 
     def _record(self, steps: int) -> RunFile:
@@ -365,20 +330,6 @@ class _Training:
         plan = self.work.plan
         return RunFile(plan.model, plan.strategy, steps, plan.batch, self.asked.seed,
                        self.asked.rule.name, self._id)  # fmt: skip
-
-    def _grow(self, run: Run, outcome: Outcome) -> None:
-        """The folder's list of losses grows while the run goes on: minibatches that every device has done."""
-        self._add_metrics(run, outcome.losses, min(outcome.done.values(), default=-1) + 1)
-
-    def _add_metrics(self, run: Run, losses: Mapping[int, float], end: int) -> None:
-        due = [s for s in sorted(losses) if s < end and s not in self._saved]
-        if due:
-            self._note_unwritten(run, end, "losses", lambda: self._write_metrics(losses, due))
-
-    def _write_metrics(self, losses: Mapping[int, float], due: list[int]) -> None:
-        assert self.folder is not None
-        self.folder.add_metrics([{"step": s, "loss": losses[s]} for s in due])
-        self._saved.update(due)
 
     def _resume(self, folder: Folder) -> Saved:
         """The save to go on with, if it is of a run like the one that was asked for."""

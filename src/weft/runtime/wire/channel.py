@@ -25,9 +25,11 @@ from weft.program.timeline import Span
 from weft.runtime.wire.changes import Changes, ChangingLink
 from weft.runtime.wire.frames import HEADER_BYTES, Header, pack_header
 from weft.runtime.wire.shaping import Clock, OwnClock, SharedClock, clock_path, sleep_until
+from weft.runtime.wire.trouble import Troubles
 
 SLOW_S = 0.001  # a hand-over that takes longer means that the link is backed up
 RETRY_S = 1.0
+LOOK_S = 0.01  # between two looks whether a link that is cut works again
 
 
 # (when the message was ready, the message, when the medium carries it if that is known already)
@@ -76,8 +78,10 @@ class Channel:
         record: bool = False,
         changes: Changes | None = None,
         scratch: Path | None = None,  # the node's folder for clocks of shared media
+        troubles: Troubles | None = None,  # links of an emulated fleet can be cut
     ) -> None:
         self.link = link
+        self._troubles = troubles or Troubles(None, ledger.device)
         self._changing: ChangingLink | None = None
         if changes is not None and link.channel in changes.links and link.bytes_per_s:
             self._changing = ChangingLink(changes.links[link.channel], changes.start)
@@ -124,6 +128,7 @@ class Channel:
             or header.source
             != self._ledger.device  # relayed: Zenoh's receiving thread must not wait
             or not self._queue.empty()
+            or self._troubles.cut_until(self.link.neighbour) > now
         )
         if queue_it:
             self._waiting[_name(header)] += 1
@@ -159,6 +164,8 @@ class Channel:
                 start, end = booked
                 if not self._wait(end):
                     continue
+            if not self._wait_for_link():
+                continue
             latency = self._changing.latency(end) if self._changing else self.link.latency_s
             due = end + latency if latency else 0.0
             if due or header.due:
@@ -200,6 +207,13 @@ class Channel:
         if self._stopped.wait(max(0.0, end - time.monotonic() - 0.001)):
             return False
         sleep_until(end)
+        return True
+
+    def _wait_for_link(self) -> bool:
+        """Waits while the link is cut. False if the run ends first."""
+        while self._troubles.cut_until(self.link.neighbour) > time.monotonic():
+            if self._stopped.wait(LOOK_S):
+                return False
         return True
 
     def _publish(

@@ -6,7 +6,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -40,16 +40,17 @@ class Crew(Closing):
         self._run = ""  # the run whose reports are taken
         self._heard = threading.Lock()
         self._run_subscriptions: list[Any] = []
+        self._claims: dict[str, Any] = {}  # liveliness tokens of runs
         self._subscription = self.session.liveliness().declare_subscriber(
-            keys.alive(group, "*", "*"), self._liveliness, history=True
+            keys.alive(group, "*", "*"), _direct(self._liveliness), history=True
         )
-        self._notices = self.session.declare_subscriber(keys.notice(group, "*"), self._noticed)
+        self._notices = self.session.declare_subscriber(
+            keys.notice(group, "*"), _direct(self._noticed)
+        )
         self._silence: Silence | None = None  # while somebody watches
         self._watched: Collection[str] = ()
         self._closing = threading.Event()
-        self._beats = self.session.declare_subscriber(
-            keys.beat(group, "*"), zenoh.handlers.Callback(self._beat, indirect=False)
-        )
+        self._beats = self.session.declare_subscriber(keys.beat(group, "*"), _direct(self._beat))
 
     def close(self) -> None:
         self._closing.set()
@@ -139,6 +140,17 @@ class Crew(Closing):
                     )
                 self._changed.wait(left)
 
+    def claim(self, run: str) -> None:
+        """Nodes see from now on that the run has a coordinator, until it is released or this process ends."""
+        if run not in self._claims:
+            token = self.session.liveliness().declare_token(keys.coordinator(self.group, run))
+            self._claims[run] = token
+
+    def disclaim(self, run: str) -> None:
+        """The run is over."""
+        if run in self._claims:
+            self._claims.pop(run).undeclare()
+
     def listen(self, run: str) -> None:
         """Puts reports and answers of this run, and of no other run, into `events` from now on."""
         for old in self._run_subscriptions:
@@ -149,7 +161,7 @@ class Crew(Closing):
                 while True:
                     self.events.get_nowait()
         self._run_subscriptions = [
-            self.session.declare_subscriber(key(self.group, run), partial(take, run))
+            self.session.declare_subscriber(key(self.group, run), _direct(partial(take, run)))
             for key, take in ((keys.report, self._reported), (keys.answer, self._answered))
         ]
 
@@ -210,7 +222,7 @@ class Crew(Closing):
             self._asked.setdefault(device, set()).add(answers)
         self.session.get(
             keys.control(self.group, device),
-            zenoh.handlers.Callback(answers.put, lambda: answers.put(None)),
+            _direct(answers.put, lambda: answers.put(None)),
             payload=msg.pack(command),
             timeout=seconds,
             # a state arrives in several pieces under one key: keep them all
@@ -224,6 +236,7 @@ class Crew(Closing):
         found: list[msg.Reply] = []
         what = type(command).__name__.lower()
         silent = LostDevice(device, f"{device} did not answer `{what}` within {seconds:g} s")
+        begin = time.monotonic()
         while (reply := _next(answers, seconds, silent)) is not None:
             if isinstance(reply, LostDevice):
                 raise reply
@@ -237,6 +250,8 @@ class Crew(Closing):
                     f"{device} sent an answer that cannot be decoded: {error}"
                 ) from None
         if not found or _is_cut_short(command, found[-1]):
+            if time.monotonic() - begin < seconds / 2:  # nobody took the request
+                raise LostDevice(device, f"{device} is gone: nobody answers `{what}`")
             raise silent
         return found
 
@@ -253,10 +268,16 @@ class Crew(Closing):
         return best[1]
 
 
+def _direct(callback: Callable[[Any], None], drop: Callable[[], None] | None = None) -> Any:
+    """A callback that Zenoh's own thread calls. It must not wait. Other callbacks get a Python thread each,
+    and a process cannot end while such a thread lives."""
+    return zenoh.handlers.Callback(callback, drop, indirect=False)
+
+
 def _is_cut_short(command: msg.Command, last: msg.Reply) -> bool:
     """Whether the last piece of a state is missing: a device that dies while it sends its state sends only
     the first pieces."""
-    return isinstance(command, msg.GetState) and not getattr(last, "last", True)
+    return isinstance(command, msg.GetState | msg.GetCopies) and not getattr(last, "last", True)
 
 
 def _next(answers: Answers, seconds: float, silent: LostDevice) -> Any:

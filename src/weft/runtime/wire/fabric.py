@@ -30,6 +30,7 @@ from weft.runtime.wire.limits import MAX_LINKS, Seldom, memory_bytes
 from weft.runtime.wire.mailbox import Cancelled, Letter, Mailbox
 from weft.runtime.wire.radio import Transmitter
 from weft.runtime.wire.shaping import clock_path
+from weft.runtime.wire.trouble import Troubles
 
 log = logging.getLogger("weft.fabric")
 
@@ -48,6 +49,7 @@ class Fabric:
     def __init__(self, session: Any, group: str, name: str, scratch: Path | None = None) -> None:
         self.session = session
         self._scratch = scratch  # folder for the clocks of shared media, if the node is emulated
+        self.troubles = Troubles(scratch, name)  # of an emulated fleet
         self.group = group
         self.name = name
         self._inbox = min(MAX_INBOX, memory_bytes() // 2)
@@ -160,7 +162,7 @@ class Fabric:
     def _open(self, link: OutLink, record: bool = False, changes: Changes | None = None) -> Channel:
         channel = self._channels[link.neighbour] = Channel(
             self.session, self.data_key(link.neighbour), link, self.ledger, self._droppable,
-            record=record, changes=changes, scratch=self._scratch,
+            record=record, changes=changes, scratch=self._scratch, troubles=self.troubles,
         )  # fmt: skip
         return channel
 

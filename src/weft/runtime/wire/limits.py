@@ -43,6 +43,8 @@ def memory_bytes() -> int:
 def check_job(job: Job) -> None:
     """Raises InputError for a job that asks for more than a node gives."""
     _check_name("run", job.run)
+    if job.lineage:
+        _check_name("lineage", job.lineage)
     for link in job.roads.links:
         _check_name("neighbour", link.neighbour)
         _check_time("a link's rate", link.bytes_per_s, math.inf)

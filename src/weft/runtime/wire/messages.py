@@ -88,6 +88,7 @@ class Job(Struct, frozen=True, kw_only=True):
     # After every so many minibatches the device copies and reports its state. Several numbers may be given.
     # Empty: never.
     keep_every: tuple[int, ...] = ()
+    lineage: str = ""  # the same for a run and for a run that resumes it
 
 
 class Hello(Struct, frozen=True, tag="hello"):
@@ -152,6 +153,12 @@ class GoBack(Struct, frozen=True, tag="go_back"):
 
     run: str
     step: int
+
+
+class GetCopies(Struct, frozen=True, tag="copies"):
+    """Send the copies that you keep of a run whose coordinator is gone."""
+
+    lineage: str
 
 
 class ProbeCompute(Struct, frozen=True, tag="probe_compute"):
@@ -223,6 +230,7 @@ Command = (
     | GetTimeline
     | Where
     | GoBack
+    | GetCopies
     | ProbeCompute
     | ProbeLink
     | TestNetwork
@@ -283,9 +291,6 @@ class Probed(Struct, frozen=True, tag="probed"):
     bytes_per_s: float = 0.0
 
 
-Reply = Welcome | Done | StatePiece | At | Spans | Probed
-
-
 class Progress(Struct, frozen=True, tag="progress"):
     """Minibatches done since the last report, and their losses if this device computes them."""
 
@@ -342,6 +347,10 @@ class Kept(Struct, frozen=True, tag="kept"):
     data: bytes
     optimizer: bool = False
     last: bool = True  # the last piece of this minibatch
+    segments: tuple[Segment, ...] = ()  # what the device computes; only in an answer to `GetCopies`
+
+
+Reply = Welcome | Done | StatePiece | At | Spans | Probed | Kept
 
 
 Report = Progress | Finished | Failed | ServerProbed | Notice | Kept

@@ -21,6 +21,11 @@ def beat(group: str, node: str) -> str:
     return f"{group}/beat/{node}"
 
 
+def coordinator(group: str, run: str) -> str:
+    """The liveliness token of the process that coordinates a run."""
+    return f"{group}/coordinator/{run}"
+
+
 def report(group: str, run: str) -> str:
     """The key on which the nodes of a run report."""
     return f"{group}/report/{run}"

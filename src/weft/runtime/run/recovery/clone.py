@@ -34,8 +34,6 @@ SILENT_S = 1.0  # without a report while others go on, beside the time of two mi
 class Clone(Recovery):
     """Remembers what devices reported last, and who has been heard when."""
 
-    waits = False
-
     def __init__(self) -> None:
         self._state: State = {}  # what was last reported of each weight
         self._memory: State = {}
@@ -44,6 +42,10 @@ class Clone(Recovery):
         self._silent: set[str] = set()
         self._gathered: tuple[State, State] | None = None
         self._plan_version = -1
+
+    def waits(self, plan: Plan) -> bool:
+        """Only where slots of time do not follow the clock: then everybody waits for every message."""
+        return plan.swarm is None or plan.swarm.slot_ms <= 0
 
     def _begin(self, run: Run) -> None:
         """A plan begins: everybody is there."""

@@ -46,10 +46,12 @@ class GoBack(Recovery):
             run.absent.add(device)
         still = stop_all(run, device, str(fault), run.copies.newest.step)
         run.note(still.resume, "device_lost", str(fault), device=device)
-        run.gather(without=frozenset({device} if dead else ()))
+        gone = {device} if dead else set()
+        gone |= self._also_gone(run, still.resume)
+        run.gather(without=frozenset(gone))
         change = run.adviser.lost(run, still.resume, device)
         run.adviser.pause(run, change)
-        move = self._move(run, change, {device} if dead else set(), still)
+        move = self._move(run, change, gone, still)
         step = still.resume if move.back_to is None else move.back_to
         run.outcome.repeat_from(step)
         run.outcome.done = dict.fromkeys(run.devices, step - 1)
@@ -57,6 +59,16 @@ class GoBack(Recovery):
         run.note(step, "recovered", change.why, **change.what, moved_bytes=move.bytes,
                  repeated=max(0, still.begun - step), seconds=round(time.monotonic() - begin, 3))  # fmt: skip
         return dict.fromkeys(run.working, step)
+
+    def _also_gone(self, run: Run, step: int) -> set[str]:
+        """Devices that were lost together with the first one. They are taken back when they return."""
+        also = {d for d in run.devices if d not in run.crew.present} - run.absent
+        for device in sorted(also & set(run.plan.sources)):
+            raise LostDevice(device, f"{device} is gone, and the data with it")
+        for device in sorted(also):
+            run.absent.add(device)
+            run.note(step, "device_lost", f"{device} is gone too", device=device)
+        return also
 
     def _move(self, run: Run, change: Change, gone: set[str], still: Standstill) -> Move:
         held_elsewhere = run.plan.standby or not gone  # nothing is lost with the device

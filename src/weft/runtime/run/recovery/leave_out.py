@@ -108,14 +108,23 @@ class LeaveOut(Recovery):
         begins = self._begins(at, back)
         plan = with_peers(self.plan, self.peers.without(frozenset(run.absent)))
         run.adopt(msgspec.structs.replace(plan, version=run.plan.version + 1))
+        try:
+            self._hand_out(run, back, states)
+        except WeftError:
+            run.absent |= set(
+                back
+            )  # they may not have their weights; they are taken back another time
+            raise
+        run.outcome.done = {d: begins[d] - 1 for d in run.devices if d in begins}
+        return begins, states
+
+    def _hand_out(self, run: Run, back: list[str], states: Mapping[str, State]) -> None:
         jobs = run.assign()
         for device in back:
             names = {n for segment in jobs[device].segments for n in segment.state}
             state = newcomer_state(device, run.own, states)
             run.ship(device, {n: t for n, t in state.items() if n in names}, optimizer=False)
         run.build()
-        run.outcome.done = {d: begins[d] - 1 for d in run.devices if d in begins}
-        return begins, states
 
     def _begins(self, at: Mapping[str, int], back: list[str]) -> dict[str, int]:
         """The next minibatch of each peer."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weft.errors import LostDevice
+from weft.plans.plan import Plan
 from weft.runtime.run.outcome import Stalled
 
 if TYPE_CHECKING:
@@ -16,8 +17,11 @@ Fault = LostDevice | Stalled
 class Recovery:
     """What a run does about a lost device."""
 
-    waits = True  # whether a silent device holds up the others, and so counts as lost
     goes_back = False  # whether devices' copies are put together, to go back to
+
+    def waits(self, plan: Plan) -> bool:
+        """Whether a silent device holds up the others, and so counts as lost."""
+        return True
 
     def recover(self, run: Run, fault: Fault, last: int) -> dict[str, int]:
         """Makes the run ready to go on; returns the next minibatch of each device that works.

@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass
 
 from weft.errors import InputError
+from weft.graph.user_schedule import Timetable
 from weft.runtime.run.watch.evaluation import ACCURACY, LOSS, Evaluation
 
 
@@ -91,3 +92,8 @@ class Better:
         """Whether `value` is better than `other`. What is no number is never better."""
         gain = other - value if self.smaller else value - other
         return gain > least
+
+
+def looked_at(timetable: Timetable, evaluation: Evaluation) -> float:
+    """What a schedule looks at: the loss, or the accuracy if it wants a large value."""
+    return Better(LOSS if timetable.wants_smaller else ACCURACY).value(evaluation)

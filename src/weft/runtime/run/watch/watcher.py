@@ -14,12 +14,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from weft.errors import InputError
 from weft.runtime.run.copies import Copy
 from weft.runtime.run.watch.callbacks import Better, Callback, EarlyStopping, StepDone
-from weft.runtime.run.watch.evaluation import Evaluation, Evaluator, Metric, Test
+from weft.runtime.run.watch.evaluation import Evaluation, Evaluator, Metric, Test, test_pairs
+
+if TYPE_CHECKING:
+    from weft.runtime.run.workload.asked import Asked
+    from weft.runtime.run.workload.protocol import Workload
 
 MOST_WAITING = 2  # copies that wait for their evaluation; then the run waits for one
 
@@ -161,3 +167,18 @@ class Watcher:
         self._asked_at = step
         if not self._copies:
             self.stop = Stop(None, f"a callback stopped it after minibatch {step}")
+
+
+def watcher_of(watching: Watching, asked: Asked, work: Workload) -> Watcher:
+    """The watcher of a run. What cannot be evaluated is refused before anything starts."""
+    if not watching.evaluate_every:
+        return Watcher(watching, None, copies=work.has_copies)
+    if not work.has_copies:
+        raise InputError(
+            "each device trains a network of its own, so there is no network to evaluate before the end: "
+            "leave evaluate_every out"
+        )
+    test = watching.test if watching.test is not None else work.test
+    if test is None:
+        raise InputError("evaluate_every needs test data: the data has none, so give `test`")
+    return Watcher(watching, Evaluator(asked.model, asked.loss, test_pairs(test), watching.metrics))

@@ -1,0 +1,113 @@
+"""The process that trials run in. One process runs many; a trial that hangs or is killed costs a new one.
+
+    worker = Worker()
+    worker.run(trial, limit_s=90.0)      # Ran; Hung where it has not ended; Died where the process was killed
+    worker.close()
+
+The process is `python -m weft.chaos.worker`. It reads a trial as a line of JSON and answers with one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from typing import IO
+
+import msgspec
+
+from weft.errors import WeftError
+
+START_S = 120.0  # to import torch on a busy machine
+
+
+class Hung(WeftError):
+    """A trial has not ended in its time."""
+
+
+class Died(WeftError):
+    """The process of a trial has ended."""
+
+
+class Worker:
+    """The parent's side."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._answers: queue.Queue[bytes | None] = queue.Queue()
+
+    def run(self, trial: bytes, limit_s: float) -> bytes:
+        """The outcome of a trial, both as JSON."""
+        process = self._process or self._start()
+        assert process.stdin is not None
+        try:
+            process.stdin.write(trial + b"\n")
+            process.stdin.flush()
+            answer = self._answers.get(timeout=limit_s)
+        except OSError:
+            answer = None
+        except queue.Empty:
+            self.close()
+            raise Hung(f"no end after {limit_s:g} s") from None
+        if answer is None:
+            self.close()
+            raise Died("the process of the run has ended")
+        return answer
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __spec__.name if __spec__ else "weft.chaos.worker"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+        self._answers = queue.Queue()
+        assert self._process.stdout is not None
+        threading.Thread(
+            target=_listen, args=(self._process.stdout, self._answers), daemon=True
+        ).start()
+        with contextlib.suppress(queue.Empty):
+            self._answers.get(timeout=START_S)  # it is ready
+        return self._process
+
+    def close(self) -> None:
+        """Ends the process and all that it has started: the nodes end with the process they belong to."""
+        if self._process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._process = None
+
+
+def _listen(stream: IO[bytes], answers: queue.Queue[bytes | None]) -> None:
+    for line in stream:
+        answers.put(line)
+    answers.put(None)
+
+
+def main() -> None:
+    """The worker's side: stdout carries answers only."""
+    from weft.runtime.emulate.forked import warm
+
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)  # what a run prints goes to stderr
+    warm()
+    import torch
+
+    from weft.chaos.trial import Ran, Trial, try_it
+
+    torch.set_num_threads(1)
+    answers.write(b"{}\n")
+    for line in sys.stdin.buffer:
+        try:
+            ran = try_it(msgspec.json.decode(line, type=Trial))
+        except Exception as error:
+            ran = Ran(error=f"{type(error).__name__}: {error}")
+        answers.write(msgspec.json.encode(ran) + b"\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Keeps a run's folder while the run goes on: saves, losses, evaluations, and at the end plan and timeline.
+
+    keeper.grow(run, losses, end)            # losses of minibatches that all devices have done
+    keeper.save(run, record, tensors)        # a whole save
+    keeper.close(run, trained, timeline)     # the end
+
+A disk that is full does not end a run: what was not written becomes an event, and earlier saves stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from torch import Tensor
+
+from weft.fleet.faults import During
+from weft.program.timeline import Timeline
+from weft.runtime.run.record import Folder
+from weft.runtime.run.run import Run
+from weft.runtime.run.saves import RunFile
+from weft.runtime.run.watch.evaluation import Evaluation
+
+Tensors = Mapping[str, Tensor]
+
+
+class Weights(NamedTuple):
+    """What a save holds."""
+
+    state: Tensors
+    memory: Tensors  # the optimizer's
+    averaged: Tensors | None = None
+
+
+class Keeper:
+    """Writes to the folder of one run. `last` is the minibatch with which the run ends."""
+
+    def __init__(self, folder: Folder, last: int) -> None:
+        self.folder, self.last = folder, last
+        self._saved: set[int] = set()  # minibatches whose losses are in the folder
+        self._failing: set[str] = set()  # what the folder did not take when it was last tried
+
+    def written(self, run: Run, step: int, what: str, write: Callable[[], None]) -> str:
+        """Writes to the folder. If the disk is full or the folder cannot be written, the run goes on.
+        Returns why it was not written, or nothing."""
+        try:
+            write()
+        except OSError as error:
+            why = f"{what} of minibatch {step} not written to {self.folder.path}: {error}"
+            if what not in self._failing or step == self.last:
+                run.note(step, "not_saved", f"{why}. Earlier saves are kept", what=what)
+            self._failing.add(what)
+            return why
+        self._failing.discard(what)
+        return ""
+
+    def save(self, run: Run, record: RunFile, weights: Weights) -> str:
+        """A whole save. Returns why it was not written, or nothing."""
+        with run.in_phase(During.save):
+            return self.written(
+                run, record.steps, "weights", lambda: self.folder.save_state(record, *weights)
+            )
+
+    def grow(self, run: Run, losses: Mapping[int, float], end: int) -> None:
+        """The folder's list of losses grows while the run goes on, up to minibatch `end`."""
+        due = [s for s in sorted(losses) if s < end and s not in self._saved]
+        if not due:
+            return
+
+        def write() -> None:
+            self.folder.add_metrics([{"step": s, "loss": losses[s]} for s in due])
+            self._saved.update(due)
+
+        self.written(run, end, "losses", write)
+
+    def evaluated(self, run: Run, evaluation: Evaluation) -> None:
+        """An evaluation joins the list of losses, after its minibatch."""
+        row = {"step": evaluation.step - 1, "evaluated": dict(evaluation.values)}
+        self.written(run, evaluation.step, "evaluation", lambda: self.folder.add_metrics([row]))
+
+    def best(self, run: Run, evaluation: Evaluation, state: Tensors) -> None:
+        """The weights of the best evaluation so far."""
+        self.written(run, evaluation.step, "best", lambda: self.folder.save_best(state))
+
+    def forget_from(self, run: Run, step: int) -> None:
+        """Losses and evaluations from minibatch `step` on do not count."""
+        self.written(run, step, "losses", lambda: self.folder.forget_metrics(step))
+
+    def close(self, run: Run, timeline: Timeline) -> None:
+        """The plan that ran last, and what happened when."""
+        self.written(run, self.last, "plan", lambda: self.folder.save_plan(run.plan))
+        self.written(run, self.last, "timeline", lambda: self.folder.save_timeline(timeline))
