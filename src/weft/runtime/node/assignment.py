@@ -219,7 +219,9 @@ class Assignment:
 
     def where(self, run: str) -> msg.At:
         self.own_job(run)
-        if self._worker is None:  # a change of plan was cut short: nothing is done under the new one
+        if (
+            self._worker is None
+        ):  # a change of plan was cut short: nothing is done under the new one
             return msg.At(-1, -1, -1)
         worker = self.idle_worker(run)
         return msg.At(worker.done, worker.series.begun, worker.updated)

@@ -111,7 +111,9 @@ class LeaveOut(Recovery):
         try:
             self._hand_out(run, back, states)
         except WeftError:
-            run.absent |= set(back)  # they may not have their weights; they are taken back another time
+            run.absent |= set(
+                back
+            )  # they may not have their weights; they are taken back another time
             raise
         run.outcome.done = {d: begins[d] - 1 for d in run.devices if d in begins}
         return begins, states
