@@ -28,7 +28,8 @@ from weft.runtime.node.node import Node
 from weft.runtime.run.results import TrainResult
 from weft.runtime.wire.session import Endpoints, free_endpoint
 
-STEPS, PATIENCE_S = 400, 60.0
+pytestmark = pytest.mark.proof
+STEPS, PATIENCE_S = 400, 120.0
 RULE = Optimizer("momentum", 0.02)
 X, Y = torch.randn(64, 6, generator=torch.Generator().manual_seed(0)), torch.arange(64) % 3
 FLEET = Fleet(

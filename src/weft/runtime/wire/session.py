@@ -3,6 +3,7 @@ used."""
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import socket
@@ -45,10 +46,24 @@ def open_session(endpoints: Endpoints) -> Any:
     for endpoint in endpoints.listen:
         check_free(endpoint)
     try:
-        return zenoh.open(config)
+        session = zenoh.open(config)
     except zenoh.ZError as error:
         asked = ", ".join([*endpoints.listen, *endpoints.join]) or "any free port"
         raise WeftError(f"cannot open the network on {asked}: {_first(error)}") from None
+    _sessions[:] = [one for one in _sessions if not one.is_closed()] + [session]
+    return session
+
+
+_sessions: list[Any] = []  # that are open, or were not long ago
+
+
+@atexit.register
+def _close_all() -> None:
+    """Closes what is still open when the interpreter ends: a message that arrives after that would crash it.
+    Sessions have no Python threads (their callbacks are direct), so the interpreter does come to this."""
+    for session in _sessions:
+        if not session.is_closed():
+            session.close()
 
 
 def _config(endpoints: Endpoints) -> Any:
