@@ -73,12 +73,13 @@ def plan(
     """
     from weft.graph.capture import capture
 
-    graph = capture(model, example_input, name=name)
+    mode = mode or registry.get(strategy).modes[0]
+    graph = capture(model, example_input, name=name, mode=mode)
     task = make_task(
         derive_profile(graph, fleet) if profile is None else profile,
         fleet,
         batch=batch,
-        mode=mode or registry.get(strategy).modes[0],
+        mode=mode,
         options=options,
         graph=graph,
         source=source,

@@ -3,25 +3,18 @@
     graph = capture(model, torch.zeros(2, 1, 28, 28))
     graph = capture_loss(graph, nn.CrossEntropyLoss(), torch.zeros(2, dtype=torch.long))
 
-`torch.export` traces the module (training mode, dynamic batch size). `rewrite.py` turns the result into
-Weft's nodes.
+`trace.py` gives the module's nodes: `torch.export` with a dynamic batch size, rewritten into Weft's nodes.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
-import logging
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
 import msgspec
 import torch
 from torch import Tensor, nn
-from torch.export import Dim, ExportedProgram, ShapesCollection
-from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
+from torch.utils._pytree import tree_structure, tree_unflatten
 
 from weft.dtypes import torch_dtype
 from weft.errors import InputError
@@ -29,12 +22,12 @@ from weft.graph.execute import Runner, TargetTotals
 from weft.graph.layers import split_layers
 from weft.graph.loss_probe import LossRun, adds_up, cuts_up, packed
 from weft.graph.loss_totals import nonlinear, take_apart
-from weft.graph.modes import check_modes, in_training_mode
 from weft.graph.network import (
     Arg,
     Atom,
     Graph,
     Loss,
+    Mode,
     Node,
     Ref,
     Segment,
@@ -46,10 +39,10 @@ from weft.graph.rewrite import Rewriter
 from weft.graph.signature import (
     Sample,
     Signature,
-    grown,
     leaves_of,
     plain_signature,
 )
+from weft.graph.trace import traced_in
 
 LossFunction = (
     nn.Module | Callable[[Any, Any], Tensor]
@@ -63,16 +56,21 @@ class Captured(NamedTuple):
     signature: Signature
 
 
-def capture(module: nn.Module, example: Sample, *, name: str = "") -> Graph:
+def capture(
+    module: nn.Module, example: Sample, *, name: str = "", mode: Mode | None = None
+) -> Graph:
     """The network as a Graph. `example` is a tensor, a tuple of tensors, or a dict of inputs by keyword, with
-    its samples along dimension 0."""
-    return capture_signed(module, example, name=name).graph
+    its samples along dimension 0. With a `mode` the graph is for training or for inference. Without one it is
+    for both; a network that computes something else in evaluation mode is refused."""
+    return capture_signed(module, example, name=name, mode=mode).graph
 
 
-def capture_signed(module: nn.Module, example: Sample, *, name: str = "") -> Captured:
+def capture_signed(
+    module: nn.Module, example: Sample, *, name: str = "", mode: Mode | None = None
+) -> Captured:
     """The network as a Graph, with the form of its inputs and outputs."""
     label = name or type(module).__name__.lower()
-    traced = _traced(module, example, label)
+    traced = _traced(module, example, label, mode)
     outputs = _tensors_returned(traced)
     read = {name for node in traced.nodes for name in refs(node)} | set(outputs)
     inputs = [name for name in traced.inputs if name in read]
@@ -127,7 +125,7 @@ def capture_loss(
     some = [_first(t) for t in targets]
     name = getattr(loss, "__name__", type(loss).__name__)
     module = _as_module(loss, graph, signature or plain_signature(graph), target)
-    traced = _traced(module, (*outputs, *some), f"loss {name}")
+    traced = _traced(module, (*outputs, *some), f"loss {name}", "train")
     record, state = _loss_record(traced, graph, len(targets), name)
     tensors = state_of(nn.Module(), loss if _has_state(loss) else None)
     tensors = {name: tensors[name].clone() for name in state}
@@ -313,10 +311,10 @@ def _ignored(module: nn.Module) -> set[int]:
     return {n for n in numbers if isinstance(n, int) and n != -100}
 
 
-def _traced(module: nn.Module, example: Sample, label: str) -> Rewriter:
-    """The module as nodes. All its tensors must be parameters or buffers, because tensors are sent by
+def _traced(module: nn.Module, example: Sample, label: str, mode: Mode | None) -> Rewriter:
+    """The module as nodes. All its large tensors must be parameters or buffers, because tensors are sent by
     name."""
-    traced = Rewriter(label, *_export(module, example, label)).rewrite()
+    traced = traced_in(module, example, label, mode)
     foreign = sorted(traced.state.keys() - state_of(module).keys())
     if foreign:
         shapes = ", ".join(str(tuple(traced.state[name].shape)) for name in foreign[:3])
@@ -325,59 +323,6 @@ def _traced(module: nn.Module, example: Sample, label: str) -> Rewriter:
             "other devices would not get them; make it an nn.Module that keeps them with register_buffer"
         )
     return traced
-
-
-def _export(
-    module: nn.Module, example: Sample, label: str
-) -> tuple[ExportedProgram, dict[str, str]]:
-    leaves_of(example, f"the example input of {label}")
-    # Batch sizes 0 and 1 are special to torch.export: trace with 3.
-    args, kwargs = grown(example, 3)
-    shapes: Any = ShapesCollection()  # type: ignore[no-untyped-call]
-    for x in tree_leaves((args, kwargs)):
-        shapes[x] = {0: Dim.DYNAMIC}
-    check_modes(module, label)
-    try:
-        with in_training_mode(module), _quiet():
-            program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
-    except Exception as error:
-        raise InputError(f"{label} cannot be captured{_where(error)}: {_brief(error)}") from error
-    aliases: dict[int, str] = {}  # a tied parameter has several names: use the first one
-    names = {}
-    for name, tensor in module.named_parameters(remove_duplicate=False):
-        names[name] = aliases.setdefault(id(tensor), name)
-    return program, names
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppresses torch's warnings, log and dumps: Weft's error message says what went wrong."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(disabled)
-
-
-def _where(error: BaseException) -> str:
-    """The last line of the user's code in an error's traceback."""
-    skip = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
-    place = ""
-    trace = error.__traceback__
-    while trace is not None:
-        filename = trace.tb_frame.f_code.co_filename
-        if not filename.startswith((*skip, "<")) and "/contextlib" not in filename:
-            place = f" ({Path(filename).name}, line {trace.tb_lineno})"
-        trace = trace.tb_next
-    return place
-
-
-def _brief(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines[:3])[:400] or type(error).__name__
 
 
 def _renamed(node: Node, names: dict[str, str]) -> Node:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from math import prod
 
 from weft.dtypes import DTYPE_BYTES
 from weft.graph.network import Node, Ref, State, Value, refs
@@ -11,6 +12,8 @@ from weft.graph.operators.table import operator_named
 
 def forward_flops(node: Node, values: Mapping[str, Value], state: Mapping[str, State]) -> float:
     """Floating-point operations of one node for one sample."""
+    if operator_named(node.op).recurrent:
+        return _recurrent_flops(node, values, state)
     if node.name not in values:
         return 0.0
 
@@ -23,6 +26,14 @@ def forward_flops(node: Node, values: Mapping[str, Value], state: Mapping[str, S
 
     rule = operator_named(node.op).flops
     return rule(values[node.name].shape, shape) if rule is not None else 0.0
+
+
+def _recurrent_flops(node: Node, values: Mapping[str, Value], state: Mapping[str, State]) -> float:
+    """A multiply-add counts 2: every step of the input meets every number of the matrices."""
+    first = node.args[0]
+    steps = prod(values[first.name].shape[:-1]) if isinstance(first, Ref) else 0
+    matrices = (state[name].shape for name in refs(node) if name in state)
+    return 2.0 * steps * sum(prod(shape) for shape in matrices if len(shape) == 2)
 
 
 def kept_values(nodes: Sequence[Node]) -> frozenset[str]:

@@ -154,7 +154,7 @@ def _compile(
         record = operator_named(node.op)
         if record.training_only and not training:
             continue
-        args, fills, batches = _template(_for_mode(node, record, training), slots, state)
+        args, fills, batches = _template(for_mode(node, record, training), slots, state)
         dead = tuple(
             slots[name]
             for name in dict.fromkeys(refs(node))
@@ -162,12 +162,13 @@ def _compile(
         )
         out = slots.setdefault(node.name, len(slots))
         kwargs = {key: _constant(value, state) for key, value in node.kwargs.items()}
-        salt = zlib.crc32(node.name.encode()) | 1 if training and record.random else 0
+        draws = record.random and (training or record.always_random)
+        salt = zlib.crc32(node.name.encode()) | 1 if draws else 0
         steps.append(_Step(record.function, args, fills, batches, kwargs, out, dead, salt))
     return steps
 
 
-def _for_mode(node: Node, record: Operator, training: bool) -> list[Arg]:
+def for_mode(node: Node, record: Operator, training: bool) -> list[Arg]:
     """The arguments in eval mode: flags of normalisation and dropout off, drop probabilities 0."""
     args = list(node.args)
     if training:

@@ -66,6 +66,8 @@ def _depths(
     # Read weights but no input (an expanded class token): placed where they are read.
     floating: list[Node] = []
     depth: dict[str, int] = dict.fromkeys(inputs, 0)
+    changing = {name for name, s in state.items() if s.trainable}
+    changing |= {refs(n)[0] for n in nodes if operator_named(n.op).changes_state}
     for node in nodes:
         read = refs(node)
         if operator_named(node.op).training_only:
@@ -73,7 +75,7 @@ def _depths(
         elif any(name in depth for name in read):
             weighted = operator_named(node.op).weighted and any(name in state for name in read)
             depth[node.name] = max(depth.get(name, 0) for name in read) + weighted
-        elif any(name in state and state[name].trainable for name in read) or any(
+        elif any(name in changing for name in read) or any(
             name == f.name for f in floating for name in read
         ):
             floating.append(node)

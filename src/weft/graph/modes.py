@@ -1,20 +1,29 @@
-"""Training and evaluation modes: a network is captured in one mode, so its parts must not differ.
+"""Training and evaluation modes: which mode each part of a network is captured in, and who reads the mode.
 
-`weft.train` trains every layer in training mode, as a training loop does after `model.train()`. Inference
-runs in evaluation mode. If the parts of a network are in different modes (a frozen batch norm), Weft cannot
-run it as it is, so it is refused.
+A network is trained in the modes that its parts have: a part that the user froze with `.eval()` stays in
+evaluation mode. If the whole network is in evaluation mode, it is trained as after `model.train()`. Inference
+runs in evaluation mode.
+
+One graph serves both modes if only batch norm and dropout read the mode, because nodes flip their flags. So
+capture watches who reads `self.training`.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
 from weft.errors import InputError
+from weft.graph.network import Mode
 
 # Modules of torch.nn whose results depend on the mode.
 _DEPENDENT = (
@@ -22,25 +31,26 @@ _DEPENDENT = (
     nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.TransformerDecoder,
     nn.TransformerDecoderLayer,
 )  # fmt: skip
+_TORCH = str(Path(torch.__file__).parent)
+_OWN_BRANCH = "instancenorm.py"  # here the mode chooses more than a node's flag
 
 
 def check_modes(module: nn.Module, label: str) -> None:
-    """Raises InputError if a part is in another mode than the network and the mode matters; the error names
-    the parts."""
+    """Raises InputError if the network is in eval mode and a part of it is in training mode, where that
+    matters. Nobody can tell then in which mode the network is to be trained."""
+    if module.training:
+        return
     odd = [
         f"{name} ({type(part).__name__})"
         for name, part in module.named_modules()
-        if part.training != module.training and _matters(part)
+        if part.training and _matters(part)
     ]
     if not odd:
         return
-    mode, other = ("training", "eval") if module.training else ("eval", "training")
     listed = ", ".join(odd[:5]) + (f" and {len(odd) - 5} more" if len(odd) > 5 else "")
     raise InputError(
-        f"{label} is in {mode} mode but parts of it are in {other} mode: {listed}. Weft runs a network "
-        "in one mode, so a frozen batch norm would move and a dropout would come back. Call model.train() "
-        "or model.eval() on the whole; to freeze a batch norm, put a layer without running statistics "
-        "in its place"
+        f"{label} is in eval mode but parts of it are in training mode: {listed}. Call model.train() on the "
+        "whole, and then .eval() on the parts that are frozen; or call model.eval() on the whole"
     )
 
 
@@ -52,12 +62,54 @@ def _matters(part: nn.Module) -> bool:
 
 
 @contextmanager
-def in_training_mode(module: nn.Module) -> Iterator[None]:
-    """Puts all parts into training mode, and restores their modes at the end."""
+def in_mode(module: nn.Module, mode: Mode) -> Iterator[None]:
+    """Puts all parts into the mode in which the network is trained or infers, and restores their modes at the
+    end. A network in training mode is trained in the modes that its parts have."""
     modes = {part: part.training for part in module.modules()}
     try:
-        module.train()
+        if mode == "infer":
+            module.eval()
+        elif not module.training:
+            module.train()
         yield
     finally:
         for part, training in modes.items():
             part.training = training
+
+
+class Readers:
+    """Where the code outside of torch reads the mode of a module: file names and lines."""
+
+    def __init__(self) -> None:
+        self.places: list[str] = []
+
+    def note(self, frame: FrameType) -> None:
+        """Notes the line of a reader, unless it is code of torch that turns the mode into a node's flag."""
+        file = frame.f_code.co_filename
+        if file.startswith(_TORCH) and not file.endswith(_OWN_BRANCH):
+            return
+        self.places.append(f"{Path(file).name}, line {frame.f_lineno}")
+
+
+@contextmanager
+def watched_modes() -> Iterator[Readers]:
+    """Notes who reads the `training` attribute of any module.
+
+    The attribute is in a module's `__dict__`. While this is active, the class has a property of the same
+    name, which is asked first.
+    """
+    readers = Readers()
+
+    def read(module: nn.Module) -> bool:
+        readers.note(sys._getframe(1))
+        return bool(module.__dict__["training"])
+
+    def write(module: nn.Module, value: bool) -> None:
+        module.__dict__["training"] = value
+
+    kind: Any = nn.Module
+    kind.training = property(read, write)
+    try:
+        yield readers
+    finally:
+        del kind.training

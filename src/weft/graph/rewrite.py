@@ -1,7 +1,8 @@
 """Turns the result of `torch.export` into Weft's nodes, values and state.
 
 In-place operators become ordinary ones, sizes that depend on the batch become `Batch`, and every
-operator must be in the table (`operators`).
+operator must be in the table (`operators`). What cannot be written so is `Unsuited`: capture then lets torch
+take the program apart (functional.py) and tries again.
 """
 
 from __future__ import annotations
@@ -29,11 +30,18 @@ from weft.graph.network import (
     State,
     Value,
 )
-from weft.graph.operators.calls import COUNTER, GETITEM
+from weft.graph.operators.calls import COUNTER, GETITEM, LITERAL, renewed, snapshot
 from weft.graph.operators.table import OPERATORS
 from weft.graph.signature import Constant
 
-_DROPPED_KWARGS = {"layout", "device", "pin_memory", "memory_format", "non_blocking"}
+_DROPPED_KWARGS = {"layout", "device", "pin_memory", "memory_format", "non_blocking", "generator"}
+_DEVICE_MOVES = {"aten.to.device": "aten.to.dtype", "aten.to.prim_Device": "aten.to.dtype"}
+_COUNTED = "num_batches_tracked"  # a batch norm's buffer, which only counts
+LITERAL_NUMBERS = 4096  # a tensor that is no state may have so many: they travel with the graph
+
+
+class Unsuited(InputError):
+    """The program has an operator outside of the table, or changes something in place."""
 
 
 class Rewriter:
@@ -51,10 +59,16 @@ class Rewriter:
         self.modules: dict[str, str] = {}  # node -> the module path it came from
         self._names: dict[str, str] = {}  # fx name -> ours (state by its path; in-place rebinding)
         self._viewed: dict[str, str] = {}  # a view -> the value that it is a view of
+        self._samples: set[Any] = set()  # torch's symbols for the number of samples
 
     def rewrite(self) -> Rewriter:
         """Reads the whole program and puts the results into this object's fields."""
         specs = {spec.arg.name: spec for spec in self.program.graph_signature.input_specs}
+        placeholders = [n for n in self.program.graph.nodes if n.op == "placeholder"]
+        inputs = [n for n in placeholders if specs[n.name].kind == InputKind.USER_INPUT]
+        self._samples = set().union(
+            *(_symbols(n.meta["val"].shape[0]) for n in inputs if _is_batch(n))
+        )
         for node in self.program.graph.nodes:
             if node.op == "placeholder":
                 self._placeholder(node, specs[node.name])
@@ -71,7 +85,9 @@ class Rewriter:
             if not isinstance(node.meta.get("val"), Tensor):
                 raise InputError(f"{self.label}: input {node.name} is not a tensor")
             self.inputs.append(node.name)
-            self.values[node.name] = self._value(node)
+            self._note_value(node)
+            return
+        if spec.kind == InputKind.CONSTANT_TENSOR and self._literal(node, spec.target):
             return
         path = self.canonical.get(spec.target, spec.target)
         self._names[node.name] = path
@@ -87,16 +103,22 @@ class Rewriter:
             return  # a check of what was captured: it computes nothing (`.float()` leaves one)
         op = GETITEM if node.target is operator.getitem else str(node.target)
         args, kwargs = self._arguments(node)
+        if (
+            op in _DEVICE_MOVES
+        ):  # there is one device: `to` only changes the type of numbers, or nothing
+            dtype = kwargs.pop("dtype", args[2] if len(args) > 2 else None)
+            op = _DEVICE_MOVES[op] if dtype is not None else "aten.alias.default"
+            args, kwargs = [args[0], *([dtype] if dtype is not None else [])], {}
         if op.startswith("aten.") and op.split(".")[1].endswith("_") and op not in OPERATORS:
             op = self._out_of_place(node, op)
         if op not in OPERATORS:
-            raise InputError(f"{self._at(node)}: operator {op} is not one that Weft knows")
+            raise Unsuited(f"{self._at(node)}: operator {op} is not one that Weft knows")
         record = Node(node.name, op, args, kwargs)
         self.nodes.append(record)
         if OPERATORS[op].view and isinstance(args[0], Ref):
             self._viewed[node.name] = self._viewed.get(args[0].name, args[0].name)
         if isinstance(value, Tensor):
-            self.values[node.name] = self._value(node)
+            self._note_value(node)
         stack = list((node.meta.get("nn_module_stack") or {}).values())
         self.modules[node.name] = stack[-1][0] if stack else ""
 
@@ -107,12 +129,12 @@ class Rewriter:
         assert isinstance(target, fx.Node)
         name = self._resolved(target.name)
         if name in self.state:
-            if base == "add_":
+            if base == "add_" and name.endswith(_COUNTED):
                 return COUNTER
-            raise InputError(f"{self._at(node)}: {op} changes {name} in place")
+            raise Unsuited(f"{self._at(node)}: {op} changes {name} in place")
         root = self._viewed.get(name, name)
         if root != name or root in self._viewed.values():
-            raise InputError(f"{self._at(node)}: {op} changes a tensor that other views share")
+            raise Unsuited(f"{self._at(node)}: {op} changes a tensor that other views share")
         self._names[name] = node.name
         return f"aten.{base[:-1]}.{overload}"
 
@@ -165,17 +187,49 @@ class Rewriter:
         return name
 
     def _symbolic(self, node: fx.Node, size: torch.SymInt) -> Atom:
-        """A size as times * B + plus: every symbol is the batch size, since nothing else is dynamic."""
-        b2, b3, b7 = (_at_batch(size, b) for b in (2, 3, 7))
+        """A size as times * B + plus, where B is the number of samples."""
+        b2, b3, b7 = (self._at_batch(node, size, b) for b in (2, 3, 7))
         times = b3 - b2
         if b7 != b2 + 5 * times:
             raise InputError(f"{self._at(node)}: the size {size} is not linear in the batch size")
         return Batch(times, b2 - 2 * times) if times else b2
 
+    def _at_batch(self, node: fx.Node, size: int | torch.SymInt, batch: int) -> int:
+        """A size for so many samples. Raises InputError if it depends on anything else."""
+        if isinstance(size, int):
+            return size
+        expression = size.node.expr
+        if expression.free_symbols - self._samples:
+            raise InputError(
+                f"{self._at(node)}: the size {size} depends on the numbers in a tensor; only the number of "
+                "samples may change the shapes in a network"
+            )
+        return int(expression.subs(dict.fromkeys(expression.free_symbols, batch)))
+
+    def _literal(self, node: fx.Node, target: str) -> bool:
+        """Writes a small tensor that is neither parameter nor buffer as numbers into the graph."""
+        tensor = self.program.constants[target]
+        if (
+            not isinstance(tensor, Tensor)
+            or tensor.numel() > LITERAL_NUMBERS
+            or tensor.is_complex()
+        ):
+            return False
+        flat: list[Atom] = [self._atom(node, x) for x in tensor.detach().flatten().tolist()]
+        shape: list[Atom] = list(tensor.shape)
+        self.nodes.append(Node(node.name, LITERAL, [flat, shape, DType(_dtype(tensor.dtype))]))
+        self._note_value(node)
+        return True
+
+    def _note_value(self, node: fx.Node) -> None:
+        """Notes the shape of a tensor. Complex numbers have none: a cut never carries them."""
+        if not node.meta["val"].is_complex():
+            self.values[node.name] = self._value(node)
+
     def _value(self, node: fx.Node) -> Value:
         tensor = node.meta["val"]
-        one = tuple(_at_batch(n, 1) for n in tensor.shape)
-        two = tuple(_at_batch(n, 2) for n in tensor.shape)
+        one = tuple(self._at_batch(node, n, 1) for n in tensor.shape)
+        two = tuple(self._at_batch(node, n, 2) for n in tensor.shape)
         growing = [i for i, (a, b) in enumerate(zip(one, two, strict=True)) if a != b]
         exact = growing[0] if len(growing) == 1 and one[growing[0]] == 1 else None
         return Value(one, _dtype(tensor.dtype), exact, bool(growing))
@@ -183,6 +237,8 @@ class Rewriter:
     def _output(self, node: fx.Node) -> None:
         specs = self.program.graph_signature.output_specs
         for item, spec in zip(node.args[0], specs, strict=True):  # type: ignore[arg-type]
+            if spec.kind == OutputKind.BUFFER_MUTATION:
+                self._buffer_changed(item, spec.target)
             if spec.kind != OutputKind.USER_OUTPUT:
                 continue
             if isinstance(item, fx.Node) and isinstance(item.meta.get("val"), Tensor):
@@ -193,6 +249,19 @@ class Rewriter:
                 raise InputError(
                     f"{self.label} returns {item!r}, which is neither a tensor nor a constant"
                 )
+
+    def _buffer_changed(self, item: fx.Node, buffer: str) -> None:
+        """A buffer takes a new value at the end. Its readers read a copy of the old one."""
+        made = next((n for n in self.nodes if n.name == self._resolved(item.name)), None)
+        if made and buffer.endswith(_COUNTED) and made.op == "aten.add.Tensor":
+            self.nodes[self.nodes.index(made)] = Node(made.name, COUNTER, made.args)
+            return
+        if all(n.name != f"{buffer}@before" for n in self.nodes):
+            self.nodes = [
+                snapshot(f"{buffer}@before", buffer),
+                *(_reading(n, buffer) for n in self.nodes),
+            ]
+        self.nodes.append(renewed(f"{buffer}@after", buffer, self._resolved(item.name)))
 
     def _at(self, node: fx.Node) -> str:
         """Where in the user's code a node comes from."""
@@ -206,11 +275,24 @@ class Rewriter:
         return f"{self.label} ({Path(file.strip(chr(34))).name}, {line})"
 
 
-def _at_batch(size: int | torch.SymInt, batch: int) -> int:
-    if isinstance(size, int):
-        return size
-    expression = size.node.expr
-    return int(expression.subs(dict.fromkeys(expression.free_symbols, batch)))
+def _reading(node: Node, buffer: str) -> Node:
+    """The node with the copy of a buffer in place of the buffer."""
+
+    def atom(a: Atom) -> Atom:
+        return Ref(f"{buffer}@before") if a == Ref(buffer) else a
+
+    args: list[Arg] = [[atom(a) for a in g] if isinstance(g, list) else atom(g) for g in node.args]
+    return Node(node.name, node.op, args, node.kwargs)
+
+
+def _is_batch(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, Tensor) and value.dim() > 0
+
+
+def _symbols(size: int | torch.SymInt) -> set[Any]:
+    """torch's symbols in a size."""
+    return set(size.node.expr.free_symbols) if isinstance(size, torch.SymInt) else set()
 
 
 def _dtype(dtype: torch.dtype) -> str:

@@ -43,7 +43,7 @@ def profile_model(
     from weft.zoo.loading import load, short_name
 
     module, example = load(text, input_shape, classes)
-    graph = capture(module, example, name=short_name(text))
+    graph = capture(module, example, name=short_name(text), mode="train")
     return graph_profile(graph, {device: measure_here(module, graph, batch=batch)})
 
 

@@ -44,15 +44,19 @@ def ask(
     if profile is not None:
         named = msgspec.structs.replace(profile, model=text)
         return make_task(named, fleet, batch=batch, mode=mode, options=options)
-    graph = named_graph(text, input_shape, classes)
+    graph = named_graph(text, input_shape, classes, mode)
     derived = derive_profile(graph, fleet)
     return make_task(derived, fleet, batch=batch, mode=mode, options=options, graph=graph)
 
 
 def named_graph(
-    text: str, input_shape: Sequence[int] | None = None, classes: int | None = None
+    text: str,
+    input_shape: Sequence[int] | None = None,
+    classes: int | None = None,
+    mode: Mode = "train",
 ) -> Graph:
-    """A network's graph by its name. A zoo network's graph is kept for the next command."""
+    """A network's graph by its name. A zoo network's graph is kept for the next command, since it is the same
+    in both modes."""
     key = graph_key(text, input_shape, classes)
     graph = load_graph(key) if key is not None else None
     if graph is None:
@@ -60,7 +64,7 @@ def named_graph(
         from weft.zoo.loading import load, short_name
 
         module, example = load(text, input_shape, classes, weights=False)
-        graph = capture(module, example, name=short_name(text))
+        graph = capture(module, example, name=short_name(text), mode=None if key else mode)
         if key is not None:
             store_graph(key, graph)
     return graph

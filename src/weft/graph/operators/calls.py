@@ -9,7 +9,19 @@ from weft.graph.network import Arg, Atom, DType, Node, Ref
 GETITEM = "getitem"
 SYNCED_NORM = "synced_norm"  # a batch norm that reads the sums of a whole minibatch: graph/norms.py
 CONVOLUTION, DENSE = "aten.conv2d.default", "aten.linear.default"
-COUNTER = "buffer.add_"  # counts batches in a buffer; the one in-place operator that stays
+COUNTER = "buffer.add_"  # counts batches in a buffer
+RENEWED = "buffer.copy_"  # a new value of a buffer; with COUNTER the only in-place operators
+LITERAL = "literal"  # a small tensor, written as numbers
+
+
+def snapshot(name: str, buffer: str) -> Node:
+    """A copy of a buffer before it changes."""
+    return Node(name, "aten.clone.default", [Ref(buffer)])
+
+
+def renewed(name: str, buffer: str, source: str) -> Node:
+    """A buffer takes a new value."""
+    return Node(name, RENEWED, [Ref(buffer), Ref(source)])
 
 
 def alias(name: str, source: Arg) -> Node:

@@ -36,6 +36,7 @@ class Operator:
     name: str  # the name in graphs; `aten.NAME.OVERLOAD` is PyTorch's own name
     direct: str = ""  # a faster function than PyTorch's dispatcher: its dotted name
     flops: Flops | None = None  # floating-point operations; None: counted as nothing
+    recurrent: bool = False  # multiplies every step of its input with all its matrices
     weighted: bool = False  # a new layer begins where it reads a parameter
     view: bool = False  # its result shares memory with its first argument
     keeps: Keeps = "result"  # what autograd keeps of it for the backward pass
@@ -49,11 +50,17 @@ class Operator:
     training_flag: int | None = None  # position of the argument that says "training"
     drop_probability: int | None = None  # position of the argument that says how much to drop
     training_only: bool = False  # left out when the network only infers
+    changes_state: bool = False  # writes into the buffer that is its first argument
 
     @property
     def normalises_batch(self) -> bool:
         """Whether it normalises with the statistics of the current samples in training."""
         return self.training_flag is not None and not self.random
+
+    @property
+    def always_random(self) -> bool:
+        """Whether it draws random numbers in inference too."""
+        return self.random and self.training_flag is None and self.drop_probability is None
 
     @property
     def elementwise(self) -> bool:
@@ -80,10 +87,15 @@ def _at(path: str) -> Function:
 
     import torch
 
-    from weft.graph import synced_norm
+    from weft.graph import literal, synced_norm
 
     first, *rest = path.split(".")
-    value: Any = {"torch": torch, "operator": operator, "synced_norm": synced_norm}[first]
+    value: Any = {
+        "torch": torch,
+        "operator": operator,
+        "synced_norm": synced_norm,
+        "literal": literal,
+    }[first]
     for name in rest:
         value = getattr(value, name)
     function: Function = value

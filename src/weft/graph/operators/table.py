@@ -15,7 +15,7 @@ from typing import Any
 
 from weft.errors import InputError
 from weft.graph.operators import flops, rows, sequences
-from weft.graph.operators.calls import COUNTER, GETITEM, SYNCED_NORM
+from weft.graph.operators.calls import COUNTER, GETITEM, LITERAL, RENEWED, SYNCED_NORM
 from weft.graph.operators.record import Keeps, Operator
 
 
@@ -52,12 +52,20 @@ _RECORDS: tuple[Operator, ...] = (
     _operator("matmul", direct="torch.matmul", **_WEIGHTED_MATRIX),
     *_alike("mm bmm", **_WEIGHTED_MATRIX),
     *_alike("addmm baddbmm", weighted=True, flops=flops.product_added),
+    *_alike("conv1d.padding conv2d.padding conv3d.padding", weighted=True, flops=flops.convolution),
+    _operator("conv_transpose3d.input", weighted=True, flops=flops.transposed_convolution),
+    *_alike("bilinear einsum embedding_bag.padding_idx _weight_norm", weighted=True),
     _operator("embedding", direct="torch.embedding", weighted=True,
               rows=sequences.EMBEDDING),
     _operator("scaled_dot_product_attention",
               direct="torch.nn.functional.scaled_dot_product_attention", flops=flops.attention,
               rows=sequences.ATTENTION, random=True, drop_probability=4),
-    _operator("mv"),
+    *_alike("mv dot outer"),
+
+    # Recurrent networks: one operator for all their steps. The cells are one step.
+    *_alike("lstm.input gru.input rnn_tanh.input rnn_relu.input", weighted=True, recurrent=True,
+            random=True, training_flag=6),
+    *_alike("lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell", weighted=True, recurrent=True),
 
     # Normalisation. Instance norm has "use the batch's statistics" where batch norm has "training": it
     # holds in eval mode too, so it is no training flag.
@@ -72,7 +80,13 @@ _RECORDS: tuple[Operator, ...] = (
     # Dropout.
     _operator("dropout", direct="torch.dropout", random=True, training_flag=2, **_ELEMENTWISE),
     *_alike("feature_dropout alpha_dropout", random=True, training_flag=2, **_ELEMENTWISE),
-    _operator("bernoulli.p"),
+    _operator("rrelu", random=True, training_flag=3, **_ELEMENTWISE),
+
+    # Random numbers, in inference too.
+    *_alike("""
+        bernoulli bernoulli.p exponential multinomial normal_functional rand rand_like randint randint.low
+        randint_like randn randn_like randperm uniform
+    """, random=True),
 
     # Each place of the result depends only on the same place of each operand.
     _operator("relu", direct="torch.relu", **_ELEMENTWISE),
@@ -81,13 +95,17 @@ _RECORDS: tuple[Operator, ...] = (
     _operator("prelu", rows=sequences.PER_CHANNEL, units="elementwise"),
     *_alike("alias contiguous detach", view=True, **_ELEMENTWISE),
     *_alike("""
-        abs add.Scalar atan ceil celu clamp clamp_min clone cos div.Scalar div.Tensor elu eq.Scalar eq.Tensor
-        erf exp floor full_like ge.Scalar gelu gt.Scalar hardshrink hardsigmoid hardswish hardtanh
-        le.Scalar leaky_relu log log1p log_sigmoid logical_and logical_not logical_or lt.Scalar
-        masked_fill.Scalar maximum minimum mish mul.Scalar ne.Scalar neg ones_like pow.Tensor_Scalar
-        pow.Tensor_Tensor reciprocal relu6 rsqrt rsub.Scalar selu sigmoid silu sin softplus softshrink
-        sqrt square sub.Scalar sub.Tensor tanh threshold to.dtype where.ScalarOther where.ScalarSelf
-        where.self zeros_like
+        abs acos acosh add.Scalar addcdiv addcmul asin asinh atan atan2 atanh ceil celu clamp clamp.Tensor
+        clamp_max clamp_max.Tensor clamp_min clamp_min.Tensor clone cos cosh div.Scalar div.Scalar_mode
+        div.Tensor div.Tensor_mode elu eq.Scalar eq.Tensor erf erfc exp exp2 expm1 floor floor_divide
+        fmod.Scalar fmod.Tensor frac full_like ge.Scalar ge.Tensor gelu gt.Scalar gt.Tensor hardshrink
+        hardsigmoid hardswish hardtanh isfinite isinf isnan le.Scalar le.Tensor leaky_relu lerp.Scalar
+        lerp.Tensor log log10 log1p log2 log_sigmoid logaddexp logical_and logical_not logical_or logical_xor
+        logit lt.Scalar lt.Tensor masked_fill.Scalar max.other maximum min.other minimum mish mul.Scalar
+        nan_to_num ne.Scalar ne.Tensor neg ones_like pow.Scalar pow.Tensor_Scalar pow.Tensor_Tensor reciprocal
+        relu6 remainder.Scalar remainder.Tensor round rsqrt rsub.Scalar rsub.Tensor selu sigmoid sign silu sin
+        sinh softplus softshrink sqrt square sub.Scalar sub.Tensor tan tanh threshold to.dtype trunc
+        where.ScalarOther where.ScalarSelf where.self xlogy.Tensor zeros_like
     """, **_ELEMENTWISE),
 
     # Windows, resizing and joining of maps.
@@ -96,7 +114,14 @@ _RECORDS: tuple[Operator, ...] = (
     _operator("adaptive_avg_pool2d", rows=rows.SAME_SIZE, **_POOL),
     _operator("max_pool1d", rows=sequences.MAX_POOL1D),
     _operator("avg_pool1d", rows=sequences.AVERAGE_POOL1D),
-    *_alike("adaptive_avg_pool1d adaptive_max_pool2d channel_shuffle upsample_bilinear2d.vec"),
+    *_alike("""
+        adaptive_avg_pool1d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d
+        affine_grid_generator avg_pool3d channel_shuffle col2im constant_pad_nd grid_sampler grid_sampler_2d
+        im2col max_pool2d_with_indices max_pool3d max_unpool2d reflection_pad1d reflection_pad2d
+        replication_pad1d replication_pad2d upsample_bicubic2d.vec upsample_bilinear2d.vec
+        upsample_linear1d.vec upsample_nearest1d.vec upsample_nearest3d.vec upsample_trilinear3d.vec
+        _upsample_bicubic2d_aa.vec _upsample_bilinear2d_aa.vec
+    """),
     _operator("cat", direct="torch.cat", rows=sequences.JOINED_CHANNELS),
     _operator("pad", rows=rows.PADDING),
     _operator("pixel_shuffle", rows=rows.SHUFFLE),
@@ -107,7 +132,7 @@ _RECORDS: tuple[Operator, ...] = (
     # The same numbers in another shape or order.
     _operator("flatten.using_ints", direct="torch.flatten", view=True, rows=sequences.RESHAPE,
               units="reshape"),
-    _operator("view", direct="torch.Tensor.view", view=True, rows=sequences.RESHAPE, units="reshape",
+    _operator("view", direct="torch.reshape", view=True, rows=sequences.RESHAPE, units="reshape",
               gives_sizes=True),
     _operator("reshape", direct="torch.reshape", view=True, rows=sequences.RESHAPE, units="reshape",
               gives_sizes=True),
@@ -119,16 +144,36 @@ _RECORDS: tuple[Operator, ...] = (
     _operator("squeeze.dim", view=True, rows=sequences.SQUEEZE),
     _operator("unsqueeze", view=True, rows=sequences.UNSQUEEZE),
     _operator("unflatten.int", view=True, rows=sequences.UNFLATTEN),
-    *_alike("expand expand_as movedim.int numpy_T squeeze squeeze.dims t view_as", view=True),
+    *_alike("""
+        broadcast_to diagonal expand expand_as mT movedim.int movedim.intlist numpy_T reshape_as squeeze
+        squeeze.dims swapaxes swapdims t unfold unsafe_split.Tensor view_as
+    """, view=True),
     Operator(GETITEM, direct="operator.getitem", view=True, rows=sequences.ITEM),
-    *_alike("broadcast_tensors gather glu index.Tensor index_select repeat roll stack"),
+    *_alike("""
+        broadcast_tensors copy diag_embed flip gather glu index.Tensor index_add index_copy
+        index_fill.int_Scalar index_put index_select masked_scatter meshgrid.indexing repeat
+        repeat_interleave.self_int roll scatter.src scatter.value scatter_add scatter_reduce.two
+        select_scatter slice_scatter stack take_along_dim tile
+    """),
 
     # Sums over many places, and operators whose result is no map.
     *_alike("""
-        amax amin arange arange.start arange.start_step argmax.default bitwise_and.Tensor bitwise_not
-        bitwise_or.Tensor cumsum full lift_fresh_copy linalg_vector_norm logsumexp masked_fill.Tensor
-        max.dim mean mean.dim min.dim one_hot ones sum sum.dim_IntList to.dtype_layout tril triu type_as
-        var.correction var.dim zeros
+        all all.dim amax amin any any.dim any.dims arange arange.start arange.start_step argmax.default argmin
+        argsort bitwise_and.Scalar bitwise_and.Tensor bitwise_not bitwise_or.Scalar bitwise_or.Tensor
+        bitwise_xor.Scalar bitwise_xor.Tensor bucketize.Tensor cdist cosine_similarity
+        cummax cummin cumprod cumsum diff empty.memory_format empty_like eye eye.m fill.Scalar full
+        isin.Tensor_Tensor lift_fresh_copy linalg_vector_norm linspace logsumexp masked_fill.Tensor max
+        max.dim mean mean.dim median.dim min min.dim new_empty new_full new_ones new_zeros one_hot ones prod
+        prod.dim_int scalar_tensor searchsorted.Tensor sort std.correction std.dim sum sum.dim_IntList
+        to.dtype_layout to.other _to_copy topk tril tril_indices triu triu_indices type_as var.correction
+        var.dim var_mean.correction zeros
+    """),
+
+    # Complex numbers: they live inside a layer, since no cut carries them.
+    *_alike("""
+        angle complex conj fft_fft fft_fft2 fft_fftn fft_fftshift fft_ifft fft_ifft2 fft_ifftn fft_ifftshift
+        fft_irfft fft_irfft2 fft_irfftn fft_rfft fft_rfft2 fft_rfftn imag istft polar real resolve_conj
+        stft stft.center view_as_complex view_as_real
     """),
 
     # Losses.
@@ -137,8 +182,11 @@ _RECORDS: tuple[Operator, ...] = (
         l1_loss mse_loss nll_loss nll_loss_nd smooth_l1_loss
     """),
 
-    # The one in-place operator that stays: counting batches in a buffer.
-    Operator(COUNTER, direct="torch.Tensor.add_", training_only=True),
+    Operator(LITERAL, direct="literal.literal"),
+
+    # The in-place operators that stay: counting batches in a buffer, and a new value of a buffer.
+    Operator(COUNTER, direct="torch.Tensor.add_", training_only=True, changes_state=True),
+    Operator(RENEWED, direct="literal.renew", changes_state=True),
 )  # fmt: skip
 
 # What autograd keeps, by PyTorch's names without overloads. Operators that are not listed keep their result.

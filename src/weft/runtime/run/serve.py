@@ -148,7 +148,7 @@ def serve(
         raise InputError(f"batch {batch} is not allowed; it must be at least 1")
     if place.emulated:
         warm()
-    graph, signature = capture_signed(model, example_input, name=name)
+    graph, signature = capture_signed(model, example_input, name=name, mode="infer")
     state = state_of(model)
     paced: frozenset[str] = frozenset()
     if place.emulated:

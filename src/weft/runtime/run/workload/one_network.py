@@ -66,7 +66,7 @@ def prepare(
     name: str = "",
 ) -> Trainee:
     """Captures the network and its loss; measures it where the fleet is emulated here."""
-    graph, signature = capture_signed(model, source.example, name=name)
+    graph, signature = capture_signed(model, source.example, name=name, mode="train")
     graph = capture_loss(graph, loss, source.target, signature, source.complete)
     state = state_of(model, loss if isinstance(loss, nn.Module) else None)
     measured = None

@@ -1,0 +1,212 @@
+"""Tests of data in Python, such as `if mask.all():`, that have the same result for every input.
+
+`torch.export` computes without data, so it fails at such a test. Here the module runs eagerly a few times
+first. Each test is recorded with its line. A test that reads neither an input nor a weight nor a buffer that
+forward changes is constant: its result is replayed when the module is exported. All others are refused, with
+their line.
+
+A result may still depend on the number of samples or on random numbers. So the runs have different numbers
+of samples, and two of them draw the smallest and the largest numbers. A test whose results differ is refused
+too.
+
+One test of data is taken as passed: whether numbers are finite (`torch.isfinite(x).all()`). Training has
+failed where it is not.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
+
+from weft.errors import InputError
+from weft.graph.modes import in_mode
+from weft.graph.network import Mode
+from weft.graph.signature import Sample, grown
+
+_TESTS: frozenset[Any] = frozenset(
+    {
+        Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__, Tensor.item,
+        Tensor.tolist, Tensor.is_nonzero, Tensor.equal, Tensor.allclose,
+        torch.is_nonzero, torch.equal, torch.allclose,
+    }
+)  # fmt: skip
+# Operators that read the shape of their argument, but none of its numbers.
+_SHAPE_ONLY = (
+    "aten::zeros_like", "aten::ones_like", "aten::full_like", "aten::empty_like", "aten::new_",
+    "aten::rand_like", "aten::randn_like", "aten::sym_size",
+)  # fmt: skip
+_FINITE: frozenset[Any] = frozenset(
+    {
+        torch.isfinite, torch.isinf, torch.isnan,
+        Tensor.isfinite, Tensor.isinf, Tensor.isnan,
+    }
+)  # fmt: skip
+_TORCH = str(Path(torch.__file__).parent)
+_RUNS: tuple[tuple[int, float | None], ...] = (
+    (3, None),
+    (5, 0.0),
+    (2, 1.0),
+)  # samples, random numbers
+_BELOW_ONE = 1 - 2**-24
+_Place = tuple[str, int]
+
+
+class _Trail(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Follows which tensors are computed from some given ones. Random numbers are all 0, or all just below
+    1, if `drawn` says so."""
+
+    def __init__(self, sources: Iterable[Tensor], drawn: float | None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.drawn = drawn
+        self.follows: Any = WeakIdKeyDictionary()
+        for tensor in sources:
+            self.follows[tensor] = True
+
+    def reads_data(self, values: object) -> bool:
+        """Whether a tensor among the arguments is computed from the sources."""
+        return any(isinstance(x, Tensor) and x in self.follows for x in tree_leaves(values))
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if self.drawn is not None and torch.Tag.nondeterministic_seeded in func.tags:
+            result = _filled(result, self.drawn)
+        if self.reads_data((args, kwargs)) and not func.name().startswith(_SHAPE_ONLY):
+            for tensor in tree_leaves(result):
+                if isinstance(tensor, Tensor):
+                    self.follows[tensor] = True
+            for tensor, argument in zip(args, func._schema.arguments, strict=False):
+                if argument.is_write and isinstance(tensor, Tensor):
+                    self.follows[tensor] = True
+        return result
+
+
+def _filled(drawn: Any, number: float) -> Any:
+    """A random tensor with the same number everywhere."""
+    if isinstance(drawn, Tensor) and drawn.is_floating_point():
+        drawn.fill_(min(number, _BELOW_ONE))
+    return drawn
+
+
+class _Recorder(TorchFunctionMode):
+    """Records the results of all tests of data, by their lines."""
+
+    def __init__(self, trail: _Trail) -> None:
+        super().__init__()
+        self.trail = trail
+        self.results: dict[_Place, list[Any]] = defaultdict(list)
+        self.varying: list[_Place] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func in _FINITE:
+            self.trail.follows.pop(result, None)
+        if func in _TESTS:
+            place = _place()
+            self.results[place].append(result)
+            if self.trail.reads_data((args, kwargs)):
+                self.varying.append(place)
+        return result
+
+
+class Replay(TorchFunctionMode):
+    """Gives the recorded result of each test of data, instead of a look at the data."""
+
+    def __init__(self, results: Mapping[_Place, list[Any]]) -> None:
+        super().__init__()
+        self._results = results
+        self._next: dict[_Place, int] = defaultdict(int)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        place = _place() if func in _TESTS else None
+        if place is None or place not in self._results:
+            return func(*args, **(kwargs or {}))
+        results = self._results[place]
+        result = results[self._next[place] % len(results)]
+        self._next[place] += 1
+        return result
+
+
+def recorded_tests(module: nn.Module, example: Sample, label: str, mode: Mode) -> Replay | None:
+    """The constant tests of data of a module; None if it has none. Raises InputError if a test is not
+    constant."""
+    runs = []
+    for samples, drawn in _RUNS:
+        runs.append(_recorded(module, example, label, mode, samples, drawn))
+    first = runs[0]
+    for run in runs[1:]:
+        for place in {*first, *run}:
+            if first.get(place) != run.get(place):
+                raise InputError(
+                    _refusal(label, place, "the number of samples or on random numbers")
+                )
+    return Replay(first) if first else None
+
+
+def _recorded(
+    module: nn.Module, example: Sample, label: str, mode: Mode, samples: int, drawn: float | None
+) -> dict[_Place, list[Any]]:
+    """The results of the tests in one eager run. Buffers and random numbers are left as they were."""
+    args, kwargs = grown(example, samples)
+    buffers = {name: tensor.detach().clone() for name, tensor in module.named_buffers()}
+    changed: set[str] = set()
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), in_mode(module, mode):
+        for _ in range(2):  # the second time with the buffers that the first run changed
+            live = dict(module.named_buffers())
+            versions = {name: tensor._version for name, tensor in live.items()}
+            sources = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+            trail = _Trail(
+                [*sources, *module.parameters(), *(live[name] for name in changed)], drawn
+            )
+            try:
+                with trail, _Recorder(trail) as recorder:
+                    module(*args, **kwargs)
+            finally:
+                for name, tensor in live.items():
+                    if tensor._version != versions[name]:
+                        changed.add(name)
+                        tensor.copy_(buffers[name])
+            if not changed:
+                break
+    if recorder.varying:
+        what = "the numbers in the inputs, weights or changing buffers"
+        raise InputError(_refusal(label, recorder.varying[0], what))
+    return dict(recorder.results)
+
+
+def _refusal(label: str, place: _Place, what: str) -> str:
+    file, line = place
+    return (
+        f"{label} cannot be captured ({Path(file).name}, line {line}): a test in Python depends on {what}, "
+        "so that the network is not the same for all inputs. Use torch.where, which computes both sides and "
+        "picks for each place"
+    )
+
+
+def _place() -> _Place:
+    """The innermost line outside of torch and of this file."""
+    frame: Any = sys._getframe(1)
+    innermost: _Place | None = None
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file != __file__ and not file.startswith(_TORCH):
+            return file, frame.f_lineno
+        if file != __file__ and innermost is None:
+            innermost = file, frame.f_lineno
+        frame = frame.f_back
+    return innermost or ("", 0)
