@@ -12,13 +12,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from weft.adapt.serve import serve
     from weft.adapt.train import train
     from weft.api import load_model, plan
     from weft.errors import InputError, LostDevice, WeftError
     from weft.fleet.fleet import Fleet
     from weft.graph.capture import capture
     from weft.plans.plan import Plan
-    from weft.runtime.run.serve import serve
     from weft.version import __version__
 
 __all__ = [
@@ -46,7 +46,7 @@ LATER = {
     "capture": "weft.graph.capture",
     "load_model": "weft.api",
     "plan": "weft.api",
-    "serve": "weft.runtime.run.serve",
+    "serve": "weft.adapt.serve",
     "train": "weft.adapt.train",
 }
 

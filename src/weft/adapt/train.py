@@ -36,7 +36,7 @@ from weft.runtime.run.results import Step, TrainResult
 from weft.runtime.run.train import AdviserFor, OnLoss, Options, start
 from weft.runtime.run.workload.asked import Asked, Loss
 from weft.runtime.run.workload.find import strategy_of, workload_of
-from weft.runtime.wire.silence import BEAT_S
+from weft.runtime.wire.silence import check_patience
 
 LONG = 3000  # minibatches of a run that has time for the papers' cycles
 LOOK_EVERY = 50  # minibatches, where a strategy has no cycle of its own
@@ -108,11 +108,7 @@ def train(
     """
     fleet, name_of_strategy = _what_to_run(fleet, plan, strategy)
     _check(steps=steps, keep_every=keep_every, save_every=save_every)
-    if patience < 2 * BEAT_S:
-        raise InputError(
-            f"patience {patience:g} is not allowed; it must be at least {2 * BEAT_S:g} seconds, because "
-            f"devices send a heartbeat every {BEAT_S:g} s"
-        )
+    check_patience(patience)
     if deadline <= 0:
         raise InputError(f"deadline {deadline} is not allowed; it must be above 0 seconds")
     if look_every is not None and look_every < 2:

@@ -116,12 +116,17 @@ class Run(Dispatch):
                 if min(begins.values(), default=last) < last:
                     begins = self._series(begins, last, on_progress)
                     faults = 0
+                last = self.extended(last)
                 if min(begins.values(), default=last) >= last:
                     return self.outcome
             except (LostDevice, Stalled) as error:
                 fault, faults = error, faults + 1
                 if faults > MOST_FAULTS:
                     raise
+
+    def extended(self, last: int) -> int:
+        """Where the minibatches end. A run that answers is asked for others while it works."""
+        return last
 
     def _begin(self, step: int) -> None:
         """Before the first minibatch: the adviser may want another plan to begin with."""
@@ -168,6 +173,7 @@ class Run(Dispatch):
                 return dict.fromkeys(self.working, last)
             if on_progress:
                 on_progress(self.outcome)
+            last = self.extended(last)
             if self._look(last):
                 waiting = set(self.working)
             at = {s: self.outcome.done[s] + 1 for s in sources}
@@ -255,7 +261,9 @@ class Run(Dispatch):
                         event.device, f"{event} (after minibatch {done} of run {self.run_id})"
                     )
             case (Header() as header, bytes() as payload):
-                if header.run == self.run_id and header.kind == "answer":
+                # An answer under a plan that has ended may be in other pieces.
+                is_answer = header.run == self.run_id and header.kind == "answer"
+                if is_answer and header.version == self.plan.version:
                     self.outcome.answer(header, payload)
 
     def _take_copy(self, kept: msg.Kept) -> None:
