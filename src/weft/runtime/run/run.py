@@ -107,6 +107,7 @@ class Run(Dispatch):
         faults, fault = 0, None
         while True:
             try:
+                last = self.extended(last)
                 if fault is not None:
                     begins = self.recovery.recover(self, fault, last)
                     fault = None
@@ -116,7 +117,7 @@ class Run(Dispatch):
                 if min(begins.values(), default=last) < last:
                     begins = self._series(begins, last, on_progress)
                     faults = 0
-                last = self.extended(last)
+                    last = self.extended(last)
                 if min(begins.values(), default=last) >= last:
                     return self.outcome
             except (LostDevice, Stalled) as error:

@@ -211,7 +211,7 @@ class Crew(Closing):
             self._asked.setdefault(device, set()).add(answers)
         self.session.get(
             keys.control(self.group, device),
-            zenoh.handlers.Callback(answers.put, lambda: answers.put(None)),
+            zenoh.handlers.Callback(answers.put, lambda: answers.put(None), indirect=False),
             payload=msg.pack(command),
             timeout=seconds,
             # a state arrives in several pieces under one key: keep them all
