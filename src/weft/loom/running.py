@@ -209,7 +209,11 @@ def _killer(device: str) -> Callable[[Any], None]:
 
 def fleet_of_this_run() -> LocalFleet:
     """The emulated fleet that the current run has started."""
-    return next(thing for thing in gc.get_objects() if isinstance(thing, LocalFleet))
+    return next(
+        thing
+        for thing in gc.get_objects()
+        if isinstance(thing, LocalFleet) and not thing.crew.session.is_closed()
+    )
 
 
 # --- checking -----------------------------------------------------------------------------------

@@ -124,10 +124,9 @@ class Served(Closing):
         batch = {}
         for name in self._run.graph.inputs:
             tensor, value = inputs[name], self._run.graph.values[name]
-            if tensor.dim() == 0 or len(tensor) != self.plan.batch:
-                count = "no" if tensor.dim() == 0 else len(tensor)
+            if len(tensor) != self.plan.batch:
                 raise InputError(
-                    f"{count} samples given, but the plan is for batch {self.plan.batch}"
+                    f"{len(tensor)} samples given, but the plan is for batch {self.plan.batch}"
                 )
             dtype = str(tensor.dtype).removeprefix("torch.")
             if tuple(tensor.shape[1:]) != value.shape[1:] or dtype != value.dtype:

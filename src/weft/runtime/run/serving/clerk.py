@@ -118,7 +118,9 @@ class Clerk:
         """Numbers the requests that have come, where there is room for them; returns where they end."""
         if self._desk.closed is not None:
             raise self._desk.closed
-        room = 0 if self._alone else min(AT_ONCE - len(self._open), self._until - self._next)
+        if self._alone:
+            return last
+        room = min(AT_ONCE - len(self._open), self._until - self._next)
         for request in self._desk.take(room) if room > 0 else ():
             self._open[self._next] = request
             self._next += 1
