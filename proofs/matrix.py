@@ -14,7 +14,7 @@ from weft.plans.protocols import Feature
 from weft.version import __version__
 
 PROVED = ROOT / "src" / "weft" / "planning" / "features.json"
-PARTS = ("cells", "subjects")
+PARTS = ("cells", "served", "subjects")
 LIMIT_S = 150.0
 
 

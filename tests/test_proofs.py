@@ -38,9 +38,7 @@ def test_what_passed_with_other_code_is_tried_again(tmp_path: Path) -> None:
 
 
 def test_a_case_that_takes_too_long_has_failed_and_the_next_one_gets_a_new_process() -> None:
-    case = next(
-        case for case in matrix.cases() if case.name == "coopai: comes back"
-    )  # it is refused
+    case = next(case for case in matrix.cases() if case.name == "coopai: own loss")  # it is refused
     worker = Worker()
     try:
         hasty = worker.tried(dataclasses.replace(case, limit_s=0.0))

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from weft.adapt.serve import serve
     from weft.adapt.train import train
     from weft.api import load_model, plan
     from weft.errors import InputError, LostDevice, WeftError
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from weft.graph.capture import capture
     from weft.plans.plan import Plan
     from weft.runtime.run.results import TrainResult
-    from weft.runtime.run.serve import serve
     from weft.runtime.run.watch.callbacks import Callback, EarlyStopping
     from weft.runtime.run.watch.logs import CsvLog, TensorBoardLog
     from weft.version import __version__
@@ -59,7 +59,7 @@ LATER = {
     "capture": "weft.graph.capture",
     "load_model": "weft.api",
     "plan": "weft.api",
-    "serve": "weft.runtime.run.serve",
+    "serve": "weft.adapt.serve",
     "train": "weft.adapt.train",
 }
 

@@ -4,7 +4,7 @@
     plan(module, example, Fleet.load("fleet.toml"), strategy="chain", batch=64)
 
 It also gives Plan its table and its picture, so that `weft.plans` need not import `weft.report`; training and
-serving are in `weft.adapt.train` and `weft.runtime.run.serve`.
+serving are in `weft.adapt.train` and `weft.adapt.serve`.
 Torch is imported only when a network is used, so that `import weft` is quick.
 """
 

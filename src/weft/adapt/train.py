@@ -41,7 +41,7 @@ from weft.runtime.run.watch.evaluation import Metric, Test
 from weft.runtime.run.watch.watcher import Watching
 from weft.runtime.run.workload.asked import Asked, Loss
 from weft.runtime.run.workload.find import strategy_of, workload_of
-from weft.runtime.wire.silence import BEAT_S
+from weft.runtime.wire.silence import check_patience
 
 LONG = 3000  # minibatches of a run that has time for the papers' cycles
 LOOK_EVERY = 50  # minibatches, where a strategy has no cycle of its own
@@ -128,11 +128,7 @@ def train(
     watching = Watching(evaluate_every, test, metrics, callbacks, keep_best)
     if evaluate_every is None and (wanting := watching.without_evaluation):
         raise InputError(f"{wanting} needs evaluations: give evaluate_every (--evaluate-every)")
-    if patience < 2 * BEAT_S:
-        raise InputError(
-            f"patience {patience:g} is not allowed; it must be at least {2 * BEAT_S:g} seconds, because "
-            f"devices send a heartbeat every {BEAT_S:g} s"
-        )
+    check_patience(patience)
     if deadline <= 0:
         raise InputError(f"deadline {deadline} is not allowed; it must be above 0 seconds")
     if look_every is not None and look_every < 2:

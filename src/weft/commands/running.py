@@ -65,6 +65,11 @@ class OnLoss(str, Enum):
     stop = "stop"
 
 
+OnLossOption = Annotated[
+    OnLoss, typer.Option(help="When a device is lost: the others go on, or the run stops.")
+]
+
+
 @app.command()
 def train(
     model: Model,
@@ -120,9 +125,7 @@ def train(
             help="Minibatches between two looks of an adaptive run. Default: from its length."
         ),
     ] = None,
-    on_loss: Annotated[
-        OnLoss, typer.Option(help="When a device is lost: the others go on, or the run stops.")
-    ] = OnLoss.recover,
+    on_loss: OnLossOption = OnLoss.recover,
     trace: Annotated[
         Path | None,
         typer.Option(help="How an emulated fleet changes in time (JSON or TOML); with --local."),
@@ -231,6 +234,8 @@ def infer(
     profile: ProfileFile = None,
     settings: Settings = None,
     deadline: Deadline = 30.0,
+    patience: Patience = 1.0,
+    on_loss: OnLossOption = OnLoss.recover,
     input_shape: InputShape = None,
     classes: Classes = None,
     config: ZenohConfig = None,
@@ -252,8 +257,8 @@ def infer(
         model, opened.fleet, opened.strategy, plan=opened.plan, repeat=repeat, batch=batch,
         input_path=input, weights=weights, output=output, local=local, netns=netns, join=join,
         profile=load_profile(profile) if profile else None,
-        options=values.settings(settings or []), deadline=deadline,
-        input_shape=values.shape(input_shape), classes=classes, config=config,
+        options=values.settings(settings or []), deadline=deadline, patience=patience,
+        on_loss=on_loss.value, input_shape=values.shape(input_shape), classes=classes, config=config,
     )  # fmt: skip
     if output is not None:
         say(f"wrote {output}")

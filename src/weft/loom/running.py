@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from weft.adapt.serve import serve
 from weft.adapt.train import train as train_on_fleet
 from weft.api import plan as plan_network
 from weft.codecs.base import Codec
@@ -49,7 +50,6 @@ from weft.program.timeline import Timeline
 from weft.runtime.emulate.forked import CannotFork, get_server
 from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.run.results import TrainResult
-from weft.runtime.run.serve import serve
 
 DEADLINE_S = 20.0
 SET = "digits"  # a data set that every device can open, which peers need
@@ -196,7 +196,11 @@ def _infer(draw: Draw) -> Ran:
 
 def fleet_of_this_run() -> LocalFleet:
     """The emulated fleet that the current run has started."""
-    return next(thing for thing in gc.get_objects() if isinstance(thing, LocalFleet))
+    return next(
+        thing
+        for thing in gc.get_objects()
+        if isinstance(thing, LocalFleet) and not thing.crew.session.is_closed()
+    )
 
 
 # --- checking -----------------------------------------------------------------------------------

@@ -24,14 +24,9 @@ Refusals = Mapping[Feature, str]
 ANSWERS = "it answers and does not train"
 # The refusals of a strategy that only infers.
 ONLY_INFERS: Refusals = {
-    "adapt": ANSWERS,
-    "trace": ANSWERS,
     "own loss": ANSWERS,
     "own data": ANSWERS,
     "save and resume": ANSWERS,
-    "a device dies": "a lost device ends the call with an error; call again with the devices that are left",
-    "falls silent": "a silent device ends the call with an error that names it; call again with the others",
-    "comes back": ANSWERS,
 }
 
 

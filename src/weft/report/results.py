@@ -108,6 +108,8 @@ def infer_document(result: InferResult) -> dict[str, Any]:
         "latency_s": result.latency_s,
         "predicted_latency_s": predicted.latency_s if predicted else None,
         "max_difference": result.max_difference,
+        "devices": list(result.plan.devices),
+        "events": result.events,
     }
 
 
@@ -120,5 +122,7 @@ def infer_table(result: InferResult) -> RenderableType:
                     f"{seconds(result.plan.predicted.seconds)} predicted"),
         ("difference", f"{result.max_difference:.2g} at most from the whole network's output"),
     ]  # fmt: skip
+    for event in result.events:
+        rows.append((f"answer {event['step']}", f"{event['kind']}: {event.get('why', '')}"))
     predicted = simulate(lower(result.plan), steps=2)
     return Group(list_table(("", "answered"), rows), timeline_table(predicted, result.timeline))

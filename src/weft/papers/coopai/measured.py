@@ -133,11 +133,14 @@ def run_really(model: nn.Module, x: Tensor, plan: Plan, title: str, scale: float
     """Run a plan on emulated devices and measure it."""
     import torch
 
-    from weft.runtime.run.serve import latency_s, serve
+    from weft.adapt.serve import serve
+    from weft.runtime.run.serve import latency_s
 
     assert plan.predicted is not None
     count = ANSWERS if plan.predicted.seconds < LONG_S else 2
-    with serve(model, x, plan.fleet, plan=plan, local=True, deadline=DEADLINE_S) as net:
+    with serve(
+        model, x, plan.fleet, plan=plan, local=True, deadline=DEADLINE_S, on_loss="stop"
+    ) as net:
         answers = [net(x) for _ in range(count)]
         timeline, _ = net.timeline()
     with torch.no_grad():

@@ -13,7 +13,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import torch
@@ -26,6 +27,7 @@ from weft.errors import InputError, WeftError
 from weft.program import instructions as ins
 from weft.program.timeline import Span
 from weft.runtime.node.groups import KEPT
+from weft.runtime.node.interpreter import ANSWER_SPANS
 from weft.runtime.node.prober import Prober
 from weft.runtime.node.samples import open_samples
 from weft.runtime.node.tensors import Values
@@ -79,7 +81,9 @@ class Assignment:
             self.end("the run is resumed")
             self.orphaned_s = None
         held: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
-        if self.job is not None:  # the same run goes on under another plan
+        if self.job is not None and job.mode == "infer":  # weights do not change while it answers
+            held = (self._still_needed(job), {})
+        elif self.job is not None:  # the same run goes on under another plan
             self.cancel("a new plan has come")
             needed = {n for segment in job.segments for n in segment.state}
             if self._worker is None:  # the change before this one was cut short
@@ -93,6 +97,8 @@ class Assignment:
         self.job = job
         self._state, self._optimizer_state = held
         self.fabric.begin(job.run, job.roads, job.record, job.changes)
+        if job.mode == "infer":
+            self.fabric.ledger.transfers = deque(maxlen=ANSWER_SPANS)
         self.prober.begin(job.changes)
         self.fabric.radio = Transmitter(job.radio, self.fabric) if job.radio else None
 
@@ -130,6 +136,11 @@ class Assignment:
                     for piece in state_pieces(tensors, optimizer):
                         yield msgspec.structs.replace(head, data=piece.data, optimizer=optimizer)
         yield msg.Kept(self.device, 0, -1, save_safetensors({}), last=True)
+
+    def _still_needed(self, job: msg.Job) -> dict[str, Tensor]:
+        """Of the weights that this device holds, those that another job needs in the same shape."""
+        expected = {n: s.shape for segment in job.segments for n, s in segment.state.items()}
+        return {n: t for n, t in self._state.items() if expected.get(n) == tuple(t.shape)}
 
     def take_weights(self, command: msg.Weights) -> None:
         job = self.own_job(command.run)
@@ -299,10 +310,10 @@ def warm_up(job: msg.Job) -> None:
     optimizer.step()
 
 
-def latest(spans: list[Span], since: int) -> list[Span]:
+def latest(spans: Sequence[Span], since: int) -> list[Span]:
     """The spans of minibatches from `since` on. They are at the end of the list, only roughly in order."""
     found: list[Span] = []
-    for span in reversed(spans):
+    for span in reversed(list(spans)):  # a copy: the work goes on
         if span.step < since - MOST_IN_FLIGHT:
             break
         if span.step >= since:

@@ -7,7 +7,8 @@ tensors that a device holds.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, MutableSequence
 
 import torch
 from torch import Tensor
@@ -33,6 +34,7 @@ from weft.runtime.wire.messages import Job
 
 RIDING = "@also"  # prefix for the second tensor of a message; no value has such a name
 MAX_SPANS = 200_000
+ANSWER_SPANS = 4000  # of a device that only answers, which may do so for months: the newest
 
 
 class Interpreter:
@@ -63,7 +65,7 @@ class Interpreter:
         for i in job.code:
             if isinstance(i, ins.Recv) and i.late == "newest":
                 fabric.mailbox.keep_newest(self._name(i.tensor))
-        self.spans: list[Span] = []
+        self.spans: MutableSequence[Span] = [] if self.training else deque(maxlen=ANSWER_SPANS)
         self.compute_cpu_s = 0.0
         self.held = HeldTensors(job)
         self.pools = Pools(self.runners, self.held)

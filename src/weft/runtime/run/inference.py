@@ -20,7 +20,9 @@ from weft.graph.signature import call_of
 from weft.plans.plan import Plan
 from weft.plans.profile import Profile
 from weft.program.timeline import Timeline
-from weft.runtime.run.serve import latency_s, serve
+from weft.runtime.run.launch import Place
+from weft.runtime.run.serve import Service, latency_s, open_service
+from weft.runtime.run.train import OnLoss
 from weft.zoo.loading import Example, short_name
 from weft.zoo.loading import load as load_model
 
@@ -35,6 +37,7 @@ class InferResult:
     outputs: Any  # what the network returns
     max_difference: float  # from the whole network's answer in this process
     timeline: Timeline
+    events: list[dict[str, Any]]  # lost devices, and what was done about them
 
 
 def infer(
@@ -56,9 +59,14 @@ def infer(
     profile: Profile | None = None,
     options: Mapping[str, object] | None = None,
     deadline: float = 30.0,
+    patience: float = 1.0,
+    on_loss: OnLoss = "recover",
     config: str | None = None,
 ) -> InferResult:
-    """Answers `repeat` times; checks the last answer against the whole network in this process."""
+    """Answers `repeat` times; checks the last answer against the whole network in this process.
+
+    With `on_loss` "recover" a lost device is left out, and requests without an answer are asked again.
+    """
     torch.manual_seed(0)
     module, example = load_model(model, input_shape, classes)
     module.eval()
@@ -67,13 +75,15 @@ def infer(
     if batch is None:
         batch = plan.batch if plan is not None else 1
     x = _read_sample(input_path, example) if input_path else _random_like(example, batch)
-    with serve(
-        module, x, fleet, strategy=strategy, plan=plan, batch=count_of(x), local=local, netns=netns,
-        join=join, profile=profile, options=options, deadline=deadline, name=short_name(model), config=config,
-    ) as net:  # fmt: skip
+    service = Service(
+        place=Place(local, netns, tuple(join or ()), config=config), strategy=strategy, plan=plan,
+        batch=count_of(x), profile=profile, options=options or {}, deadline=deadline,
+        patience=patience, on_loss=on_loss, name=short_name(model),
+    )  # fmt: skip
+    with open_service(module, x, fleet, service) as net:
         answers = net.stream([x] * repeat)
         timeline, _ = net.timeline()
-        ran = net.plan
+        ran, events = net.plan, net.events
     args, kwargs = call_of(x)
     with torch.no_grad():
         whole = _tensors(module(*args, **kwargs))
@@ -83,7 +93,7 @@ def infer(
     difference = max(
         float((answer[name].double() - whole[name].double()).abs().max()) for name in whole
     )
-    return InferResult(ran, repeat, latency_s(timeline), answers[-1], difference, timeline)
+    return InferResult(ran, repeat, latency_s(timeline), answers[-1], difference, timeline, events)
 
 
 def _random_like(example: Example, batch: int) -> Any:

@@ -114,6 +114,7 @@ class Run(Dispatch):
         faults, fault = 0, None
         while True:
             try:
+                last = self.extended(last)
                 if fault is not None:
                     begins = self.recover(fault, last)
                     fault = None
@@ -122,6 +123,7 @@ class Run(Dispatch):
                     begins = dict.fromkeys(self.working, first)  # other devices may work now
                 if min(begins.values(), default=last) < last:
                     begins = self._series(begins, last, on_progress)
+                    last = self.extended(last)
                 if min(begins.values(), default=last) >= last:
                     return self.outcome
             except (LostDevice, Stalled) as error:
@@ -143,6 +145,10 @@ class Run(Dispatch):
             yield
         finally:
             self.phase = before
+
+    def extended(self, last: int) -> int:
+        """Where the minibatches end. A run that answers is asked for others while it works."""
+        return last
 
     def _begin(self, step: int) -> None:
         """Before the first minibatch: the adviser may want another plan to begin with."""
@@ -189,6 +195,7 @@ class Run(Dispatch):
                 return dict.fromkeys(self.working, last)
             if on_progress:
                 on_progress(self.outcome)
+            last = self.extended(last)
             if self._look(last):
                 waiting = set(self.working)
             at = {s: self.outcome.done[s] + 1 for s in sources}
@@ -277,7 +284,9 @@ class Run(Dispatch):
                         event.device, f"{event} (after minibatch {done} of run {self.run_id})"
                     )
             case (Header() as header, bytes() as payload):
-                if header.run == self.run_id and header.kind == "answer":
+                # An answer under a plan that has ended may be in other pieces.
+                is_answer = header.run == self.run_id and header.kind == "answer"
+                if is_answer and header.version == self.plan.version:
                     self.outcome.answer(header, payload)
 
     def _take_copy(self, kept: msg.Kept) -> None:

@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, MutableSequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ class Ledger:
 
     device: str
     counts: Counter[str] = field(default_factory=Counter)  # bad, foreign, doubled, sent messages
-    transfers: list[Span] = field(default_factory=list)  # when each message was on a channel
+    transfers: MutableSequence[Span] = field(default_factory=list)  # messages on channels
 
 
 class Channel:

@@ -20,7 +20,8 @@ from weft.runtime.wire.frames import BadMessage, Header, unpack_header
 from weft.runtime.wire.session import Endpoints, open_session
 from weft.runtime.wire.silence import BEAT_S, Silence
 
-Event = msg.Report | LostDevice | tuple[Header, bytes]
+# None: something has changed on this machine, look again.
+Event = msg.Report | LostDevice | tuple[Header, bytes] | None
 # Replies, then None at the end; or an error if the node is gone.
 Answers = queue.SimpleQueue[Any]
 GRACE_S = 5.0  # Zenoh itself ends a request whose time is over

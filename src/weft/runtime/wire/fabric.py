@@ -15,6 +15,7 @@ import logging
 import queue
 import time
 from collections import Counter
+from collections.abc import MutableSequence
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ class Fabric:
         return self.ledger.counts
 
     @property
-    def transfers(self) -> list[Span]:
+    def transfers(self) -> MutableSequence[Span]:
         return self.ledger.transfers
 
     def data_key(self, name: str) -> str:

@@ -15,9 +15,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection
 
+from weft.errors import InputError
+
 BEAT_S = 0.2  # between two heartbeats, and between two ticks
 IRREGULAR = 5  # times the longest recent gap between two heartbeats of a device that is not silent
 RECENT = 100  # gaps that are remembered, of all devices together
+
+
+def check_patience(seconds: float) -> None:
+    """InputError for a patience in which not even two heartbeats come."""
+    if seconds < 2 * BEAT_S:
+        raise InputError(
+            f"patience {seconds:g} is not allowed; it must be at least {2 * BEAT_S:g} seconds, because "
+            f"devices send a heartbeat every {BEAT_S:g} s"
+        )
 
 
 class Silence:
