@@ -3,10 +3,10 @@
 import gc
 import signal
 
-from weft.commands import demo, listing, nodes, planning, reproduce, running
+from weft.commands import demo, keys, listing, nodes, planning, reproduce, running
 from weft.commands.app import app, end_in_order
 
-__all__ = ["app", "demo", "listing", "main", "nodes", "planning", "reproduce", "running"]
+__all__ = ["app", "demo", "keys", "listing", "main", "nodes", "planning", "reproduce", "running"]
 
 
 def main() -> None:

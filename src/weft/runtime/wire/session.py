@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ import zenoh
 from msgspec import Struct
 
 from weft.errors import InputError, WeftError
+from weft.runtime.keys import fence
+from weft.runtime.keys.folder import Keys
+from weft.runtime.keys.handshake import why_refused
 from weft.runtime.wire.frames import MAX_PAYLOAD
 
 
@@ -27,6 +31,8 @@ class Endpoints(Struct, frozen=True, omit_defaults=True):
     shared_memory: bool = False  # several times faster between processes of one machine;
     # must be off if links are emulated, because it bypasses them
     config: str | None = None  # a Zenoh configuration file (TLS, access control)
+    keys: Keys | None = None  # of the fleet: everything is then mutual TLS
+    known: tuple[str, ...] = ()  # nodes to join when they are there
 
 
 # One thread for all of Zenoh's work instead of five pools, which would pass every message between them. This
@@ -38,17 +44,45 @@ ONE_THREAD = (
 )
 
 
+# How often a node tries again to join one that is not there.
+RETRY = {"period_init_ms": 250, "period_max_ms": 2000, "period_increase_factor": 2}
+
+
 def open_session(endpoints: Endpoints) -> Any:
     """A Zenoh peer. Errors say which endpoint could not be used and why."""
     os.environ.setdefault("ZENOH_RUNTIME", ONE_THREAD)
     config = _config(endpoints)
     for endpoint in endpoints.listen:
         check_free(endpoint)
+    if endpoints.keys is not None:
+        check_admitted(endpoints.join, endpoints.keys)
     try:
         return zenoh.open(config)
     except zenoh.ZError as error:
         asked = ", ".join([*endpoints.listen, *endpoints.join]) or "any free port"
-        raise WeftError(f"cannot open the network on {asked}: {_first(error)}") from None
+        why = _first(error)
+        if endpoints.join and endpoints.keys is None and endpoints.config is None:
+            why += _wants_keys(endpoints.join)
+        raise WeftError(f"cannot open the network on {asked}: {why}") from None
+
+
+def check_admitted(join: Sequence[str], keys: Keys) -> None:
+    """Raises WeftError with the reason if none of these nodes lets this machine in."""
+    reasons = {endpoint: why_refused(endpoint, keys) for endpoint in join}
+    if reasons and all(reasons.values()):
+        words = "; ".join(f"{endpoint} refused {keys.name}: {r}" for endpoint, r in reasons.items())
+        raise WeftError(f"cannot join fleet {keys.members.fleet}: {words}")
+
+
+def _wants_keys(join: Sequence[str]) -> str:
+    """Whether nodes that did not answer in plain TCP speak TLS."""
+    closed = [e for e in join if why_refused(e, None).startswith("it wants a certificate")]
+    if not closed:
+        return ""
+    return (
+        f"; {', '.join(closed)} wants a certificate, and this machine has no keys of that fleet: "
+        "the owner makes some with `weft keys invite NAME`"
+    )
 
 
 def _config(endpoints: Endpoints) -> Any:
@@ -79,7 +113,13 @@ def _config(endpoints: Endpoints) -> Any:
         # If a configuration has its own security, no open port may be added to it.
         settings["listen/endpoints"] = []
     elif not endpoints.config:
-        settings["listen/endpoints"] = ["tcp/[::]:0"]
+        settings["listen/endpoints"] = ["tls/[::]:0" if endpoints.keys else "tcp/127.0.0.1:0"]
+    if endpoints.keys is not None:
+        settings |= fence.settings(endpoints.keys)
+    if endpoints.known:
+        settings["connect/endpoints"] = list(endpoints.known)
+        settings["connect/exit_on_failure"] = False
+        settings["connect/retry"] = RETRY
     if endpoints.join:
         settings["connect/endpoints"] = list(endpoints.join)
         settings["connect/timeout_ms"] = 5000
