@@ -22,7 +22,7 @@ from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire import topics
 from weft.runtime.wire.channel import OutLink, Roads
-from weft.runtime.wire.crew import Crew
+from weft.runtime.wire.crew import Answers, Crew
 from weft.runtime.wire.frames import Header, pack_header
 from weft.runtime.wire.seal import Numbers, seal_header
 from weft.runtime.wire.session import Endpoints
@@ -127,6 +127,38 @@ def test_a_job_beyond_the_limits_is_refused_before_anything_is_taken(
         stranger.assign(**fields)
     assert not stranger.busy()
     assert stranger.threads() == threads
+
+
+def test_who_knows_a_run_s_name_can_neither_read_nor_end_it(stranger: Stranger) -> None:
+    """Seen: `hello` told the run, and with it a stranger took all weights and ended it."""
+    owner = stranger.local.crew
+    owner.ask("v1", assigned(run="victim"), LONG_S)
+    for command in (
+        msg.GetState("victim"), msg.GetTimeline("victim"), msg.Where("victim"), msg.Prepare("victim"),
+        msg.Weights("victim", b""), msg.Cancel("victim", "no"), msg.End("victim"),
+        assigned(run="victim"),
+    ):  # fmt: skip
+        with pytest.raises(WeftError, match="does not carry the key of the run"):
+            stranger.ask(command)
+    with pytest.raises(WeftError, match="is busy with another run"):
+        stranger.assign()
+    assert stranger.busy()
+    assert owner.ask("v1", msg.Cancel("victim", "the owner says so"), LONG_S) == [msg.Done()]
+    assert owner.ask("v1", msg.End("victim"), LONG_S) == [msg.Done()]
+
+
+def test_a_command_that_was_overheard_cannot_be_given_again(stranger: Stranger) -> None:
+    owner = stranger.local.crew
+    owner.ask("v1", assigned(run="victim"), LONG_S)
+    payload, seal = owner._sealed("v1", msg.Cancel("victim", "once"), Answers())
+    words = []
+    for session in (owner.session, stranger.crew.session, stranger.crew.session):
+        key = topics.control(stranger.local.group, "v1")
+        (reply,) = session.get(key, payload=payload, attachment=seal, timeout=LONG_S)
+        words.append(reply.err.payload.to_bytes() if reply.ok is None else b"done")
+    assert words[0] == b"done"
+    assert all(b"it is a replay" in text for text in words[1:])
+    owner.ask("v1", msg.End("victim"), LONG_S)
 
 
 def test_optimizer_memory_for_no_shard_is_refused(stranger: Stranger) -> None:

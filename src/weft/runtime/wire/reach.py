@@ -9,11 +9,12 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Sequence
+from datetime import datetime, timezone
 
 from weft.errors import InputError
 from weft.runtime.keys.folder import Folder, Keys
 from weft.runtime.keys.members import OWNER
-from weft.runtime.wire.session import Endpoints
+from weft.runtime.wire.session import Endpoints, parts_of
 
 
 def reach(
@@ -74,7 +75,25 @@ def keys_of(group: str, name: str) -> Keys | None:
         from weft.runtime.keys.owner import renew_owner
 
         renew_owner(folder)
-    return folder.keys(name)
+    keys = folder.keys(name)
+    check_own(folder, keys)
+    return keys
+
+
+def check_own(folder: Folder, keys: Keys) -> None:
+    """Raises InputError where this machine's own certificate is another device's, revoked or at its end."""
+    from weft.runtime.keys import certificates
+
+    certificate = folder.read(f"{keys.name}.pem")
+    words = keys.members.verdict(certificates.subject_of(certificate), keys.name)
+    end = certificates.ends(certificate)
+    if not words and end < datetime.now(timezone.utc):
+        words = f"the certificate of {keys.name} has expired (on {end:%Y-%m-%d})"
+    if words:
+        raise InputError(
+            f"{keys.certificate}: {words}; the owner makes a new one with "
+            f"`weft keys invite {keys.name}`"
+        )
 
 
 def _endpoint(text: str, scheme: str, keys: Keys | None) -> str:
@@ -92,8 +111,7 @@ def _endpoint(text: str, scheme: str, keys: Keys | None) -> str:
 def _check_closed(listens: Sequence[str], name: str | None, group: str) -> None:
     """A node without keys does the work of anybody who can reach it."""
     for endpoint in listens:
-        host = endpoint.partition("/")[2].rpartition(":")[0].strip("[]")
-        if not is_loopback(host):
+        if not is_loopback(parts_of(endpoint)[1].strip("[]")):
             raise InputError(
                 f"{endpoint} can be reached from other machines, and this machine has no keys of "
                 f"fleet {group}. On the owner's machine type `weft keys new` and "

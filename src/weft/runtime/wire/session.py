@@ -122,7 +122,7 @@ def _config(endpoints: Endpoints) -> Any:
         settings["connect/retry"] = RETRY
     if endpoints.join:
         settings["connect/endpoints"] = list(endpoints.join)
-        settings["connect/timeout_ms"] = 5000
+        settings["connect/timeout_ms"] = 2500
         settings["connect/exit_on_failure"] = True
     for key, value in settings.items():
         try:
@@ -141,14 +141,21 @@ def _says_nothing(config: Any) -> bool:
     return said == str(zenoh.Config().get_json("listen/endpoints"))
 
 
-def check_free(endpoint: str) -> None:
-    """Raises a clear error if the port is taken. Zenoh itself would only log it and try again."""
+def parts_of(endpoint: str) -> tuple[str, str, str]:
+    """(protocol, host, port). InputError for anything else."""
     protocol, _, rest = endpoint.partition("/")
     host, _, port = rest.rpartition(":")
     if protocol not in ("tcp", "udp", "tls", "quic", "ws") or not port.split("#")[0].isdigit():
         raise InputError(
-            f"endpoint {endpoint!r} is not allowed; it must look like tcp/127.0.0.1:7447"
+            f"endpoint {endpoint!r} is not allowed; it must look like 192.0.2.7:7447 "
+            "or tcp/127.0.0.1:7447"
         )
+    return protocol, host, port
+
+
+def check_free(endpoint: str) -> None:
+    """Raises a clear error if the port is taken. Zenoh itself would only log it and try again."""
+    protocol, host, port = parts_of(endpoint)
     if protocol in ("udp", "quic") or port == "0":
         return
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
