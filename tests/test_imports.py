@@ -40,6 +40,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("plans",),
     ("codecs", "graph", "fleet"),
     ("zoo", "data", "dtypes", "user_files"),
+    ("reading",),
     ("errors", "version", "draws"),
 )
 

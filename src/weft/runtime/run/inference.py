@@ -21,6 +21,7 @@ from weft.plans.plan import Plan
 from weft.plans.profile import Profile
 from weft.program.timeline import Timeline
 from weft.runtime.run.serve import latency_s, serve
+from weft.runtime.wire.limits import memory_bytes
 from weft.zoo.loading import Example, short_name
 from weft.zoo.loading import load as load_model
 
@@ -139,6 +140,8 @@ def _step(key: Any) -> str:
 def _read(path: Path, option: str) -> dict[str, Tensor]:
     if not path.is_file():
         raise InputError(f"{option} {path}: there is no such file")
+    if path.stat().st_size > memory_bytes():
+        raise InputError(f"{option} {path} is larger than this machine's memory")
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
