@@ -30,6 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("runtime.emulate",),
     ("runtime.node",),
     ("runtime.wire",),
+    ("runtime.keys",),
     ("planning", "reference"),
     ("strategies",),
     ("strategies.*",),
@@ -39,6 +40,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("plans",),
     ("codecs", "graph", "fleet"),
     ("zoo", "data", "dtypes", "user_files"),
+    ("reading",),
     ("errors", "version", "draws"),
 )
 
@@ -49,14 +51,16 @@ ONLY: dict[str, tuple[str, ...]] = {
     "runtime.emulate": (
         "runtime.node",
         "runtime.wire",
+        "runtime.keys",
         "fleet",
         *SCHEDULE,
         "graph",
         "codecs",
         *LEAVES,
     ),
-    "runtime.node": ("runtime.wire", *SCHEDULE, "graph", "codecs", *LEAVES),
-    "runtime.wire": (*SCHEDULE, "graph", "codecs", *LEAVES),
+    "runtime.node": ("runtime.wire", "runtime.keys", *SCHEDULE, "graph", "codecs", *LEAVES),
+    "runtime.wire": ("runtime.keys", *SCHEDULE, "graph", "codecs", *LEAVES),
+    "runtime.keys": ("errors",),
     "program.instructions": ("graph", "codecs", *LEAVES),
     "program.timeline": ("graph", "codecs", *LEAVES),
 }

@@ -3,10 +3,12 @@
 import gc
 import signal
 
-from weft.commands import chaos, demo, listing, nodes, planning, reproduce, running
+from weft.commands import chaos, demo, keys, listing, nodes, planning, reproduce, running
 from weft.commands.app import app, end_in_order
 
-__all__ = ["app", "chaos", "demo", "listing", "main", "nodes", "planning", "reproduce", "running"]
+__all__ = [
+    "app", "chaos", "demo", "keys", "listing", "main", "nodes", "planning", "reproduce", "running",
+]  # fmt: skip
 
 
 def main() -> None:

@@ -20,9 +20,17 @@ def node(
     name: Annotated[str, typer.Option(help="This device's name in the fleet file.")],
     listen: Annotated[
         list[str] | None,
-        typer.Option(metavar="ENDPOINT", help="Such as tcp/0.0.0.0:7447; any free port if none."),
+        typer.Option(metavar="ENDPOINT", help="Such as 192.0.2.7:7447; any free port if none."),
     ] = None,
     join: Join = None,
+    invite: Annotated[
+        str | None,
+        typer.Option(metavar="LINE", help="The line of `weft keys invite`: once on every device."),
+    ] = None,
+    open_to_all: Annotated[
+        bool,
+        typer.Option("--open", help="No keys: anybody who can reach this device may use it."),
+    ] = False,
     group: Group = "weft",
     config: ZenohConfig = None,
     gossip: Annotated[bool, typer.Option(help="Learn about further nodes from known ones.")] = True,
@@ -43,8 +51,8 @@ def node(
     """Run the agent on a device: it waits for work until it is stopped.
 
     \b
-    Example:  weft node --name pi --listen tcp/0.0.0.0:7447
-              weft node --name nuc --join tcp/192.0.2.7:7447
+    Example:  weft node --name pi --invite weft1:...
+              weft node --name pi                       (every later time)
     """
     from weft.fleet.tables import NAME
 
@@ -57,20 +65,30 @@ def node(
     )
     from weft.runtime.node.node import Node
     from weft.runtime.node.serve import serve_node
-    from weft.runtime.wire.session import Endpoints
+    from weft.runtime.wire.reach import reach
 
     def ready(_: Node) -> None:
-        where = ", ".join(listen or []) or "a free port"
+        where = ", ".join(endpoints.listen) or "a free port of this machine"
         say(f"{name} is ready on {where}; Ctrl-C stops it")
 
-    endpoints = Endpoints(
-        listen=tuple(listen or ()),
-        join=tuple(join or ()),
-        multicast=not (listen or join),
+    if open_to_all and (invite or config):
+        raise InputError("--open means without keys: leave --invite and --zenoh-config out")
+    if invite is not None:
+        from weft.runtime.keys.invite import read_invite, take_invite
+
+        group = take_invite(read_invite(invite), name).fleet
+    endpoints = reach(
+        group,
+        name=name,
+        join=join or (),
+        listen=listen or (),
+        config=config,
+        open_to_all=open_to_all,
         gossip=gossip,
         shared_memory=shared_memory,
-        config=config,
     )
+    if open_to_all:
+        say(f"warning: {name} is open: anybody who can reach this device may use it")
     serve_node(name, endpoints, group=group, tether=tether, scratch=scratch, ready=ready)
 
 
@@ -87,7 +105,7 @@ def fleet(
     """List the nodes that are there; with --probe also how fast they and their links are.
 
     \b
-    Example:  weft fleet --join tcp/192.0.2.7:7447 --probe -o fleet.toml
+    Example:  weft fleet --join 192.0.2.7:7447 --probe -o fleet.toml
     """
     if wait <= 0:
         raise InputError(f"--wait {wait} is not allowed; it must be above 0 seconds")

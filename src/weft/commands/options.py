@@ -68,7 +68,7 @@ Namespaces = Annotated[
 ]
 Join = Annotated[
     list[str] | None,
-    typer.Option("--join", metavar="ENDPOINT", help="A node to join, such as tcp/192.0.2.7:7447."),
+    typer.Option("--join", metavar="ENDPOINT", help="A node to join, such as 192.0.2.7:7447."),
 ]
 # The training loop.
 Optimizer = Annotated[

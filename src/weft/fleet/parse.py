@@ -17,13 +17,15 @@ from typing import Any, get_args
 from weft.errors import InputError
 from weft.fleet.fleet import Device, Fleet, Link, Medium, Tier
 from weft.fleet.tables import Table, near, show
+from weft.reading import read_bounded
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
 
-MAX_BYTES = 1 << 20  # enough for ten thousand devices; a larger file is probably no fleet file
+MAX_BYTES = 1 << 20  # a larger file is probably no fleet file
+MAX_DEVICES = 2000
 TIERS: tuple[Tier, ...] = get_args(Tier)
 KINDS = ("device", "link", "medium")
 DEVICE_KEYS = ("name", "tier", "gflops", "memory_mb", "data", "samples")
@@ -35,13 +37,7 @@ LINK_KEYS = (
 def load_fleet(path: Path) -> Fleet:
     """Read a fleet file."""
     where = str(path)
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"fleet file {where}: {error.strerror or error}") from None
-    if len(data) > MAX_BYTES:
-        raise InputError(f"fleet file {where} is larger than the {MAX_BYTES} bytes allowed")
+    data = read_bounded(path, MAX_BYTES, "fleet file")
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -82,6 +78,8 @@ def _tables(document: dict[str, Any], kind: str, where: str) -> list[Table]:
 
 
 def _devices(tables: list[Table]) -> tuple[Device, ...]:
+    if len(tables) > MAX_DEVICES:
+        raise InputError(f"{len(tables)} [[device]] tables; at most {MAX_DEVICES} are allowed")
     devices: list[Device] = []
     for table in tables:
         name = table.label = table.name("name")

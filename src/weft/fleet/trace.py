@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet, Link
+from weft.reading import read_bounded
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -59,12 +60,7 @@ class Trace(Struct, frozen=True, forbid_unknown_fields=True):
     def load(path: str | Path, fleet: Fleet) -> Trace:
         """Read a trace and check it against the fleet; errors name the moment and the key."""
         where = f"trace {path}"
-        try:
-            data = Path(path).read_bytes()
-        except OSError as error:
-            raise InputError(f"{where}: {error.strerror or error}") from None
-        if len(data) > MAX_BYTES:
-            raise InputError(f"{where} is larger than the {MAX_BYTES} bytes allowed")
+        data = read_bounded(path, MAX_BYTES, "trace")
         try:
             if str(path).endswith(".toml"):
                 trace = msgspec.convert(tomllib.loads(data.decode()), Trace)

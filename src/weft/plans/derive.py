@@ -17,6 +17,7 @@ from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.graph.network import Graph
 from weft.plans.profile import DeviceTimes, LayerCost, Profile
+from weft.reading import read_bounded
 
 if TYPE_CHECKING:  # imports torch, which planning does not need
     from weft.graph.measure import LayerTimes
@@ -93,13 +94,7 @@ def derive_times(layers: tuple[LayerCost, ...], gflops: float) -> DeviceTimes:
 
 def load_profile(path: str | Path) -> Profile:
     """Read and check a profile file."""
-    try:
-        with Path(path).open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"profile file {path}: {error.strerror or error}") from None
-    if len(data) > MAX_BYTES:
-        raise InputError(f"profile file {path} is larger than the {MAX_BYTES} bytes allowed")
+    data = read_bounded(path, MAX_BYTES, "profile file")
     try:
         profile = msgspec.json.decode(data, type=Profile)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

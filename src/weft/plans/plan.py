@@ -22,10 +22,12 @@ from weft.errors import InputError, WeftError
 from weft.fleet.fleet import Fleet
 from weft.fleet.owners import Owner, first_samples
 from weft.graph.network import Mode as Mode
+from weft.plans.bounds import MAX_FILE, check_bounds
 from weft.plans.peers import Peers
 from weft.plans.profile import Profile
 from weft.plans.rounds import Round
 from weft.plans.swarm import Swarm
+from weft.reading import read_bounded
 
 
 class Part(Struct, frozen=True, omit_defaults=True):
@@ -150,11 +152,12 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def load(path: str | Path) -> Plan:
+        data = read_bounded(path, MAX_FILE, "plan file")
         try:
-            return msgspec.json.decode(Path(path).read_bytes(), type=Plan)
-        except OSError as error:
-            raise InputError(f"plan file {path}: {error.strerror or error}") from None
-        except msgspec.MsgspecError as error:
+            plan = msgspec.json.decode(data, type=Plan)
+            check_bounds(plan)
+            return plan
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise InputError(f"plan file {path} is not a plan: {error}") from None
         except InputError as error:
             raise InputError(f"plan file {path}: {error}") from None

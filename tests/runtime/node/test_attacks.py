@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 import zenoh
@@ -19,9 +20,11 @@ from weft.graph.network import Node, Ref, Segment, State, Value
 from weft.graph.optimizer import Optimizer
 from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.wire import messages as msg
+from weft.runtime.wire import topics
 from weft.runtime.wire.channel import OutLink, Roads
-from weft.runtime.wire.crew import Crew
+from weft.runtime.wire.crew import Answers, Crew
 from weft.runtime.wire.frames import Header, pack_header
+from weft.runtime.wire.seal import Numbers, seal_header
 from weft.runtime.wire.session import Endpoints
 
 MB = 1 << 20
@@ -34,6 +37,7 @@ class Stranger:
     def __init__(self, local: LocalFleet, crew: Crew) -> None:
         self.local, self.crew = local, crew
         self.pid = local.processes["v1"].pid
+        self.numbers = Numbers()
 
     def ask(self, command: msg.Command) -> list[msg.Reply]:
         return self.crew.ask("v1", command, LONG_S)
@@ -42,14 +46,16 @@ class Stranger:
         self.ask(assigned(**fields))
 
     def put(self, header: Header, payload: bytes = b"") -> None:
+        key = self.crew.secret("stranger").tensors
+        header = msgspec.structs.replace(header, count=self.numbers.next())
         self.crew.session.put(
-            f"{self.local.group}/data/v1",
+            topics.data(self.local.group, "v1", "me", "stranger"),
             payload,
-            attachment=pack_header(header),
+            attachment=seal_header(key, pack_header(header)),
             congestion_control=zenoh.CongestionControl.BLOCK,
         )
 
-    def busy(self) -> str:
+    def busy(self) -> bool:
         """Asked on the same way as messages: when this is answered, they have arrived."""
         (welcome,) = self.ask(msg.Hello())
         assert isinstance(welcome, msg.Welcome)
@@ -90,7 +96,7 @@ def stranger(open_node: LocalFleet) -> Iterator[Stranger]:
         somebody = Stranger(open_node, crew)
         yield somebody
         somebody.ask(msg.End("stranger"))
-        assert somebody.busy() == ""
+        assert not somebody.busy()
 
 
 def links(count: int) -> Roads:
@@ -119,8 +125,40 @@ def test_a_job_beyond_the_limits_is_refused_before_anything_is_taken(
     threads = stranger.threads()
     with pytest.raises(InputError, match=words):
         stranger.assign(**fields)
-    assert stranger.busy() == ""
+    assert not stranger.busy()
     assert stranger.threads() == threads
+
+
+def test_who_knows_a_run_s_name_can_neither_read_nor_end_it(stranger: Stranger) -> None:
+    """Seen: `hello` told the run, and with it a stranger took all weights and ended it."""
+    owner = stranger.local.crew
+    owner.ask("v1", assigned(run="victim"), LONG_S)
+    for command in (
+        msg.GetState("victim"), msg.GetTimeline("victim"), msg.Where("victim"), msg.Prepare("victim"),
+        msg.Weights("victim", b""), msg.Cancel("victim", "no"), msg.End("victim"),
+        assigned(run="victim"),
+    ):  # fmt: skip
+        with pytest.raises(WeftError, match="does not carry the key of the run"):
+            stranger.ask(command)
+    with pytest.raises(WeftError, match="is busy with another run"):
+        stranger.assign()
+    assert stranger.busy()
+    assert owner.ask("v1", msg.Cancel("victim", "the owner says so"), LONG_S) == [msg.Done()]
+    assert owner.ask("v1", msg.End("victim"), LONG_S) == [msg.Done()]
+
+
+def test_a_command_that_was_overheard_cannot_be_given_again(stranger: Stranger) -> None:
+    owner = stranger.local.crew
+    owner.ask("v1", assigned(run="victim"), LONG_S)
+    payload, seal = owner._sealed("v1", msg.Cancel("victim", "once"), Answers())
+    words = []
+    for session in (owner.session, stranger.crew.session, stranger.crew.session):
+        key = topics.control(stranger.local.group, "v1")
+        (reply,) = session.get(key, payload=payload, attachment=seal, timeout=LONG_S)
+        words.append(reply.err.payload.to_bytes() if reply.ok is None else b"done")
+    assert words[0] == b"done"
+    assert all(b"it is a replay" in text for text in words[1:])
+    owner.ask("v1", msg.End("victim"), LONG_S)
 
 
 def test_optimizer_memory_for_no_shard_is_refused(stranger: Stranger) -> None:
@@ -180,7 +218,7 @@ def test_junk_writes_few_lines_to_the_log(stranger: Stranger) -> None:
     log = stranger.local.log("v1")
     before = log.stat().st_size
     for _ in range(2000):
-        stranger.crew.session.put(f"{stranger.local.group}/data/v1", b"junk")
+        stranger.crew.session.put(topics.data(stranger.local.group, "v1", "me", "r"), b"junk")
     for _ in range(50):
         with pytest.raises(WeftError):
             stranger.crew.ask("v1", Junk(), LONG_S)  # type: ignore[arg-type]
@@ -195,11 +233,11 @@ def test_hello_and_end_are_answered_while_a_command_waits(stranger: Stranger) ->
     """`prepare` waits an hour for a neighbour that nobody is."""
     stranger.assign(deadline_s=3600.0, roads=Roads(links=(OutLink("nobody", "c"),)))
     refused = in_background(lambda: stranger.ask(msg.Prepare("stranger")))
-    assert stranger.busy() == "stranger"
+    assert stranger.busy()
     (done,) = stranger.ask(msg.End("stranger"))
     assert isinstance(done, msg.Done)
     assert isinstance(refused(), WeftError)
-    assert stranger.busy() == ""
+    assert not stranger.busy()
 
 
 def in_background(do: Callable[[], object]) -> Callable[[], object]:
@@ -227,7 +265,7 @@ def test_sigterm_ends_a_node_whose_command_waits(open_node: LocalFleet) -> None:
     somebody = Stranger(open_node, open_node.crew)
     somebody.assign(deadline_s=3600.0, roads=Roads(links=(OutLink("nobody", "c"),)))
     in_background(lambda: somebody.ask(msg.Prepare("stranger")))
-    while somebody.busy() != "stranger":
+    while not somebody.busy():
         time.sleep(0.01)
     process = open_node.processes["v1"]
     process.send_signal(signal.SIGTERM)

@@ -33,9 +33,9 @@ def test_a_node_imports_only_the_packages_it_needs(loaded: list[str]) -> None:
     assert packages <= NEEDED
 
 
-def test_of_the_runtime_a_node_imports_node_and_wire(loaded: list[str]) -> None:
+def test_of_the_runtime_a_node_imports_node_wire_and_keys(loaded: list[str]) -> None:
     parts = {tuple(name.split(".")[2:3]) for name in loaded if name.startswith("weft.runtime")}
-    assert parts == {(), ("node",), ("wire",)}
+    assert parts == {(), ("keys",), ("node",), ("wire",)}
 
 
 def test_of_programs_a_node_imports_instructions_and_timelines(loaded: list[str]) -> None:

@@ -22,6 +22,7 @@ from weft.runtime.wire import messages as msg
 from weft.runtime.wire import topics as keys
 from weft.runtime.wire.crew import Crew
 from weft.runtime.wire.frames import Header, pack_header
+from weft.runtime.wire.seal import MAC_BYTES
 from weft.runtime.wire.session import Endpoints
 
 Subject = Any
@@ -117,7 +118,7 @@ def test_a_busy_node_refuses_a_second_run_and_finishes_its_first(
     with coordinator(small, three(small), nodes) as first:
         first.prepare()
         with (
-            pytest.raises(WeftError, match=f"is busy with run {first.run_id}"),
+            pytest.raises(WeftError, match="is busy with another run"),
             coordinator(small, three(small), nodes) as second,
         ):
             second.prepare()
@@ -147,7 +148,7 @@ def test_a_cancelled_run_stops_a_device_that_waits_for_nobody(
         assert isinstance(spans, msg.Spans)
     (welcome,) = nodes.crew.ask("pi", msg.Hello(), 5.0)
     assert isinstance(welcome, msg.Welcome)
-    assert welcome.busy == ""
+    assert not welcome.busy
 
 
 def test_rubbish_on_its_keys_is_counted_and_dropped_and_the_run_goes_on(
@@ -159,19 +160,21 @@ def test_rubbish_on_its_keys_is_counted_and_dropped_and_the_run_goes_on(
         stranger = Crew(Endpoints(listen=("tcp/127.0.0.1:0",), join=(nodes.endpoint,)), nodes.group)
         with stranger:
             stranger.wait_for(nodes.names, 30.0)
-            data, control = f"{nodes.group}/data/nuc", keys.control(nodes.group, "nuc")
+            data = keys.data(nodes.group, "nuc", "pi", run.run_id)
+            control = keys.control(nodes.group, "nuc")
             for junk in rubbish:
                 stranger.session.put(data, junk)
                 stranger.session.put(data, junk, attachment=os.urandom(30))
                 stranger.session.put(data, b"x", attachment=junk)
-                stranger.session.put(keys.report(nodes.group, run.run_id), junk)
-                stranger.session.put(keys.answer(nodes.group, run.run_id), junk, attachment=junk)
+                stranger.session.put(keys.report(nodes.group, run.run_id, "pi"), junk)
+                answer = keys.answer(nodes.group, run.run_id, "pi")
+                stranger.session.put(answer, junk, attachment=junk)
                 replies = list(stranger.session.get(control, payload=junk, timeout=10.0))
                 assert [r.ok for r in replies] == [None]
             foreign = Header("other", 0, 0, "act", 1, 0, "pi", "nuc", 1)
             announced = msgspec.structs.replace(foreign, run=run.run_id, bytes=1 << 29)
             for header in (foreign, announced):
-                stranger.session.put(data, b"x", attachment=pack_header(header))
+                stranger.session.put(data, b"x", attachment=pack_header(header) + bytes(MAC_BYTES))
             # asked on the same way as the puts: when this is answered, they have arrived
             stranger.ask("nuc", msg.Hello(), 10.0)
 

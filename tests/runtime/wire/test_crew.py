@@ -12,7 +12,38 @@ from weft.runtime.node.node import Node
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire import topics as keys
 from weft.runtime.wire.crew import Crew
+from weft.runtime.wire.seal import REPORT, Numbers, sealed
 from weft.runtime.wire.session import Endpoints, free_endpoint, open_session
+
+NUMBERS = Numbers()
+
+
+def report(crew: Crew, run: str, step: int, key: bytes | None = None) -> tuple[bytes, bytes]:
+    """What pi reports of a run, with its own key or another."""
+    payload = msg.pack(msg.Progress("pi", step))
+    key = key or crew.secret(run).keys("pi").device
+    seal = sealed(key, REPORT, payload, NUMBERS.next())
+    crew.session.put(keys.report("test-crew", run, "pi"), payload, attachment=seal)
+    return payload, seal
+
+
+def test_forged_and_replayed_reports_are_dropped() -> None:
+    """Of another device of the run, of another run, without a seal, in another's name, and a second time."""
+    with Crew(Endpoints(listen=(free_endpoint(),)), "test-crew") as crew:
+        crew.listen("run")
+        secret = crew.secret("run")
+        for key in (secret.keys("nuc").device, secret.tensors, crew.secret("x").keys("pi").device):
+            report(crew, "run", 1, key)
+        payload, seal = report(crew, "run", 2)
+        topic = keys.report("test-crew", "run", "pi")
+        crew.session.put(topic, payload, attachment=seal)
+        crew.session.put(topic, payload)
+        crew.session.put(topic, msg.pack(msg.Progress("pi", 3)), attachment=seal)
+        crew.session.put(keys.report("test-crew", "run", "nuc"), payload, attachment=seal)
+        report(crew, "run", 4)
+        steps = [crew.events.get(timeout=30.0) for _ in range(2)]
+        assert steps == [msg.Progress("pi", 2), msg.Progress("pi", 4)]
+        assert crew.events.empty()
 
 
 def test_what_an_earlier_run_said_last_does_not_reach_the_next_one() -> None:
@@ -21,11 +52,11 @@ def test_what_an_earlier_run_said_last_does_not_reach_the_next_one() -> None:
             old, new = f"old{round}", f"new{round}"
             crew.listen(old)
             for step in range(200):
-                crew.session.put(keys.report("test-crew", old), msg.pack(msg.Progress(old, step)))
+                report(crew, old, step)
             crew.listen(new)  # what was said is partly still in Zenoh's hands
-            crew.session.put(keys.report("test-crew", new), msg.pack(msg.Progress(new, 0)))
+            report(crew, new, 0)
             heard = crew.events.get(timeout=30.0)
-            assert heard == msg.Progress(new, 0)
+            assert heard == msg.Progress("pi", 0)
             try:
                 raise AssertionError(f"heard {crew.events.get(timeout=0.05)} of {old}")
             except queue.Empty:

@@ -99,6 +99,8 @@ class LocalFleet(Closing):
         command = [sys.executable, "-m", "weft", "node", "--name", name, "--group", self.group]
         command += ["--tether", *(() if where.gossip else ("--no-gossip",))]
         command += ["--scratch", str(self.scratch)]
+        if namespace is not None:
+            command.append("--open")  # to a namespace that holds nothing but this run
         for option, addresses in (("--join", where.join), ("--listen", where.listen)):
             for address in addresses:
                 command += [option, address]

@@ -1,7 +1,7 @@
 """A node's part in one run: its job, the weights it holds, and the thread that does the work.
 
 assignment = Assignment("pi", fabric, prober, report, emit)
-assignment.assign(job)                 # again for the same run: a new plan; weights that it needs are kept
+assignment.assign(command)             # again for the same run: a new plan; weights that it needs are kept
 assignment.take_weights(command)
 assignment.prepare(job.run)
 assignment.start(command)              # returns at once; the result is reported
@@ -28,6 +28,7 @@ from weft.program import instructions as ins
 from weft.program.timeline import Span
 from weft.runtime.node.groups import KEPT
 from weft.runtime.node.interpreter import ANSWER_SPANS
+from weft.runtime.node.orders import Order
 from weft.runtime.node.prober import Prober
 from weft.runtime.node.samples import open_samples
 from weft.runtime.node.tensors import Values
@@ -37,6 +38,7 @@ from weft.runtime.wire.fabric import Fabric
 from weft.runtime.wire.limits import MAX_COPIES, check_job, check_memory, job_bytes
 from weft.runtime.wire.mailbox import Cancelled
 from weft.runtime.wire.radio import Transmitter
+from weft.runtime.wire.seal import Replays, RunKeys
 from weft.runtime.wire.state_pieces import chosen, state_pieces
 
 log = logging.getLogger("weft.node")
@@ -65,6 +67,8 @@ class Assignment:
         self.fabric = fabric
         self.prober = prober
         self.job: msg.Job | None = None
+        self.keys = RunKeys()  # of the run, or of the last one: its messages stay replays
+        self._replays = self._coming = Replays()
         self._report, self._emit = report, emit
         self._state: dict[str, Tensor] = {}
         self._optimizer_state: dict[str, Tensor] = {}
@@ -73,8 +77,21 @@ class Assignment:
         self._cpu_start = 0.0
         self.orphaned_s: float | None = None  # since when the run has no coordinator
 
-    def assign(self, job: msg.Job) -> None:
+    def check(self, order: Order) -> None:
+        """Raises Forged for an order of the run under way that does not carry its key. A new run brings its
+        own."""
+        if self.job is not None and order.run == self.job.run:
+            order.check(self.keys, self._replays)
+        elif isinstance(order.command, msg.Assign) and order.command.keys.whole:
+            if order.command.keys != self.keys:
+                self._coming = Replays()
+            order.check(order.command.keys, self._coming)
+
+    def assign(self, command: msg.Assign) -> None:
+        job = command.job
         self._check_free(job)
+        if not command.keys.whole:
+            raise InputError(f"{self.device}: a job without the run's keys")
         check_job(job)
         self.fabric.check(job.roads)
         if self.job is not None and self.job.run != job.run:
@@ -94,9 +111,11 @@ class Assignment:
                 held = chosen(worker.state(), worker.optimizer_state(), needed)
                 held[0].update(worker.groups.kept)
         self.end("a new plan has come")
+        if command.keys != self.keys:
+            self.keys, self._replays = command.keys, self._coming
         self.job = job
         self._state, self._optimizer_state = held
-        self.fabric.begin(job.run, job.roads, job.record, job.changes)
+        self.fabric.begin(job.run, job.roads, job.record, job.changes, command.keys.tensors)
         if job.mode == "infer":
             self.fabric.ledger.transfers = deque(maxlen=ANSWER_SPANS)
         self.prober.begin(job.changes)
@@ -107,12 +126,12 @@ class Assignment:
         if self.job is None or self.job.run == job.run:
             return
         if self.orphaned_s is None:
-            raise WeftError(f"{self.device} is busy with run {self.job.run}; try again later")
+            raise WeftError(f"{self.device} is busy with another run; try again later")
         if not (job.lineage and job.lineage == self.job.lineage):
             left = max(0.0, self.orphaned_s + KEEP_S - time.monotonic())
             raise WeftError(
-                f"{self.device} keeps its copy of run {self.job.run}, whose coordinator is gone, for "
-                f"{left:.0f} s more; `weft train --resume` takes that run up; try again later"
+                f"{self.device} keeps its copy of a run whose coordinator is gone, for {left:.0f} s more; "
+                "`weft train --resume` takes that run up; try again later"
             )
 
     def orphan(self) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from weft.runtime.node.orders import Order
 from weft.runtime.wire import messages as msg
 
 Reply = Callable[[Any], None]  # sends the answer to a query
@@ -31,8 +32,8 @@ CLOSE_S = 0.5
 class Asked:
     """A command and the query that it came with. It is answered once."""
 
-    def __init__(self, query: Any, command: msg.Command, urgent: bool = False) -> None:
-        self.query, self.command, self.urgent = query, command, urgent
+    def __init__(self, query: Any, order: Order, urgent: bool = False) -> None:
+        self.query, self.order, self.urgent = query, order, urgent
         self.since = time.monotonic()
         self._guard = threading.Lock()
         self._answered = False
@@ -51,7 +52,7 @@ class Lane:
     """A thread that carries out commands in the order in which they came."""
 
     def __init__(
-        self, carry_out: Callable[[msg.Command, Any], None], do: Callable[[msg.Command], Reply]
+        self, carry_out: Callable[[Order, Any], None], do: Callable[[Order], Reply]
     ) -> None:
         self._carry_out, self._do = carry_out, do
         self._waiting: queue.SimpleQueue[Asked | Callable[[], None] | None] = queue.SimpleQueue()
@@ -64,11 +65,11 @@ class Lane:
         """Whether no further command is taken."""
         return self._waiting.qsize() >= MAX_COMMANDS
 
-    def put(self, query: Any, command: msg.Command) -> None:
-        self._waiting.put(Asked(query, command))
+    def put(self, query: Any, order: Order) -> None:
+        self._waiting.put(Asked(query, order))
 
-    def put_urgent(self, query: Any, command: msg.Command) -> None:
-        asked = Asked(query, command, urgent=True)
+    def put_urgent(self, query: Any, order: Order) -> None:
+        asked = Asked(query, order, urgent=True)
         self._urgent.append(asked)
         self._waiting.put(asked)
 
@@ -94,9 +95,9 @@ class Lane:
             if not isinstance(asked, Asked):
                 asked()
             elif asked.urgent:
-                asked.answer(self._do(asked.command))
+                asked.answer(self._do(asked.order))
             else:
-                asked.answer(partial(self._carry_out, asked.command))
+                asked.answer(partial(self._carry_out, asked.order))
 
 
 def _being_done(query: Any) -> None:

@@ -26,6 +26,7 @@ from weft.errors import WeftError
 from weft.runtime.node.assignment import KEEP_S, Assignment, failed
 from weft.runtime.node.coordinators import Coordinators
 from weft.runtime.node.lane import Lane, Reply
+from weft.runtime.node.orders import Forged, Order
 from weft.runtime.node.probe import probe_compute, probe_link
 from weft.runtime.node.prober import Prober
 from weft.runtime.node.tensors import Values
@@ -34,7 +35,9 @@ from weft.runtime.wire import topics as keys
 from weft.runtime.wire.closing import Closing
 from weft.runtime.wire.fabric import Fabric
 from weft.runtime.wire.frames import BadMessage, Header, pack_header, pack_tensors
+from weft.runtime.wire.keeper import Keeper
 from weft.runtime.wire.limits import Seldom
+from weft.runtime.wire.seal import REPORT, Numbers, sealed
 from weft.runtime.wire.session import Endpoints, open_session
 from weft.runtime.wire.silence import BEAT_S
 from weft.version import __version__
@@ -53,27 +56,37 @@ class Node(Closing):
         self.group = group
         self.session = open_session(endpoints)
         self.fabric = Fabric(self.session, group, name, scratch)
-        self.prober = Prober(self.fabric, self._report, self._notice)
+        self.prober = Prober(self.fabric, self._report, self._report)
         self.bad_commands = 0
         self.assignment = Assignment(name, self.fabric, self.prober, self._report, self._emit)
         self._log = Seldom(log)
         self._lane = Lane(self._answer, self._do)
         self._queries: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._control = self.session.declare_queryable(
-            keys.control(group, name),
-            zenoh.handlers.Callback(self._queries.put, indirect=False),
-            complete=True,
+        self._numbers = Numbers()
+        self._control, self._echo = (
+            self.session.declare_queryable(
+                key(group, name),
+                zenoh.handlers.Callback(self._queries.put, indirect=False),
+                complete=True,
+            )
+            for key in (keys.control, keys.echo)
         )
         self._coordinators = Coordinators(self.session, group)
         self._alive = self.session.liveliness().declare_token(
             keys.alive(group, name, secrets.token_hex(8))
         )
         self._closing = threading.Event()
+        self._outdated = threading.Event()  # the session has to be opened again, or ended
+        self._keeper: Keeper | None = None
+        if endpoints.keys is not None and not endpoints.keys.is_owner:
+            self._keeper = Keeper(self.session, endpoints.keys, self._is_busy, self._outdated.set)
         self._beats = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         self._beats.start()
 
     def close(self) -> None:
         self._closing.set()
+        if self._keeper is not None:
+            self._keeper.close()
         self.assignment.cancel("the node is closing")
         self._lane.close()
         self.assignment.end("the node is closing")
@@ -94,19 +107,23 @@ class Node(Closing):
             beats.put(b"")
 
     def serve(self, stop: threading.Event) -> None:
-        """Carries out commands until `stop` is set."""
+        """Carries out commands until `stop` is set, or until the fleet's list has changed and no run is under
+        way: then the node has to be opened again. WeftError if this device may not go on."""
         # Tensors may share a message's read-only memory, because they are never written.
         warnings.filterwarnings("ignore", message="The given buffer is not writable")
-        while not stop.is_set():
+        while not stop.is_set() and not (self._outdated.is_set() and not self._is_busy()):
             self._lane.look()
             self._look_for_coordinator()
             try:
                 query = self._queries.get(timeout=0.2)
             except queue.Empty:
                 continue
-            command = self._decoded(query)
-            if command is not None:
-                self._hand_over(query, command)
+            order = self._decoded(query)
+            if order is not None:
+                self._hand_over(query, order)
+
+        if self._keeper is not None and self._keeper.refused:
+            raise WeftError(self._keeper.refused)
 
     def _look_for_coordinator(self) -> None:
         """A run whose coordinator is gone ends here. Its copies are kept for a while."""
@@ -126,29 +143,44 @@ class Node(Closing):
         if self.assignment.has(run) and self._coordinators.is_gone(run):
             self.assignment.forget("the coordinator of the run is gone")
 
-    def _hand_over(self, query: Any, command: msg.Command) -> None:
+    def _is_busy(self) -> bool:
+        return self.assignment.job is not None
+
+    def _hand_over(self, query: Any, order: Order) -> None:
         """Never waits. Who waits for something in a run that is cancelled is woken up at once."""
+        command = order.command
         if isinstance(command, (msg.Cancel, msg.End)):
-            if self.assignment.has(command.run):
+            if self.assignment.has(command.run) and self._is_genuine(order):
                 why = command.why if isinstance(command, msg.Cancel) else "the run is over"
                 self.assignment.cancel(why)
-            self._lane.put_urgent(query, command)
+            self._lane.put_urgent(query, order)
         elif isinstance(command, (msg.Hello, msg.Echo)):
             with query:
-                self._answer(command, query)
+                self._answer(order, query)
         elif self._lane.full:
             with query:
                 busy = WeftError(f"{self.name} has too many commands to carry out; try again later")
                 query.reply_err(msg.pack(failed(self.name, busy)))
         else:
-            self._lane.put(query, command)
+            self._lane.put(query, order)
 
-    def _decoded(self, query: Any) -> msg.Command | None:
+    def _is_genuine(self, order: Order) -> bool:
         try:
-            payload = query.payload
-            if payload is None:
+            self.assignment.check(order)
+        except Forged:
+            return False
+        return True
+
+    def _decoded(self, query: Any) -> Order | None:
+        try:
+            if query.payload is None:
                 raise BadMessage("it is empty")
-            return msg.unpack_command(payload.to_bytes())
+            payload = query.payload.to_bytes()
+            seal = query.attachment.to_bytes() if query.attachment is not None else b""
+            order = Order(msg.unpack_command(payload), payload, seal)
+            if "/echo/" in str(query.key_expr) and not isinstance(order.command, msg.Echo):
+                raise BadMessage("other devices may only ask for an echo")
+            return order
         except BadMessage as error:
             self.bad_commands += 1
             self._log.warning("%s dropped a malformed command: %s", self.name, error)
@@ -156,29 +188,31 @@ class Node(Closing):
                 query.reply_err(f"not a command: {error}"[:500])
             return None
 
-    def _do(self, command: msg.Command) -> Reply:
+    def _do(self, order: Order) -> Reply:
         """Carries out a command now; its answer is sent later."""
         try:
-            (reply,) = self._carry_out(command)
+            (reply,) = self._carry_out(order)
         except Exception as error:
             report = failed(self.name, error)
             return lambda query: query.reply_err(msg.pack(report))
-        return lambda query: query.reply(query.key_expr, msg.pack(reply))
+        return lambda query: order.reply(query, reply)
 
-    def _answer(self, command: msg.Command, query: Any) -> None:
+    def _answer(self, order: Order, query: Any) -> None:
         try:
-            for reply in self._carry_out(command):
-                query.reply(query.key_expr, msg.pack(reply))
+            for reply in self._carry_out(order):
+                order.reply(query, reply)
         except WeftError as error:
             query.reply_err(msg.pack(failed(self.name, error)))
         except Exception as error:  # a bad job must not end the agent; the error is sent back
             self._log.warning(
-                "%s could not carry out %s: %r", self.name, type(command).__name__, error
+                "%s could not carry out %s: %r", self.name, type(order.command).__name__, error
             )
             log.debug("the error", exc_info=True)
             query.reply_err(msg.pack(failed(self.name, error)))
 
-    def _carry_out(self, command: msg.Command) -> Iterator[msg.Reply]:
+    def _carry_out(self, order: Order) -> Iterator[msg.Reply]:
+        self.assignment.check(order)
+        command = order.command
         match command:
             case msg.Hello():
                 yield self._welcome()
@@ -201,8 +235,8 @@ class Node(Closing):
             case msg.ProbeLink():
                 yield probe_link(self.session, self.group, command)
                 return
-            case msg.Assign(job=job):
-                self.assignment.assign(job)
+            case msg.Assign():
+                self.assignment.assign(command)
             case msg.Weights():
                 self.assignment.take_weights(command)
             case msg.Prepare():
@@ -235,20 +269,22 @@ class Node(Closing):
             cores=os.cpu_count() or 1,
             memory_mb=pages / 2**20,
             clock=time.monotonic(),
-            busy=self.assignment.job.run if self.assignment.job else "",
+            busy=self.assignment.job is not None,
         )
 
     def _report(self, report: msg.Report) -> None:
         job = self.assignment.job
         if job is not None:
+            payload = msg.pack(report)
             self.session.put(
-                keys.report(self.group, job.run),
-                msg.pack(report),
+                keys.report(self.group, job.run, self.name),
+                payload,
+                attachment=self._seal(payload),
                 congestion_control=zenoh.CongestionControl.BLOCK,
             )
 
-    def _notice(self, notice: msg.Notice) -> None:
-        self.session.put(keys.notice(self.group, self.name), msg.pack(notice))
+    def _seal(self, data: bytes) -> bytes:
+        return sealed(self.assignment.keys.device, REPORT, data, self._numbers.next())
 
     def _emit(self, step: int, micro: int, values: Values) -> None:
         job = self.assignment.job
@@ -256,9 +292,10 @@ class Node(Closing):
             specs, payload = pack_tensors(values)
             header = Header(job.run, job.version, step, "answer", job.layers, micro,
                             self.name, "", len(payload), specs)  # fmt: skip
+            packed = pack_header(header)
             self.session.put(
-                keys.answer(self.group, job.run),
+                keys.answer(self.group, job.run, self.name),
                 payload,
-                attachment=pack_header(header),
+                attachment=packed + self._seal(packed),
                 congestion_control=zenoh.CongestionControl.BLOCK,
             )

@@ -46,9 +46,7 @@ def probe_link(session: Any, group: str, command: msg.ProbeLink) -> msg.Probed:
 
 def _exchange(session: Any, group: str, peer: str, data: bytes) -> float:
     start = time.monotonic()
-    replies = session.get(
-        keys.control(group, peer), payload=msg.pack(msg.Echo(data)), timeout=PROBE_S
-    )
+    replies = session.get(keys.echo(group, peer), payload=msg.pack(msg.Echo(data)), timeout=PROBE_S)
     if not [reply for reply in replies if reply.ok is not None]:
         raise LostDevice(peer, f"{peer} did not answer a probe of {len(data)} bytes in {PROBE_S} s")
     return time.monotonic() - start

@@ -10,8 +10,10 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import torch
 
+from weft.runtime.keys.folder import Folder
 from weft.runtime.node.node import Node
 from weft.runtime.wire.session import Endpoints
 
@@ -38,10 +40,22 @@ def serve_node(
         signal.signal(number, lambda *_: _leave(stop))
     if tether:
         threading.Thread(target=_leave_with_parent, args=(stop,), daemon=True).start()
-    with Node(name, endpoints, group, scratch) as node:
-        if ready:
-            ready(node)
-        node.serve(stop)
+    while not stop.is_set():
+        with Node(name, endpoints, group, scratch) as node:
+            if ready:
+                ready(node)
+            node.serve(stop)
+        endpoints, ready = _again(endpoints), None
+
+
+def _again(endpoints: Endpoints) -> Endpoints:
+    """How a node opens its session again, after the list of its fleet has changed: with the same port."""
+    keys = endpoints.keys
+    if keys is None:
+        return endpoints
+    known = endpoints.known or endpoints.join
+    newest = Folder(keys.members.fleet).keys(keys.name)
+    return msgspec.structs.replace(endpoints, keys=newest, join=(), known=known)
 
 
 def _leave(stop: threading.Event) -> None:

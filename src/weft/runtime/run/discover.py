@@ -11,7 +11,8 @@ from weft.errors import WeftError
 from weft.fleet.fleet import Device, Fleet, Link
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire.crew import Crew
-from weft.runtime.wire.session import Endpoints
+from weft.runtime.wire.reach import reach
+from weft.runtime.wire.session import check_admitted
 
 
 class FoundDevice(Struct, frozen=True):
@@ -76,12 +77,14 @@ def discover(
     config: str | None = None,
 ) -> Found:
     """Looks for `wait` seconds; WeftError where nobody is there."""
-    endpoints = Endpoints(join=join, multicast=not join, asks_only=True, config=config)
+    endpoints = reach(group, join=join, config=config)
     with Crew(endpoints, group) as crew:
         time.sleep(wait)  # nodes come at their own pace: nothing tells "that is all"
         names = crew.present
         if not names:
-            where = ", ".join(join) or "the local network"
+            where = ", ".join((*join, *endpoints.known)) or "the local network"
+            if endpoints.keys is not None:
+                check_admitted(endpoints.known, endpoints.keys)
             raise WeftError(
                 f"no nodes found on {where} in {wait:g} s; start `weft node --name ...`"
             )
@@ -89,7 +92,8 @@ def discover(
         for name, (welcome,) in crew.ask_all(dict.fromkeys(names, msg.Hello()), 10.0).items():
             assert isinstance(welcome, msg.Welcome)
             speed = _speed(crew, name) if probe else None
-            devices.append(FoundDevice(name, welcome.cores, welcome.memory_mb, welcome.busy, speed))
+            busy = "a run" if welcome.busy else ""
+            devices.append(FoundDevice(name, welcome.cores, welcome.memory_mb, busy, speed))
         links = []
         for a, b in itertools.permutations(names, 2) if probe else ():
             (probed,) = crew.ask(a, msg.ProbeLink(b), 60.0)

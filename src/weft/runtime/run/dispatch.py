@@ -75,7 +75,7 @@ class Dispatch:
         self._feed = feed
         self._feeder: Feeder | None = None  # where devices open the data themselves
         if feed is not None and settings.data is None:
-            self._feeder = Feeder(crew.session, crew.group, self.run_id, feed)
+            self._feeder = Feeder(crew, self.run_id, feed)
         self.adopt(plan)
 
     def adopt(self, plan: Plan) -> None:
@@ -91,7 +91,7 @@ class Dispatch:
     def feed_from_here(self) -> None:
         """From now on samples come from here, if they are here: the source need not have the data."""
         if self._feed is not None and self._feeder is None:
-            self._feeder = Feeder(self.crew.session, self.crew.group, self.run_id, self._feed)
+            self._feeder = Feeder(self.crew, self.run_id, self._feed)
             self.settings = replace(self.settings, data=None)
 
     @property

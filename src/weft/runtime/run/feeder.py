@@ -10,18 +10,23 @@ import zenoh
 from weft.graph.loss_totals import TOTAL
 from weft.plans.plan import Plan
 from weft.runtime.node.samples import TARGET, Minibatch, by_name
+from weft.runtime.wire import topics
+from weft.runtime.wire.crew import Crew
 from weft.runtime.wire.frames import Header, pack_header, pack_tensors
+from weft.runtime.wire.seal import Numbers, seal_header
 
 Feed = Callable[[int], Minibatch]
 FEED_BYTES = 64 << 20  # how much may wait at the loading device
 LEAST, MOST = 4, 256  # minibatches
+COORDINATOR = "coordinator"  # the sender's name
 
 
 class Feeder:
     """Sends samples from this machine to the devices that load them: to each its own share."""
 
-    def __init__(self, session: Any, group: str, run: str, feed: Feed) -> None:
-        self._session, self._group, self._run = session, group, run
+    def __init__(self, crew: Crew, run: str, feed: Feed) -> None:
+        self._session, self._group, self._run = crew.session, crew.group, run
+        self._key, self._numbers = crew.secret(run).tensors, Numbers()
         self._feed = feed
         self._ahead = 0
         self._publishers: dict[str, Any] = {}
@@ -51,9 +56,9 @@ class Feeder:
                 }
             specs, payload = pack_tensors(tensors)
             self._ahead = max(least, min(MOST, FEED_BYTES // max(len(payload), 1)))
-            header = Header(self._run, plan.version, fed, "feed", 0, 0, "coordinator",
-                            source, len(payload), specs)  # fmt: skip
-            publisher.put(payload, attachment=pack_header(header))
+            header = Header(self._run, plan.version, fed, "feed", 0, 0, COORDINATOR,
+                            source, len(payload), specs, count=self._numbers.next())  # fmt: skip
+            publisher.put(payload, attachment=seal_header(self._key, pack_header(header)))
             fed += 1
         return fed
 
@@ -67,7 +72,7 @@ class Feeder:
     def _publisher(self, source: str) -> Any:
         if source not in self._publishers:
             self._publishers[source] = self._session.declare_publisher(
-                f"{self._group}/data/{source}",
+                topics.data(self._group, source, COORDINATOR, self._run),
                 congestion_control=zenoh.CongestionControl.BLOCK,  # never drop a minibatch
             )
         return self._publishers[source]

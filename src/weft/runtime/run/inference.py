@@ -23,6 +23,7 @@ from weft.program.timeline import Timeline
 from weft.runtime.run.launch import Place
 from weft.runtime.run.serve import Service, latency_s, open_service
 from weft.runtime.run.train import OnLoss
+from weft.runtime.wire.limits import memory_bytes
 from weft.zoo.loading import Example, short_name
 from weft.zoo.loading import load as load_model
 
@@ -149,6 +150,8 @@ def _step(key: Any) -> str:
 def _read(path: Path, option: str) -> dict[str, Tensor]:
     if not path.is_file():
         raise InputError(f"{option} {path}: there is no such file")
+    if path.stat().st_size > memory_bytes():
+        raise InputError(f"{option} {path} is larger than this machine's memory")
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from weft.errors import InputError, LostDevice
 from weft.plans.plan import Plan
 from weft.runtime.emulate.local import LocalFleet
@@ -18,6 +20,7 @@ from weft.runtime.emulate.roads import Shaping, involved
 from weft.runtime.node.node import Node
 from weft.runtime.run.jobs import Settings
 from weft.runtime.wire.crew import Crew
+from weft.runtime.wire.reach import reach
 from weft.runtime.wire.session import Endpoints
 
 START_S = 60.0  # for a node process to join, where it is spawned also to import PyTorch
@@ -71,9 +74,8 @@ def open_crew(
                 ),
             )
         return
-    endpoints = Endpoints(join=place.join, multicast=place.multicast or not place.join,
-                          asks_only=True, config=place.config)  # fmt: skip
-    with Crew(endpoints, place.group) as crew, _here(crew, plan, devices, place):
+    endpoints = reach(place.group, join=place.join, config=place.config)
+    with Crew(endpoints, place.group) as crew, _here(crew, plan, devices, place, endpoints):
         crew.wait_for(devices, settings.deadline_s)
         yield crew, replace(settings, paced=frozenset())
 
@@ -93,7 +95,9 @@ def _await_children(local: LocalFleet) -> None:
 
 
 @contextlib.contextmanager
-def _here(crew: Crew, plan: Plan, devices: Sequence[str], place: Place) -> Iterator[None]:
+def _here(
+    crew: Crew, plan: Plan, devices: Sequence[str], place: Place, reached: Endpoints
+) -> Iterator[None]:
     """The machine where the user calls Weft is a node too: the source, where nobody else is it."""
     with contextlib.suppress(LostDevice):
         crew.wait_for([plan.source], 2.0)
@@ -101,8 +105,8 @@ def _here(crew: Crew, plan: Plan, devices: Sequence[str], place: Place) -> Itera
         yield
         return
     stop = threading.Event()
-    endpoints = Endpoints(join=place.join, multicast=place.multicast or not place.join,
-                          config=place.config)  # fmt: skip
+    # It is a node of the owner's: with the owner's certificate it may have any name.
+    endpoints = msgspec.structs.replace(reached, asks_only=False)
     with Node(plan.source, endpoints, place.group) as node:
         thread = threading.Thread(target=node.serve, args=(stop,), daemon=True)
         thread.start()

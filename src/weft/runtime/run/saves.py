@@ -27,11 +27,17 @@ from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
 from weft.errors import InputError
+from weft.reading import read_bounded
+from weft.runtime.wire.limits import memory_bytes
 
 KEPT = 2  # saves in a folder
 RUN_FILE = "run.json"
 WEIGHTS = "weights.safetensors"
 OPTIMIZER = "optimizer.safetensors"
+MAX_RUN_FILE = 16 << 20
+SPARE = (
+    1 << 20
+)  # bytes that a wrong file may have beyond its save's, so that it can be said what it is
 NAME = re.compile(r"(\d{6,})-(\w+)")
 
 
@@ -167,8 +173,8 @@ def _write_save(path: Path, run: RunFile, tensors: Mapping[str, Mapping[str, Ten
 def read_save(path: Path) -> Saved:
     """The save in a folder. NotWhole where a file is missing, cut off, or of another save."""
     try:
-        run = msgspec.json.decode((path / RUN_FILE).read_bytes(), type=RunFile)
-    except (msgspec.MsgspecError, OSError) as error:
+        run = msgspec.json.decode(read_bounded(path / RUN_FILE, MAX_RUN_FILE, "file"), type=RunFile)
+    except (msgspec.MsgspecError, InputError) as error:
         raise NotWhole(f"{RUN_FILE} cannot be read ({error})") from None
     tensors = {name: _read_tensors(path, name, run) for name in (WEIGHTS, OPTIMIZER)}
     return Saved(run, tensors[WEIGHTS], tensors[OPTIMIZER])
@@ -181,8 +187,8 @@ def _read_tensors(path: Path, name: str, run: RunFile) -> dict[str, Tensor]:
             f"{RUN_FILE} has no size and no digest of {name}; an older version of Weft wrote it"
         )
     try:
-        data = (path / name).read_bytes()
-    except OSError as error:
+        data = read_bounded(path / name, min(stamp.bytes + SPARE, memory_bytes()), "file")
+    except InputError as error:
         raise NotWhole(f"{name} cannot be read ({error})") from None
     if stamp_of(data) != stamp:
         raise NotWhole(_difference(name, data, run, stamp))

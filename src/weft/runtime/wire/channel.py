@@ -65,7 +65,7 @@ class Ledger:
 
 class Channel:
     """A queue and its thread. The neighbour listens on `key`; `droppable` says which messages may get
-    lost."""
+    lost; `seal` makes the bytes of a header."""
 
     def __init__(
         self,
@@ -74,6 +74,7 @@ class Channel:
         link: OutLink,
         ledger: Ledger,
         droppable: Callable[[Header], bool],
+        seal: Callable[[Header], bytes] = pack_header,
         *,
         record: bool = False,
         changes: Changes | None = None,
@@ -87,7 +88,7 @@ class Channel:
             self._changing = ChangingLink(changes.links[link.channel], changes.start)
         self._session, self._key = session, key
         self._ledger, self._record = ledger, record
-        self._droppable = droppable
+        self._droppable, self._seal = droppable, seal
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._clock: Clock = OwnClock()
         if link.shared is not None:
@@ -219,7 +220,7 @@ class Channel:
     def _publish(
         self, header: Header, payload: bytes, start: float, end: float | None = None
     ) -> None:
-        self._publisher_for(header).put(payload, attachment=pack_header(header))
+        self._publisher_for(header).put(payload, attachment=self._seal(header))
         self._ledger.counts["sent"] += 1
         # The notice of a loss is no message of the emulated network.
         if self._record and not header.lost:

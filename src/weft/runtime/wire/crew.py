@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+import msgspec
 import zenoh
 
 from weft.errors import InputError, LostDevice, WeftError
@@ -17,13 +18,32 @@ from weft.runtime.wire import messages as msg
 from weft.runtime.wire import topics as keys
 from weft.runtime.wire.closing import Closing
 from weft.runtime.wire.frames import BadMessage, Header, unpack_header
+from weft.runtime.wire.keeper import Keeper
+from weft.runtime.wire.seal import (
+    COMMAND,
+    REPLY,
+    REPORT,
+    SEAL_BYTES,
+    Numbers,
+    Replays,
+    RunSecret,
+    check_seal,
+    sealed,
+)
 from weft.runtime.wire.session import Endpoints, open_session
 from weft.runtime.wire.silence import BEAT_S, Silence
 
 # None: something has changed on this machine, look again.
 Event = msg.Report | LostDevice | tuple[Header, bytes] | None
+
+
 # Replies, then None at the end; or an error if the node is gone.
-Answers = queue.SimpleQueue[Any]
+class Answers(queue.SimpleQueue[Any]):
+    """What a device answers to one command."""
+
+    count = 0  # the command's number, which the answers carry
+
+
 GRACE_S = 5.0  # Zenoh itself ends a request whose time is over
 
 
@@ -39,22 +59,26 @@ class Crew(Closing):
         # Devices that must still answer, and the queues for their answers.
         self._asked: dict[str, set[Answers]] = {}
         self._run = ""  # the run whose reports are taken
+        self._secrets: dict[str, RunSecret] = {}
+        self._numbers, self._replays = Numbers(), Replays()
         self._heard = threading.Lock()
         self._run_subscriptions: list[Any] = []
         self._claims: dict[str, Any] = {}  # liveliness tokens of runs
         self._subscription = self.session.liveliness().declare_subscriber(
             keys.alive(group, "*", "*"), _direct(self._liveliness), history=True
         )
-        self._notices = self.session.declare_subscriber(
-            keys.notice(group, "*"), _direct(self._noticed)
-        )
         self._silence: Silence | None = None  # while somebody watches
         self._watched: Collection[str] = ()
         self._closing = threading.Event()
         self._beats = self.session.declare_subscriber(keys.beat(group, "*"), _direct(self._beat))
+        self._keeper: Keeper | None = None
+        if endpoints.keys is not None:
+            self._keeper = Keeper(self.session, endpoints.keys, lambda: False, lambda: None)
 
     def close(self) -> None:
         self._closing.set()
+        if self._keeper is not None:
+            self._keeper.close()
         if not self.session.is_closed():
             self.session.close()
 
@@ -162,7 +186,7 @@ class Crew(Closing):
                 while True:
                     self.events.get_nowait()
         self._run_subscriptions = [
-            self.session.declare_subscriber(key(self.group, run), _direct(partial(take, run)))
+            self.session.declare_subscriber(key(self.group, run, "*"), _direct(partial(take, run)))
             for key, take in ((keys.report, self._reported), (keys.answer, self._answered))
         ]
 
@@ -173,23 +197,39 @@ class Crew(Closing):
             if run == self._run:
                 self.events.put(event)
 
+    def secret(self, run: str) -> RunSecret:
+        """The secret of a run; made when the run is first spoken of."""
+        with self._heard:
+            return self._secrets.setdefault(run, RunSecret())
+
     def _reported(self, run: str, sample: Any) -> None:
         # a report that cannot be decoded is dropped: it is not from our nodes, and a failed node is noticed
         # by its silence
         with contextlib.suppress(BadMessage):
-            self._put(msg.unpack_report(sample.payload.to_bytes()), run)
-
-    def _noticed(self, sample: Any) -> None:
-        self._reported(self._run, sample)
+            payload, seal = sample.payload.to_bytes(), _attached(sample)
+            device = self._sender(run, sample, payload, seal)
+            report = msg.unpack_report(payload)
+            if report.device == device:
+                self._put(report, run)
 
     def _answered(self, run: str, sample: Any) -> None:
-        try:
-            header = unpack_header(sample.attachment.to_bytes() if sample.attachment else b"")
-        except BadMessage:
-            return
-        payload = sample.payload.to_bytes()
-        if len(payload) == header.bytes:
-            self._put((header, payload), run)
+        with contextlib.suppress(BadMessage):
+            attached = _attached(sample)
+            packed, seal = attached[:-SEAL_BYTES], attached[-SEAL_BYTES:]
+            device = self._sender(run, sample, packed, seal)
+            header, payload = unpack_header(packed), sample.payload.to_bytes()
+            if len(payload) == header.bytes and header.source == device:
+                self._put((header, payload), run)
+
+    def _sender(self, run: str, sample: Any, data: bytes, seal: bytes) -> str:
+        """The device that has sent this. BadMessage where it is not the device that it seems to be, or where
+        it was here before."""
+        device = str(sample.key_expr).rsplit("/", 1)[1]
+        count = check_seal(self.secret(run).keys(device).device, REPORT, data, seal)
+        with self._heard:
+            if not self._replays.take(device, count):
+                raise BadMessage("it was here before")
+        return device
 
     def leave_word(self, device: str, command: msg.Command) -> None:
         """A command that the device carries out when it wakes up; nobody waits for its answer."""
@@ -218,18 +258,32 @@ class Crew(Closing):
                     self._asked[device].discard(answers)
 
     def _ask(self, device: str, command: msg.Command, seconds: float) -> Answers:
-        answers: Answers = queue.SimpleQueue()
+        answers = Answers()
         with self._changed:
             self._asked.setdefault(device, set()).add(answers)
+        payload, seal = self._sealed(device, command, answers)
         self.session.get(
             keys.control(self.group, device),
             _direct(answers.put, lambda: answers.put(None)),
-            payload=msg.pack(command),
+            payload=payload,
+            attachment=seal,
             timeout=seconds,
             # a state arrives in several pieces under one key: keep them all
             consolidation=zenoh.QueryConsolidation(zenoh.ConsolidationMode.NONE),
         )
         return answers
+
+    def _sealed(self, device: str, command: msg.Command, answers: Answers) -> tuple[bytes, bytes]:
+        """The bytes of a command and its seal. A job gets the run's keys with it."""
+        run = msg.run_of(command)
+        if run is None:
+            return msg.pack(command), b""
+        run_keys = self.secret(run).keys(device)
+        if isinstance(command, msg.Assign):
+            command = msgspec.structs.replace(command, keys=run_keys)
+        payload = msg.pack(command)
+        answers.count = self._numbers.next()
+        return payload, sealed(run_keys.device, COMMAND, payload, answers.count)
 
     def _replies(
         self, device: str, answers: Answers, command: msg.Command, seconds: float
@@ -245,7 +299,7 @@ class Crew(Closing):
                 text = reply.err.payload.to_bytes()
                 raise silent if text == b"Timeout" else _error(device, text)  # Zenoh's own word
             try:
-                found.append(msg.unpack_reply(reply.ok.payload.to_bytes()))
+                found.append(self._reply(device, command, answers.count, reply.ok))
             except BadMessage as error:
                 raise WeftError(
                     f"{device} sent an answer that cannot be decoded: {error}"
@@ -255,6 +309,18 @@ class Crew(Closing):
                 raise LostDevice(device, f"{device} is gone: nobody answers `{what}`")
             raise silent
         return found
+
+    def _reply(self, device: str, command: msg.Command, count: int, sample: Any) -> msg.Reply:
+        """The reply in a sample. In a run it has to carry the device's key; only a device that does not know
+        the run may say without it that the run is over."""
+        payload, run, seal = sample.payload.to_bytes(), msg.run_of(command), _attached(sample)
+        reply = msg.unpack_reply(payload)
+        over = isinstance(command, (msg.Cancel, msg.End)) and isinstance(reply, msg.Done)
+        if run is None or (over and not seal):
+            return reply
+        if check_seal(self.secret(run).keys(device).device, REPLY, payload, seal) != count:
+            raise BadMessage("it answers another command")
+        return reply
 
     def clock_offset(self, device: str, rounds: int = 5) -> float:
         """The difference between this machine's clock and the device's, by the quickest of a few
@@ -273,6 +339,10 @@ def _direct(callback: Callable[[Any], None], drop: Callable[[], None] | None = N
     """A callback that Zenoh's own thread calls. It must not wait. Other callbacks get a Python thread each,
     and a process cannot end while such a thread lives."""
     return zenoh.handlers.Callback(callback, drop, indirect=False)
+
+
+def _attached(sample: Any) -> bytes:
+    return sample.attachment.to_bytes() if sample.attachment is not None else b""
 
 
 def _is_cut_short(command: msg.Command, last: msg.Reply) -> bool:

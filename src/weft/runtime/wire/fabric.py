@@ -24,12 +24,20 @@ import zenoh
 
 from weft.errors import WeftError
 from weft.program.timeline import Span
+from weft.runtime.wire import topics
 from weft.runtime.wire.changes import Changes
 from weft.runtime.wire.channel import Channel, Ledger, OutLink, Roads
-from weft.runtime.wire.frames import BadMessage, Header, unpack_header
+from weft.runtime.wire.frames import BadMessage, Header, pack_header, unpack_header
 from weft.runtime.wire.limits import MAX_LINKS, Seldom, memory_bytes
 from weft.runtime.wire.mailbox import Cancelled, Letter, Mailbox
 from weft.runtime.wire.radio import Transmitter
+from weft.runtime.wire.seal import (
+    Numbers,
+    Replays,
+    header_is_sealed,
+    seal_header,
+    split_header,
+)
 from weft.runtime.wire.shaping import clock_path
 from weft.runtime.wire.trouble import Troubles
 
@@ -64,10 +72,12 @@ class Fabric:
         self.radio: Transmitter | None = None  # if a run's messages are best effort
         self._roads = Roads()
         self._channels: dict[str, Channel] = {}
+        self._key = b""  # of the run, for tensors
+        self._numbers, self._replays = Numbers(), Replays()
         self._pieces: dict[tuple[Any, ...], _Pieces] = {}
         # Zenoh's receiving thread calls this directly. It only checks the message and files it.
         self._subscriber = session.declare_subscriber(
-            self.data_key(name), zenoh.handlers.Callback(self._arrived, indirect=False)
+            topics.all_data(group, name), zenoh.handlers.Callback(self._arrived, indirect=False)
         )
 
     @property
@@ -78,18 +88,24 @@ class Fabric:
     def transfers(self) -> MutableSequence[Span]:
         return self.ledger.transfers
 
-    def data_key(self, name: str) -> str:
-        return f"{self.group}/data/{name}"
-
     def check(self, roads: Roads) -> None:
         """Raises InputError for links that this node refuses to open."""
         for link in roads.links:
             if link.shared is not None:
                 clock_path(self._scratch, link.shared)
 
-    def begin(self, run: str, roads: Roads, record: bool, changes: Changes | None = None) -> None:
-        """Forgets the run before and takes the links of a new run."""
+    def begin(
+        self,
+        run: str,
+        roads: Roads,
+        record: bool,
+        changes: Changes | None = None,
+        key: bytes = b"",
+    ) -> None:
+        """Forgets the run before and takes the links of a new run, and its key for tensors."""
         self.end()
+        if key != self._key:
+            self._key, self._replays = key, Replays()
         self.run, self._roads = run, roads
         self.begun += 1
         self.mailbox.clear()
@@ -162,8 +178,9 @@ class Fabric:
 
     def _open(self, link: OutLink, record: bool = False, changes: Changes | None = None) -> Channel:
         channel = self._channels[link.neighbour] = Channel(
-            self.session, self.data_key(link.neighbour), link, self.ledger, self._droppable,
-            record=record, changes=changes, scratch=self._scratch, troubles=self.troubles,
+            self.session, topics.data(self.group, link.neighbour, self.name, self.run), link,
+            self.ledger, self._droppable, self._sealed, record=record, changes=changes, scratch=self._scratch,
+            troubles=self.troubles,
         )  # fmt: skip
         return channel
 
@@ -171,12 +188,19 @@ class Fabric:
         """Whether a message may get lost without a notice to its receiver."""
         return header.slot >= 0 and self.radio is not None and not self.radio.rules.told
 
+    def _sealed(self, header: Header) -> bytes:
+        """The bytes of a header. A relay keeps the sender's number."""
+        if header.source == self.name:
+            header = msgspec.structs.replace(header, count=self._numbers.next())
+        return seal_header(self._key, pack_header(header))
+
     def _arrived(self, sample: Any) -> None:
         """Takes a message from the network. Nothing in it is trusted before it has been checked."""
         try:
             if sample.attachment is None:
                 raise BadMessage("it has no header")
-            header = unpack_header(sample.attachment.to_bytes())
+            packed, seal = split_header(sample.attachment.to_bytes())
+            header = unpack_header(packed)
             payload = sample.payload.to_bytes()
             if header.pieces == 1 and len(payload) != header.bytes:
                 raise BadMessage(f"{len(payload)} bytes where the header says {header.bytes}")
@@ -188,6 +212,12 @@ class Fabric:
             return
         if not self.run or header.run != self.run:
             self.counts["foreign"] += 1
+            return
+        if not header_is_sealed(self._key, packed, seal):
+            self.counts["forged"] += 1
+            return
+        if header.dest == self.name and not self._replays.take(header.source, header.count):
+            self.counts["replayed"] += 1
             return
         if header.due:  # a wrong clock must not block this node
             soonest = min(header.due, time.monotonic() + MAX_LATENCY)

@@ -49,6 +49,7 @@ class Header(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     slot: int = -1  # best effort: the slot, which decides which losses are drawn
     attempt: int = 0  # how often it has been sent before
     lost: bool = False  # emulated: the notice that a message is lost
+    count: int = 0  # of its sender: a second message with it is a replay
 
     @property
     def key(self) -> Key:

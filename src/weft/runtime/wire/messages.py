@@ -18,6 +18,7 @@ from weft.runtime.wire.changes import Changes
 from weft.runtime.wire.channel import Roads
 from weft.runtime.wire.frames import BadMessage
 from weft.runtime.wire.radio import RadioRules
+from weft.runtime.wire.seal import RunKeys
 
 
 class Slice(Struct, frozen=True, array_like=True):
@@ -100,6 +101,7 @@ class Assign(Struct, frozen=True, tag="assign"):
     needs."""
 
     job: Job
+    keys: RunKeys = RunKeys()  # of the run; the crew fills them in
 
 
 class Weights(Struct, frozen=True, tag="weights"):
@@ -241,6 +243,14 @@ Command = (
 )
 
 
+def run_of(command: Command) -> str | None:
+    """The run that a command belongs to; None for one that any run may give."""
+    if isinstance(command, Assign):
+        return command.job.run
+    run: str | None = getattr(command, "run", None)
+    return run
+
+
 class Welcome(Struct, frozen=True, tag="welcome"):
     """The answer to `Hello`."""
 
@@ -249,7 +259,7 @@ class Welcome(Struct, frozen=True, tag="welcome"):
     cores: int
     memory_mb: float
     clock: float  # of the node's machine, seconds
-    busy: str = ""  # the run that it takes part in
+    busy: bool = False  # whether it takes part in a run
 
 
 class Done(Struct, frozen=True, tag="done"):

@@ -7,6 +7,7 @@ import atexit
 import json
 import os
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ import zenoh
 from msgspec import Struct
 
 from weft.errors import InputError, WeftError
+from weft.runtime.keys import fence
+from weft.runtime.keys.folder import Keys
+from weft.runtime.keys.handshake import why_refused
 from weft.runtime.wire.frames import MAX_PAYLOAD
 
 
@@ -28,6 +32,8 @@ class Endpoints(Struct, frozen=True, omit_defaults=True):
     shared_memory: bool = False  # several times faster between processes of one machine;
     # must be off if links are emulated, because it bypasses them
     config: str | None = None  # a Zenoh configuration file (TLS, access control)
+    keys: Keys | None = None  # of the fleet: everything is then mutual TLS
+    known: tuple[str, ...] = ()  # nodes to join when they are there
 
 
 # One thread for all of Zenoh's work instead of five pools, which would pass every message between them. This
@@ -39,17 +45,26 @@ ONE_THREAD = (
 )
 
 
+# How often a node tries again to join one that is not there.
+RETRY = {"period_init_ms": 250, "period_max_ms": 2000, "period_increase_factor": 2}
+
+
 def open_session(endpoints: Endpoints) -> Any:
     """A Zenoh peer. Errors say which endpoint could not be used and why."""
     os.environ.setdefault("ZENOH_RUNTIME", ONE_THREAD)
     config = _config(endpoints)
     for endpoint in endpoints.listen:
         check_free(endpoint)
+    if endpoints.keys is not None:
+        check_admitted(endpoints.join, endpoints.keys)
     try:
         session = zenoh.open(config)
     except zenoh.ZError as error:
         asked = ", ".join([*endpoints.listen, *endpoints.join]) or "any free port"
-        raise WeftError(f"cannot open the network on {asked}: {_first(error)}") from None
+        why = _first(error)
+        if endpoints.join and endpoints.keys is None and endpoints.config is None:
+            why += _wants_keys(endpoints.join)
+        raise WeftError(f"cannot open the network on {asked}: {why}") from None
     _sessions[:] = [one for one in _sessions if not one.is_closed()] + [session]
     return session
 
@@ -64,6 +79,25 @@ def _close_all() -> None:
     for session in _sessions:
         if not session.is_closed():
             session.close()
+
+
+def check_admitted(join: Sequence[str], keys: Keys) -> None:
+    """Raises WeftError with the reason if none of these nodes lets this machine in."""
+    reasons = {endpoint: why_refused(endpoint, keys) for endpoint in join}
+    if reasons and all(reasons.values()):
+        words = "; ".join(f"{endpoint} refused {keys.name}: {r}" for endpoint, r in reasons.items())
+        raise WeftError(f"cannot join fleet {keys.members.fleet}: {words}")
+
+
+def _wants_keys(join: Sequence[str]) -> str:
+    """Whether nodes that did not answer in plain TCP speak TLS."""
+    closed = [e for e in join if why_refused(e, None).startswith("it wants a certificate")]
+    if not closed:
+        return ""
+    return (
+        f"; {', '.join(closed)} wants a certificate, and this machine has no keys of that fleet: "
+        "the owner makes some with `weft keys invite NAME`"
+    )
 
 
 def _config(endpoints: Endpoints) -> Any:
@@ -94,10 +128,16 @@ def _config(endpoints: Endpoints) -> Any:
         # If a configuration has its own security, no open port may be added to it.
         settings["listen/endpoints"] = []
     elif not endpoints.config:
-        settings["listen/endpoints"] = ["tcp/[::]:0"]
+        settings["listen/endpoints"] = ["tls/[::]:0" if endpoints.keys else "tcp/127.0.0.1:0"]
+    if endpoints.keys is not None:
+        settings |= fence.settings(endpoints.keys)
+    if endpoints.known:
+        settings["connect/endpoints"] = list(endpoints.known)
+        settings["connect/exit_on_failure"] = False
+        settings["connect/retry"] = RETRY
     if endpoints.join:
         settings["connect/endpoints"] = list(endpoints.join)
-        settings["connect/timeout_ms"] = 5000
+        settings["connect/timeout_ms"] = 2500
         settings["connect/exit_on_failure"] = True
     for key, value in settings.items():
         try:
@@ -116,14 +156,21 @@ def _says_nothing(config: Any) -> bool:
     return said == str(zenoh.Config().get_json("listen/endpoints"))
 
 
-def check_free(endpoint: str) -> None:
-    """Raises a clear error if the port is taken. Zenoh itself would only log it and try again."""
+def parts_of(endpoint: str) -> tuple[str, str, str]:
+    """(protocol, host, port). InputError for anything else."""
     protocol, _, rest = endpoint.partition("/")
     host, _, port = rest.rpartition(":")
     if protocol not in ("tcp", "udp", "tls", "quic", "ws") or not port.split("#")[0].isdigit():
         raise InputError(
-            f"endpoint {endpoint!r} is not allowed; it must look like tcp/127.0.0.1:7447"
+            f"endpoint {endpoint!r} is not allowed; it must look like 192.0.2.7:7447 "
+            "or tcp/127.0.0.1:7447"
         )
+    return protocol, host, port
+
+
+def check_free(endpoint: str) -> None:
+    """Raises a clear error if the port is taken. Zenoh itself would only log it and try again."""
+    protocol, host, port = parts_of(endpoint)
     if protocol in ("udp", "quic") or port == "0":
         return
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

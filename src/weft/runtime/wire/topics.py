@@ -11,11 +11,6 @@ def alive(group: str, node: str, life: str) -> str:
     return f"{group}/alive/{node}/{life}"
 
 
-def notice(group: str, node: str) -> str:
-    """The key on which a node publishes that it has become faster."""
-    return f"{group}/notice/{node}"
-
-
 def beat(group: str, node: str) -> str:
     """The key on which a node publishes its heartbeats."""
     return f"{group}/beat/{node}"
@@ -26,11 +21,31 @@ def coordinator(group: str, run: str) -> str:
     return f"{group}/coordinator/{run}"
 
 
-def report(group: str, run: str) -> str:
-    """The key on which the nodes of a run report."""
-    return f"{group}/report/{run}"
+def data(group: str, dest: str, sender: str, run: str) -> str:
+    """The key of tensors of a run from one process to a node."""
+    return f"{group}/data/{dest}/{sender}/{run}"
 
 
-def answer(group: str, run: str) -> str:
-    """The key on which the answers of a run are sent."""
-    return f"{group}/answer/{run}"
+def all_data(group: str, dest: str) -> str:
+    """The keys of all tensors to a node."""
+    return f"{group}/data/{dest}/*/*"
+
+
+def report(group: str, run: str, node: str) -> str:
+    """The key on which a node of a run reports."""
+    return f"{group}/report/{run}/{node}"
+
+
+def answer(group: str, run: str, node: str) -> str:
+    """The key on which a node sends the answers of a run."""
+    return f"{group}/answer/{run}/{node}"
+
+
+def echo(group: str, node: str) -> str:
+    """The key on which a node sends back what other nodes send, so that they can measure the link."""
+    return f"{group}/echo/{node}"
+
+
+def fence(group: str, node: str) -> str:
+    """The key on which a node says whose certificates count."""
+    return f"{group}/fence/{node}"

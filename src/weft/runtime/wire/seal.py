@@ -1,0 +1,141 @@
+"""A run's key: every command, report and tensor header of a run carries a seal made with it.
+
+    secret = RunSecret()                    # where the run is
+    keys = secret.keys("pi")                # goes to pi with its job
+    seal = sealed(keys.device, REPORT, data, count)     # at pi
+    count = check_seal(secret.keys("pi").device, REPORT, data, seal)      # BadMessage if it is not pi's
+    replays.take("pi", count)               # False: it was here before
+
+All devices of a run share the key for tensors. Beside it each has one of its own, for commands and reports,
+so that no device can speak for another one or for the run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import itertools
+import secrets
+import struct
+
+from msgspec import Struct
+
+from weft.runtime.wire.frames import BadMessage
+
+COMMAND, REPLY, REPORT, TENSOR = b"weft command", b"weft reply", b"weft report", b"weft tensor"
+KEY_BYTES = 32
+MAC_BYTES = 16
+SEAL_BYTES = 8 + MAC_BYTES
+WHOLE = (
+    64 * 1024
+)  # longer data (weights) are covered by their ends and their length, as tensors by headers
+END = 4096
+WINDOW = 4096  # messages by which one may be late
+LIVES = 64  # of one sender in a run
+
+
+class RunKeys(Struct, frozen=True, array_like=True):
+    """What a device gets with its job."""
+
+    device: bytes = b""  # its own: for commands to it and reports from it
+    tensors: bytes = b""  # of all devices of the run
+
+    @property
+    def whole(self) -> bool:
+        return len(self.device) == len(self.tensors) == KEY_BYTES
+
+
+class RunSecret:
+    """The secret of a run, from which the keys of its devices are made. It stays where the run is."""
+
+    def __init__(self, root: bytes | None = None) -> None:
+        self.root = root or secrets.token_bytes(KEY_BYTES)
+        self.tensors = self._derived("tensors")
+
+    def keys(self, device: str) -> RunKeys:
+        """The keys of a device."""
+        return RunKeys(self._derived(f"device {device}"), self.tensors)
+
+    def _derived(self, what: str) -> bytes:
+        return hashlib.blake2b(what.encode(), key=self.root, digest_size=KEY_BYTES).digest()
+
+
+class Numbers:
+    """Numbers for one sender's messages. A sender that starts again begins somewhere else."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count((secrets.randbits(22) << 40) + 1)
+
+    def next(self) -> int:
+        return next(self._numbers)
+
+
+class Replays:
+    """Tells messages that were here before, by their sender and number."""
+
+    def __init__(self) -> None:
+        self._newest: dict[tuple[str, int], int] = {}
+        self._seen: dict[tuple[str, int], int] = {}  # bit i: the newest - i was here
+
+    def take(self, sender: str, count: int) -> bool:
+        """Whether this is the first message with this number."""
+        life = (sender, count >> 40)
+        newest = self._newest.get(life)
+        if newest is None:
+            if sum(name == sender for name, _ in self._newest) >= LIVES:
+                return False
+            self._newest[life], self._seen[life] = count, 1
+            return True
+        ahead = count - newest
+        if ahead > 0:
+            seen = self._seen[life] << ahead if ahead < WINDOW else 0
+            self._seen[life] = (seen | 1) & ((1 << WINDOW) - 1)
+            self._newest[life] = count
+            return True
+        bit = 1 << -ahead
+        if -ahead >= WINDOW or self._seen[life] & bit:
+            return False
+        self._seen[life] |= bit
+        return True
+
+
+def sealed(key: bytes, what: bytes, data: bytes, count: int) -> bytes:
+    """The seal of a command, a reply or a report."""
+    number = struct.pack("<Q", count)
+    return number + _mac(key, what, _covered(data) + number)
+
+
+def check_seal(key: bytes, what: bytes, data: bytes, seal: bytes) -> int:
+    """The number of a message. BadMessage where its seal is missing or wrong."""
+    number, mac = seal[:8], seal[8:]
+    if len(seal) != SEAL_BYTES or not hmac.compare_digest(
+        mac, _mac(key, what, _covered(data) + number)
+    ):
+        raise BadMessage("it does not carry the run's key")
+    (count,) = struct.unpack("<Q", number)
+    return int(count)
+
+
+def seal_header(key: bytes, header: bytes) -> bytes:
+    """A tensor's header and its seal. The number is in the header."""
+    return header + _mac(key, TENSOR, header)
+
+
+def split_header(attachment: bytes) -> tuple[bytes, bytes]:
+    """(header, seal); nothing is checked yet."""
+    return attachment[:-MAC_BYTES], attachment[-MAC_BYTES:]
+
+
+def header_is_sealed(key: bytes, header: bytes, mac: bytes) -> bool:
+    """Whether a header carries the run's key."""
+    return hmac.compare_digest(mac, _mac(key, TENSOR, header))
+
+
+def _covered(data: bytes) -> bytes:
+    if len(data) <= WHOLE:
+        return data
+    return data[:END] + data[-END:] + struct.pack("<Q", len(data))
+
+
+def _mac(key: bytes, what: bytes, data: bytes) -> bytes:
+    return hashlib.blake2b(data, key=key, digest_size=MAC_BYTES, person=what).digest()

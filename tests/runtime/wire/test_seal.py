@@ -1,0 +1,89 @@
+"""The key of a run: seals that only its holder makes, and numbers that come once."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft.runtime.wire.frames import BadMessage
+from weft.runtime.wire.seal import (
+    COMMAND,
+    REPLY,
+    REPORT,
+    WINDOW,
+    Numbers,
+    Replays,
+    RunSecret,
+    check_seal,
+    header_is_sealed,
+    seal_header,
+    sealed,
+    split_header,
+)
+
+
+@given(st.binary(max_size=300), st.integers(0, 2**64 - 1), st.integers(0, 330), st.integers(1, 255))
+def test_a_seal_is_of_one_key_one_use_one_number_and_these_bytes(
+    data: bytes, count: int, place: int, change: int
+) -> None:
+    secret = RunSecret()
+    key = secret.keys("pi").device
+    seal = sealed(key, REPORT, data, count)
+    assert check_seal(key, REPORT, data, seal) == count
+    whole = bytearray(data + seal)
+    whole[place % len(whole)] ^= change
+    wrong = [
+        (secret.keys("nuc").device, REPORT, data, seal),
+        (secret.tensors, REPORT, data, seal),
+        (RunSecret().keys("pi").device, REPORT, data, seal),
+        (key, COMMAND, data, seal),
+        (key, REPLY, data, seal),
+        (key, REPORT, data, seal[:-1]),
+        (key, REPORT, data, b""),
+        (key, REPORT, bytes(whole[: len(data)]), bytes(whole[len(data) :])),
+    ]
+    for other in wrong:
+        with pytest.raises(BadMessage, match="run's key"):
+            check_seal(*other)
+
+
+def test_of_long_data_the_ends_and_the_length_are_covered() -> None:
+    key, data = RunSecret().keys("pi").device, bytes(1 << 20)
+    seal = sealed(key, REPORT, data, 1)
+    assert check_seal(key, REPORT, data, seal) == 1
+    for other in (b"x" + data[1:], data[:-1] + b"x", data[:-1], data + b"x"):
+        with pytest.raises(BadMessage):
+            check_seal(key, REPORT, other, seal)
+
+
+def test_a_header_is_sealed_with_the_run_s_key() -> None:
+    key = RunSecret().tensors
+    header, seal = split_header(seal_header(key, b"header"))
+    assert header == b"header"
+    assert header_is_sealed(key, header, seal)
+    assert not header_is_sealed(RunSecret().tensors, header, seal)
+    assert not header_is_sealed(key, b"Header", seal)
+    assert not header_is_sealed(key, *split_header(b"short"))
+
+
+@given(st.lists(st.integers(0, 3 * WINDOW), max_size=200))
+def test_no_number_is_taken_twice_and_none_in_the_window_is_lost(counts: list[int]) -> None:
+    replays, taken = Replays(), set()
+    for count in counts:
+        newest = max(taken, default=0)
+        if replays.take("pi", count):
+            assert count not in taken
+            taken.add(count)
+        else:
+            assert count in taken or newest - count >= WINDOW
+
+
+def test_senders_and_their_lives_do_not_disturb_each_other() -> None:
+    replays = Replays()
+    for numbers in (Numbers(), Numbers()):  # the device was started again
+        count = numbers.next()
+        assert replays.take("pi", count)
+        assert replays.take("nuc", count)
+        assert not replays.take("pi", count)
+    assert sum(replays.take("mad", life << 40) for life in range(1000)) == 64
