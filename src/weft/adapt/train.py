@@ -82,6 +82,7 @@ def train(
     name: str = "",
     group: str = "weft",
     config: str | None = None,
+    measure: bool = True,
     on_progress: Callable[[Step], None] | None = None,
 ) -> TrainResult:
     """Plans (unless a plan is given), starts or finds the fleet, trains, and brings the weights home.
@@ -103,7 +104,8 @@ def train(
     copies cost about 2% of the run. With `adapt` the run watches itself and asks its strategy for a new
     plan when the step time leaves its band; strategies that are made of online decisions (EdgeMove and its
     baselines) always do, unless `adapt=False`. `look_every` minibatches lie between two looks: small
-    values follow a changing fleet faster and measure less well. `trace` makes an emulated fleet
+    values follow a changing fleet faster and measure less well. Real nodes measure the network's layers
+    where their times are not known yet, unless `measure` is False. `trace` makes an emulated fleet
     change in time.
     """
     fleet, name_of_strategy = _what_to_run(fleet, plan, strategy)
@@ -140,7 +142,8 @@ def train(
         steps=steps, batch=batch, rule=rule,
         timetable=timetable,
         place=Place(local, netns, ends, group=group, config=config), options=options,
-        seed=seed, deadline=deadline, patience=patience, profile=profile, name=name, on_progress=on_progress,
+        seed=seed, deadline=deadline, patience=patience, profile=profile, measure=measure, name=name,
+        on_progress=on_progress,
     )  # fmt: skip
     adviser = _adviser(asked, adapt, look_every)
     kept = Options(Path(out) if out is not None else None, resume, save_every, trace, on_loss,

@@ -22,12 +22,14 @@ from weft.commands.options import (
     ClipNorm,
     ClipValue,
     Deadline,
+    Group,
     InputShape,
     Join,
     Json,
     LabelSmoothing,
     LearningRate,
     Local,
+    Measure,
     Model,
     Namespaces,
     NoDecay,
@@ -99,7 +101,9 @@ def train(
     deadline: Deadline = 30.0,
     patience: Patience = 1.0,
     classes: Classes = None,
+    group: Group = "weft",
     config: ZenohConfig = None,
+    measure: Measure = True,
     adapt: Annotated[
         bool | None,
         typer.Option(help="Watch the run and re-plan; edgemove's strategies always do."),
@@ -160,7 +164,8 @@ def train(
             options=values.settings(settings or []), seed=seed, deadline=deadline,
             patience=patience, out=out,
             resume=resume, save_every=save_every, name=short_name(model), config=config,
-            adapt=adapt, look_every=look_every, trace=changes, on_progress=on_progress,
+            group=group, measure=measure, adapt=adapt, look_every=look_every, trace=changes,
+            on_progress=on_progress,
         )  # fmt: skip
     if result.too_fast:
         say(f"note: {', '.join(result.too_fast)} ran at this machine's speed, which is slower")
@@ -202,7 +207,9 @@ def infer(
     deadline: Deadline = 30.0,
     input_shape: InputShape = None,
     classes: Classes = None,
+    group: Group = "weft",
     config: ZenohConfig = None,
+    measure: Measure = True,
     json: Json = False,
 ) -> None:
     """Run a network on a fleet and show how long an answer takes.
@@ -222,7 +229,8 @@ def infer(
         input_path=input, weights=weights, output=output, local=local, netns=netns, join=join,
         profile=load_profile(profile) if profile else None,
         options=values.settings(settings or []), deadline=deadline,
-        input_shape=values.shape(input_shape), classes=classes, config=config,
+        input_shape=values.shape(input_shape), classes=classes, config=config, group=group,
+        measure=measure, say=say,
     )  # fmt: skip
     if output is not None:
         say(f"wrote {output}")

@@ -25,7 +25,7 @@ import zenoh
 from weft.errors import WeftError
 from weft.runtime.node.assignment import Assignment, failed
 from weft.runtime.node.lane import Lane, Reply
-from weft.runtime.node.probe import probe_compute, probe_link
+from weft.runtime.node.probe import host_id, measure_layers, probe_compute
 from weft.runtime.node.prober import Prober
 from weft.runtime.node.tensors import Values
 from weft.runtime.wire import messages as msg
@@ -172,8 +172,13 @@ class Node(Closing):
             case msg.ProbeCompute():
                 yield msg.Probed(gflops=probe_compute())
                 return
-            case msg.ProbeLink():
-                yield probe_link(self.session, self.group, command)
+            case msg.MeasureLayers():
+                if self.assignment.job is not None:
+                    raise WeftError(
+                        f"{self.name} is busy with run {self.assignment.job.run}: times measured now would "
+                        "be wrong; measure when the run is over"
+                    )
+                yield measure_layers(command)
                 return
             case msg.Assign(job=job):
                 self.assignment.assign(job)
@@ -210,6 +215,7 @@ class Node(Closing):
             memory_mb=pages / 2**20,
             clock=time.monotonic(),
             busy=self.assignment.job.run if self.assignment.job else "",
+            host=host_id(),
         )
 
     def _report(self, report: msg.Report) -> None:

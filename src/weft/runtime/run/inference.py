@@ -21,6 +21,7 @@ from weft.plans.plan import Plan
 from weft.plans.profile import Profile
 from weft.program.timeline import Timeline
 from weft.runtime.run.serve import latency_s, serve
+from weft.runtime.run.survey import Say
 from weft.zoo.loading import Example, short_name
 from weft.zoo.loading import load as load_model
 
@@ -57,6 +58,9 @@ def infer(
     options: Mapping[str, object] | None = None,
     deadline: float = 30.0,
     config: str | None = None,
+    group: str = "weft",
+    measure: bool = True,
+    say: Say = lambda text: None,
 ) -> InferResult:
     """Answers `repeat` times; checks the last answer against the whole network in this process."""
     torch.manual_seed(0)
@@ -70,6 +74,7 @@ def infer(
     with serve(
         module, x, fleet, strategy=strategy, plan=plan, batch=count_of(x), local=local, netns=netns,
         join=join, profile=profile, options=options, deadline=deadline, name=short_name(model), config=config,
+        group=group, measure=measure, say=say,
     ) as net:  # fmt: skip
         answers = net.stream([x] * repeat)
         timeline, _ = net.timeline()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from weft.errors import InputError, LostDevice
@@ -65,11 +65,23 @@ def open_crew(
                 replace(settings, shaping=shaping, scratch=local.scratch, same_clock=True),
             )
         return
-    endpoints = Endpoints(join=place.join, multicast=place.multicast or not place.join,
-                          asks_only=True, config=place.config)  # fmt: skip
-    with Crew(endpoints, place.group) as crew, _here(crew, plan, devices, place):
+    with open_nodes(place, plan.source) as crew:
         crew.wait_for(devices, settings.deadline_s)
         yield crew, replace(settings, paced=frozenset())
+
+
+@contextlib.contextmanager
+def open_nodes(place: Place, source: str) -> Iterator[Crew]:
+    """A crew of real nodes. The source is started here if nobody else is it."""
+    with open_crew_of(place) as crew, _here(crew, source, place):
+        yield crew
+
+
+def open_crew_of(place: Place) -> Crew:
+    """The real nodes of a place, whoever is there. This process is not one of them."""
+    endpoints = Endpoints(join=place.join, multicast=place.multicast or not place.join,
+                          asks_only=True, config=place.config)  # fmt: skip
+    return Crew(endpoints, place.group)
 
 
 def _await_children(local: LocalFleet) -> None:
@@ -87,17 +99,17 @@ def _await_children(local: LocalFleet) -> None:
 
 
 @contextlib.contextmanager
-def _here(crew: Crew, plan: Plan, devices: Sequence[str], place: Place) -> Iterator[None]:
+def _here(crew: Crew, source: str, place: Place) -> Iterator[None]:
     """The machine where the user calls Weft is a node too: the source, where nobody else is it."""
     with contextlib.suppress(LostDevice):
-        crew.wait_for([plan.source], 2.0)
-    if plan.source in crew.present:
+        crew.wait_for([source], 2.0)
+    if source in crew.present:
         yield
         return
     stop = threading.Event()
     endpoints = Endpoints(join=place.join, multicast=place.multicast or not place.join,
                           config=place.config)  # fmt: skip
-    with Node(plan.source, endpoints, place.group) as node:
+    with Node(source, endpoints, place.group) as node:
         thread = threading.Thread(target=node.serve, args=(stop,), daemon=True)
         thread.start()
         try:

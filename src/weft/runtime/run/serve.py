@@ -29,11 +29,13 @@ from weft.plans.profile import Profile
 from weft.program.timeline import Timeline
 from weft.runtime.emulate.forked import warm
 from weft.runtime.run.jobs import Settings
+from weft.runtime.run.known import known_profile
 from weft.runtime.run.launch import Place, open_crew
 from weft.runtime.run.outcome import Outcome
 from weft.runtime.run.pace import emulation
 from weft.runtime.run.recovery.clone import Clone, units_weigh
 from weft.runtime.run.run import Run
+from weft.runtime.run.survey import Say
 from weft.runtime.wire.closing import Closing
 from weft.runtime.wire.messages import Spans
 from weft.simulate.price import priced
@@ -134,11 +136,14 @@ def serve(
     name: str = "",
     group: str = "weft",
     config: str | None = None,
+    measure: bool = True,
+    say: Say = lambda text: None,
 ) -> Served:
     """Plans, opens the fleet and loads the weights; the result answers calls. Close it after use.
 
     `example_input` is a tensor, a tuple of tensors (positional inputs) or a dict (inputs by keyword). The
-    result is called as the network is, and returns what the network returns.
+    result is called as the network is, and returns what the network returns. On real nodes the network is
+    measured where its times are not known yet, unless `measure` is False; `say` gets a line about that.
     """
     place = Place(local, netns, (join,) if isinstance(join, str) else tuple(join or ()),
                   group=group, config=config)  # fmt: skip
@@ -154,6 +159,8 @@ def serve(
     if place.emulated:
         measured = emulation(graph, state, fleet, batch=batch, training=False, given=profile)
         profile, paced = measured.profile, measured.paced
+    elif profile is None and measure:
+        profile = known_profile(graph, fleet, place, batch=batch, training=False, say=say).profile
     elif profile is None:
         profile = derive_profile(graph, fleet)
     if plan is None:

@@ -86,6 +86,8 @@ class _Training:
                 recovery=self.recovery, adviser=self.adviser) as run,
         ):  # fmt: skip
             run.prepare(memory)
+            if work.measured:
+                run.note(self.first, "measured", "; ".join(work.measured))
             if self._passed_over:
                 run.note(self.first, "older_save_taken", self._passed_over)
             if settings.trace is not None:

@@ -39,6 +39,7 @@ class Workload:
     # Shares of one loss add up; of losses of several networks the mean counts.
     losses: Literal["sum", "mean"] = "sum"
     own: Mapping[str, Own] = {}  # devices with networks of their own
+    measured: tuple[str, ...] = ()  # when the times of real devices were measured
 
     def is_enough(self, run: Run, waiting: set[str]) -> bool:
         """Whether the run may end though some devices have not done all of their minibatches."""
