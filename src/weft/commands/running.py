@@ -106,7 +106,13 @@ def train(
     measure: Measure = True,
     adapt: Annotated[
         bool | None,
-        typer.Option(help="Watch the run and re-plan; edgemove's strategies always do."),
+        typer.Option(
+            help="Watch the run and re-plan; on by default with --join and for edgemove's strategies."
+        ),
+    ] = None,
+    replay: Annotated[
+        Path | None,
+        typer.Option(help="Folder of an earlier run: repeat its plans at the same minibatches."),
     ] = None,
     look_every: Annotated[
         int | None,
@@ -128,7 +134,7 @@ def train(
     \b
     Example:  weft train lenet5 --data mnist5k --fleet fleet.toml -s chain --steps 100 --local
     """
-    opened = _opened(fleet, strategy, plan, emulated=local or netns)
+    opened = _opened(fleet, strategy, plan, emulated=local or netns, replay=replay)
     if not (local or netns or join):
         say("looking for nodes on the local network (--local emulates the fleet here)")
     import torch
@@ -142,7 +148,9 @@ def train(
     from weft.report.results import train_document, train_table
     from weft.zoo.loading import short_name
 
-    changes = Trace.load(trace, opened.fleet) if trace is not None else None
+    if trace is not None and opened.fleet is None:
+        raise InputError("--trace does not go with --replay: the changes of plan are known already")
+    changes = Trace.load(trace, opened.fleet) if trace is not None and opened.fleet else None
     samples = named_data(data, seed)
     torch.manual_seed(seed)
     count = classes or (None if ":" in model else class_count(samples))
@@ -164,7 +172,7 @@ def train(
             options=values.settings(settings or []), seed=seed, deadline=deadline,
             patience=patience, out=out,
             resume=resume, save_every=save_every, name=short_name(model), config=config,
-            group=group, measure=measure, adapt=adapt, look_every=look_every, trace=changes,
+            group=group, measure=measure, adapt=adapt, replay=replay, look_every=look_every, trace=changes,
             on_progress=on_progress,
         )  # fmt: skip
     if result.too_fast:
@@ -220,6 +228,7 @@ def infer(
     if repeat < 1:
         raise InputError(f"--repeat {repeat} is not allowed; it must be at least 1")
     opened = _opened(fleet, strategy, plan, emulated=local or netns)
+    assert opened.fleet is not None
     from weft.plans.derive import load_profile
     from weft.report.results import infer_document, infer_table
     from weft.runtime.run.inference import infer as run
@@ -241,15 +250,20 @@ def infer(
 
 
 class Opened(NamedTuple):
-    """The input of a run: a fleet and a strategy, or a plan that has both."""
+    """The input of a run: a fleet and a strategy, or a plan that has both, or nothing for a replay."""
 
-    fleet: Fleet
+    fleet: Fleet | None
     strategy: str | None
     plan: Plan | None
 
 
 def _opened(
-    fleet: Path | None, strategy: str | None, plan: Path | None, *, emulated: bool
+    fleet: Path | None,
+    strategy: str | None,
+    plan: Path | None,
+    *,
+    emulated: bool,
+    replay: Path | None = None,
 ) -> Opened:
     """Reads the files. The process of the emulated devices imports torch at the same time as this one."""
     from weft.fleet.fleet import Fleet
@@ -257,7 +271,11 @@ def _opened(
     from weft.plans import registry
     from weft.runtime.emulate.forked import warm
 
-    if plan is not None:
+    if replay is not None:
+        if fleet is not None or strategy is not None or plan is not None:
+            raise InputError("--replay has its own plans: leave --fleet, -s and --plan out")
+        opened = Opened(None, None, None)
+    elif plan is not None:
         if fleet is not None or strategy is not None:
             raise InputError("--plan has its own fleet and strategy: leave --fleet and -s out")
         loaded = load_plan(plan)

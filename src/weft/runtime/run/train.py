@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 from torch import Tensor
 
 from weft.errors import InputError, LostDevice
@@ -29,6 +30,7 @@ from weft.runtime.run.jobs import Settings
 from weft.runtime.run.launch import open_crew
 from weft.runtime.run.measured import total_counts
 from weft.runtime.run.outcome import Outcome
+from weft.runtime.run.plan_changes import CHANGES, PlanChange, PlanRecord, Replayed
 from weft.runtime.run.record import Folder
 from weft.runtime.run.recovery.stop import Stop
 from weft.runtime.run.results import Step, TrainResult
@@ -54,6 +56,7 @@ class Options:
     on_loss: OnLoss = "recover"
     keep_every: int | None = None  # minibatches between copies to go back to; None: what costs 2%
     adviser_for: AdviserFor | None = None  # who may change a healthy run's plan
+    replay: PlanRecord | None = None  # the plans of an earlier run, to be repeated
 
 
 def start(asked: Asked, options: Options, work: AnyWorkload) -> TrainResult:
@@ -74,6 +77,7 @@ class _Training:
         self._saved: set[int] = set()  # minibatches whose losses are in the folder
         self._id = secrets.token_hex(4)  # of the run; a resumed run keeps it
         self._passed_over = ""  # why the newest save was not taken
+        self._changes = -1  # of the plan that are in the folder
         self._failing: set[str] = set()  # what the folder did not take when it was last tried
 
     def go(self) -> TrainResult:
@@ -127,6 +131,8 @@ class _Training:
         plan = self.work.plan
         if self.options.adviser_for is not None:
             return self.options.adviser_for(plan)
+        if self.options.replay is not None:
+            return Replayed(self.options.replay, plan, self.asked.options, self.work.graph)
         if not self.recovery.goes_back:
             return Nobody()
         return Survivors(plan.strategy, plan, self.asked.options, self.work.graph)
@@ -185,12 +191,21 @@ class _Training:
             raise InputError(f"cannot write to --out {self.folder.path}: {error}") from None
         return saved.optimizer if saved is not None else {}
 
+    def _save_changes(self, run: Run) -> None:
+        """Every change of plan, so that another run can repeat it."""
+        assert self.folder is not None
+        changes = tuple(PlanChange(step, plan, why) for step, plan, why in run.plans)
+        record = PlanRecord(self.plan, changes)
+        self.folder.write(CHANGES, msgspec.json.encode(record))
+        self._changes = len(run.plans)
+
     def _close_folder(self, folder: Folder, run: Run, trained: Trained, timeline: Timeline) -> str:
         """The last save and what goes with it. Returns why the weights are not saved, or nothing."""
         steps, means = self.asked.steps, trained.averaged
         averaged = means.state_dict() if means is not None else None
         unsaved = self._save(run, steps, trained.state, trained.memory, averaged)
         self._try(run, steps, "plan", lambda: folder.save_plan(run.plan))
+        self._try(run, steps, "changes of plan", lambda: self._save_changes(run))
         self._try(run, steps, "timeline", lambda: folder.save_timeline(timeline))
         return unsaved
 
@@ -234,7 +249,10 @@ class _Training:
 
     def _grow(self, run: Run, outcome: Outcome) -> None:
         """The folder's list of losses grows while the run goes on: minibatches that every device has done."""
-        self._add_metrics(run, outcome.losses, min(outcome.done.values(), default=-1) + 1)
+        done = min(outcome.done.values(), default=-1) + 1
+        self._add_metrics(run, outcome.losses, done)
+        if len(run.plans) != self._changes:
+            self._try(run, done, "changes of plan", lambda: self._save_changes(run))
 
     def _add_metrics(self, run: Run, losses: Mapping[int, float], end: int) -> None:
         due = [s for s in sorted(losses) if s < end and s not in self._saved]

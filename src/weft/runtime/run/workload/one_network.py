@@ -132,6 +132,8 @@ class OneNetwork(Workload):
         asked = self.asked
         if asked.place.emulated or asked.profile is not None or not asked.measure:
             return profile_for(self.trainee, asked.fleet, asked.profile)
+        if asked.plan is not None and asked.plan.layering == "depth":
+            return asked.plan.profile  # it runs as it is, so nothing has to be measured
 
         def say(text: str) -> None:
             if asked.on_progress is not None:
