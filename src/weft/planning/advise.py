@@ -40,45 +40,43 @@ class Best(Struct, frozen=True):
 
 def advise(rows: Sequence[Row], task: Task) -> Best | None:
     """The best exact plan of a comparison, or one place where splitting does not pay; None if none is."""
-    alone = best_place(one_places(task), task.source)
     usable = [row for row in rows if row.plan is not None and row.exact and not row.peers]
-    # Of equally fast plans the one with fewer devices.
-    fastest = min(usable, key=lambda row: (row.cost, len(row.devices)), default=None)
-    if alone is None and fastest is None:
-        return None
-    if alone is None:
-        assert fastest is not None
-        assert fastest.plan is not None
-        why = f"no single machine has the memory for {task.profile.model}; {_on(fastest)} has"
-        return Best(fastest.strategy, fastest.cost, None, why, True, fastest.plan)
-    assert alone.predicted is not None
-    one_s, place = alone.predicted.seconds, place_of(alone)
-    if (
-        fastest is not None
-        and fastest.plan is not None
-        and place_of(fastest.plan) is None
-        and fastest.cost < one_s * (1 - WORTH)
-    ):
-        gain = one_s / fastest.cost
-        why = f"{_on(fastest)} takes {_ms(fastest.cost)}, {place} alone {_ms(one_s)}: {gain:.2f} times as fast"
-        return Best(
-            fastest.strategy,
-            fastest.cost,
-            gain,
-            why + _inexact(rows, fastest.cost),
-            True,
-            fastest.plan,
-        )
-    why = f"splitting does not pay: {place} alone takes {_ms(one_s)}"
+    alone = _one_place(usable, task)
     splits = [row for row in usable if row.plan is not None and place_of(row.plan) is None]
-    if splits:
-        next_best = min(splits, key=lambda row: row.cost)
-        why += f", the best split ({_on(next_best)}) {_ms(next_best.cost)}"
-    same = next((row for row in usable if row.plan and place_of(row.plan) == place), None)
-    name = same.strategy if same is not None and same.cost <= one_s else alone.strategy
-    plan = same.plan if same is not None and same.plan is not None and same.cost <= one_s else alone
-    seconds = plan.predicted.seconds if plan.predicted else one_s
-    return Best(name, seconds, one_s / seconds, why + _inexact(rows, seconds), False, plan)
+    # Of equally fast plans the one with fewer devices.
+    split = min(splits, key=lambda row: (row.cost, len(row.devices)), default=None)
+    if alone is None:
+        return None if split is None else _split(split, None, rows, task)
+    if split is not None and split.cost < alone.cost * (1 - WORTH):
+        return _split(split, alone, rows, task)
+    assert alone.plan is not None
+    why = f"splitting does not pay: {place_of(alone.plan)} alone takes {_ms(alone.cost)}"
+    if split is not None:
+        why += f", the best split ({_on(split)}) {_ms(split.cost)}"
+    why += _inexact(rows, alone.cost)
+    return Best(alone.strategy, alone.cost, 1.0, why, False, alone.plan)
+
+
+def _one_place(usable: Sequence[Row], task: Task) -> Row | None:
+    """The best single machine: of the compared plans, and of all devices that can hold the network."""
+    plans = [row.plan for row in usable if row.plan is not None and place_of(row.plan) is not None]
+    best = best_place([*plans, *one_places(task)], task.source)
+    if best is None or best.predicted is None:
+        return None
+    return Row(best.strategy, task.mode, best.predicted.seconds, plan=best, devices=best.devices)
+
+
+def _split(split: Row, alone: Row | None, rows: Sequence[Row], task: Task) -> Best:
+    assert split.plan is not None
+    if alone is None or alone.plan is None:
+        why = f"no single machine can do {task.profile.model} by itself; {_on(split)} can"
+        return Best(split.strategy, split.cost, None, why, True, split.plan)
+    gain = alone.cost / split.cost
+    why = (
+        f"{_on(split)} takes {_ms(split.cost)}, {place_of(alone.plan)} alone {_ms(alone.cost)}: "
+        f"{gain:.2f} times as fast{_inexact(rows, split.cost)}"
+    )
+    return Best(split.strategy, split.cost, gain, why, True, split.plan)
 
 
 def _on(row: Row) -> str:

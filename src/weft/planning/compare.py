@@ -75,7 +75,7 @@ def compare(
     for done, strategy in enumerate(chosen):
         on_begin(strategy.name, done, len(chosen))
         rows.append(try_strategy(strategy, task, limit_s, on_error))
-    alone = best_place(one_places(dataclasses.replace(task, options={})), task.source)
+    alone = best_place(one_places(task), task.source)
     one_s = alone.predicted.seconds if alone is not None and alone.predicted else None
     return sorted((with_speedup(row, one_s) for row in rows), key=lambda row: row.cost)
 

@@ -1,9 +1,10 @@
 """A limit on the time that a strategy may think.
 
     with time_limit(60.0):
-        plan = decide("hiertrain+", task)      # TooLong after a minute
+        plan = decide("chain", task)           # TooLong after a minute of computing
 
-The limit interrupts the main thread. Elsewhere, and on systems without such a timer, there is none.
+CPU time counts, so that the result does not depend on what else the machine does. The limit interrupts the
+main thread. Elsewhere, and on systems without such a timer, there is none.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ def time_limit(seconds: float | None) -> Iterator[None]:
         return
 
     def over(number: int, frame: FrameType | None) -> None:
-        raise TooLong(f"planning took longer than {seconds:g} s")
+        raise TooLong(f"it needs more than {seconds:g} s of computing to plan")
 
-    before = signal.signal(signal.SIGALRM, over)
-    signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
+    before = signal.signal(signal.SIGPROF, over)
+    signal.setitimer(signal.ITIMER_PROF, seconds, AGAIN_S)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+        signal.signal(signal.SIGPROF, before)

@@ -22,6 +22,7 @@ def one_places(task: Task) -> list[Plan]:
     plans = []
     for name in task.fleet.names:
         options = {"devices": name, "micro_batches": "1"}
+        options |= {key: value for key, value in task.options.items() if key == "route"}
         try:
             plans.append(decide(registry.DEFAULT, dataclasses.replace(task, options=options)))
         except WeftError:
