@@ -6,20 +6,31 @@ The reference is the step time of the first look after a change of plan. If a la
 more than `band`, or if a device came, the strategy plans again with the measured speeds and links. Its
 new plan is used if it promises to be at least `gain` faster than the old plan under the same conditions.
 After a device is lost, the strategy plans with the fleet without it.
+
+On real devices a plan must also keep what it promised. If a step takes more than `slack` longer than
+predicted, the plan is priced again with what was measured (`reprice`). The whole network on one device is
+then a candidate too, and so are plans that ran before, each with its measured time: a change that did not
+help is taken back.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Mapping
 
 import msgspec
 
+from weft.adapt.history import History, same_plan
+from weft.adapt.reprice import repriced
 from weft.adapt.steer import View
 from weft.errors import WeftError
 from weft.graph.network import Graph
 from weft.planning.decide import decide
+from weft.planning.one_place import one_places
 from weft.planning.task import make_task
 from weft.plans.plan import Plan
+from weft.plans.profile import Profile
 from weft.plans.task import Task
 from weft.runtime.run.advice import Change
 from weft.runtime.run.survivors import plan_that_fits, shards_of, within
@@ -41,9 +52,13 @@ class Replanning:
         every: int = 50,
         band: float = 0.10,  # the share by which the step time may change without a new plan
         gain: float = 0.05,  # the share by which a new plan must be faster
+        # The share by which a step may take longer than predicted. None: emulated devices keep their pace, so
+        # that a slow step says something about this machine only.
+        slack: float | None = None,
     ) -> None:
         self.strategy, self.options, self.graph = strategy, dict(options or {}), graph
-        self.every, self.band, self.gain = every, band, gain
+        self.every, self.band, self.gain, self.slack = every, band, gain, slack
+        self._history = History()
         self._fleet, self._profile = plan.fleet, plan.profile  # those that the run began with
         self._reference: float | None = None
         self._reach: frozenset[str] | None = None
@@ -66,27 +81,65 @@ class Replanning:
         period = view.watch.period_s
         new = view.reach - (self._reach or view.reach)
         self._reach = view.reach
+        slow = self._slower_than_predicted(view)
+        self._history.measured(view.plan, period, view.step)
         if self._reference is None:
             self._reference = period
-            if not new:
+            if not new and not slow:
                 return None
         moved = period / self._reference - 1 if self._reference else 0.0
-        if abs(moved) <= self.band and not new:
+        if abs(moved) <= self.band and not new and not slow:
             return None
         self._reference = period
+        if slow and not self._history.may_change(view.step):
+            return None
         try:
-            plan = self._decide(view, view.reach)
+            plan, seconds = self._best(view, slow)
         except WeftError as error:
             self._failures.append(str(error))
             return None
-        before = self._price(view)
-        assert plan.predicted is not None
-        if _same(plan, view.plan) or plan.predicted.seconds > before * (1 - self.gain):
+        before = period if slow else self._price(view)
+        if same_plan(plan, view.plan) or seconds > before * (1 - self.gain):
             return None
         self._reference = None
-        why = f"{', '.join(sorted(new))} came" if new else f"a step takes {moved:+.0%}"
-        why += f"; predicted {plan.predicted.seconds:.4g} s in place of {before:.4g} s"
+        self._history.changed(view.step, self.every)
+        if plan.predicted is not None:  # a plan that ran before promises what was measured
+            promised = msgspec.structs.replace(plan.predicted, step_s=seconds)
+            plan = msgspec.structs.replace(plan, predicted=promised)
+        why = f"{', '.join(sorted(new))} came" if new else slow or f"a step takes {moved:+.0%}"
+        why += f"; predicted {seconds:.4g} s in place of {before:.4g} s"
         return Change(self._as_meant(plan, view.reach), why, shards_of(view.plan, plan))
+
+    def _slower_than_predicted(self, view: View) -> str:
+        """Why the plan is to be priced again; empty if it keeps what it promised."""
+        predicted = view.plan.predicted.seconds if view.plan.predicted else 0.0
+        period = view.watch.period_s
+        if self.slack is None or not predicted or period <= predicted * (1 + self.slack):
+            return ""
+        return f"a step takes {period:.4g} s, and {predicted:.4g} s were predicted"
+
+    def _best(self, view: View, slow: str) -> tuple[Plan, float]:
+        """The plan that is fastest by what was measured, and its seconds. Where a plan proved slow, one place
+        for everything, and plans that ran before, are candidates too."""
+        profile = view.watch.profile()
+        if slow:
+            profile = repriced(
+                msgspec.structs.replace(view.plan, fleet=view.watch.fleet()),
+                profile,
+                view.watch.period_s,
+            )
+        task = self._task(view, view.reach, profile)
+        plan = decide(self.strategy, task)
+        view.check(plan)
+        assert plan.predicted is not None
+        best = plan, self._history.seconds(plan, view.step, plan.predicted.seconds)
+        for other in (*one_places(task), *self._history.plans(view.reach)) if slow else ():
+            seconds = other.predicted.seconds if other.predicted else math.inf
+            seconds = self._history.seconds(other, view.step, seconds)
+            with contextlib.suppress(WeftError):
+                view.check(other)
+                best = min(best, (other, seconds), key=lambda choice: choice[1])
+        return best
 
     def lost(self, view: View, device: str) -> Change:
         reach = view.reach - {device}
@@ -95,14 +148,10 @@ class Replanning:
         plan = self._as_meant(planned, reach)
         return Change(plan, f"{device} is gone{why}", shards_of(view.plan, planned))
 
-    def _decide(self, view: View, reach: frozenset[str]) -> Plan:
-        plan = decide(self.strategy, self._task(view, reach))
-        view.check(plan)
-        return plan
-
-    def _task(self, view: View, reach: frozenset[str]) -> Task:
+    def _task(self, view: View, reach: frozenset[str], profile: Profile | None = None) -> Task:
+        costs = view.watch.profile() if profile is None else profile
         return make_task(
-            within(view.watch.profile(), reach), view.watch.fleet().within(reach),
+            within(costs, reach), view.watch.fleet().within(reach),
             batch=view.plan.batch, mode="train", options=self.options, graph=self.graph,
             source=view.plan.source, optimizer=view.plan.optimizer,
         )  # fmt: skip
@@ -122,8 +171,3 @@ class Replanning:
         return msgspec.structs.replace(
             plan, fleet=self._fleet.within(reach), profile=within(self._profile, reach)
         )
-
-
-def _same(a: Plan, b: Plan) -> bool:
-    fields = ("shards", "micro_batches", "in_flight", "ahead", "stale", "codec", "schedule")
-    return all(getattr(a, f) == getattr(b, f) for f in fields)

@@ -45,6 +45,7 @@ def serve(
     name: str = "",
     group: str = "weft",
     config: str | None = None,
+    measure: bool = True,
 ) -> Served:
     """Plans, opens the fleet and loads the weights; the result answers calls. Close it after use.
 
@@ -61,13 +62,14 @@ def serve(
     that comes back gets a part again. With "stop" all calls raise the error that names the device. A device
     that sends no heartbeat for `patience` seconds counts as gone until it is heard again. With `adapt` the
     plan also changes when a device becomes slower or faster. `net.events` says what happened, and `net.plan`
-    is the plan that runs now. `trace` makes an emulated fleet change in time.
+    is the plan that runs now. `trace` makes an emulated fleet change in time. On real nodes the network is
+    measured where its times are not known yet, unless `measure` is False.
     """
     ends = (join,) if isinstance(join, str) else tuple(join or ())
     service = Service(
         place=Place(local, netns, ends, group=group, config=config), strategy=strategy, plan=plan,
         batch=batch, profile=profile, options=options or {}, deadline=deadline, patience=patience,
-        on_loss=on_loss, queue=queue, trace=trace, name=name,
+        on_loss=on_loss, queue=queue, trace=trace, name=name, measure=measure,
         attendants=Balance if adapt else Attendants,
     )  # fmt: skip
     return open_service(model, example_input, fleet, service)

@@ -8,6 +8,7 @@ result.events         # what happened on the way
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from weft.plans.profile import Profile
 from weft.plans.protocols import Feature
 from weft.runtime.run.checks import is_cross_entropy
 from weft.runtime.run.launch import Place
+from weft.runtime.run.plan_changes import PlanRecord
 from weft.runtime.run.results import Step, TrainResult
 from weft.runtime.run.train import AdviserFor, OnLoss, Options, start
 from weft.runtime.run.watch.callbacks import Callback
@@ -45,6 +47,8 @@ from weft.runtime.wire.silence import check_patience
 
 LONG = 3000  # minibatches of a run that has time for the papers' cycles
 LOOK_EVERY = 50  # minibatches, where a strategy has no cycle of its own
+LOOK_S, LEAST_LOOK = 2.0, 8  # on real devices a look comes sooner where minibatches take long
+SLACK = 0.25  # a plan of real devices that is slower than predicted by more is priced again
 
 
 def train(
@@ -82,12 +86,14 @@ def train(
     on_loss: OnLoss = "recover",
     keep_every: int | None = None,
     adapt: bool | None = None,
+    replay: str | Path | None = None,
     look_every: int | None = None,
     trace: Trace | None = None,
     faults: Faults | None = None,
     name: str = "",
     group: str = "weft",
     config: str | None = None,
+    measure: bool = True,
     on_progress: Callable[[Step], None] | None = None,
     evaluate_every: int | None = None,
     test: Test | None = None,
@@ -112,17 +118,22 @@ def train(
     `on_loss` says what happens when a device is gone: the others recover and go on, or the run stops
     with an error. `keep_every` minibatches lie between two copies that a run goes back to; by default
     copies cost about 2% of the run. With `adapt` the run watches itself and asks its strategy for a new
-    plan when the step time leaves its band; strategies that are made of online decisions (EdgeMove and its
-    baselines) always do, unless `adapt=False`. `look_every` minibatches lie between two looks: small
-    values follow a changing fleet faster and measure less well. `trace` makes an emulated fleet
-    change in time. `faults` is a script of what goes wrong in an emulated fleet; the result's `faults` say
-    what came of it.
+    plan when the step time leaves its band, or is far from what was predicted. It is the default on real
+    nodes, and for strategies that are made of online decisions (EdgeMove and its baselines). `look_every`
+    minibatches lie between two looks: small values follow a changing fleet faster and measure less well.
+    `replay` repeats the plans of an earlier run, from its folder, at the same minibatches.
+    Real nodes measure the network's layers where their times are not known yet, unless `measure` is False.
+    `trace` makes an emulated fleet change in time. `faults` is a script of what goes wrong in an emulated
+    fleet; the result's `faults` say what came of it.
     Every `evaluate_every` minibatches the network is evaluated on this machine: its loss, its accuracy where
     targets are classes, and your own `metrics` (functions of what the network returns and the targets), on
     `test` or the data set's own test samples. `callbacks` are told of every minibatch and evaluation, and may
     stop the run (`weft.Callback`, `weft.EarlyStopping`). `keep_best` names a metric: the weights of its best
     evaluation are kept (`best_state`).
     """
+    record = _record(replay, fleet, plan, strategy, adapt)
+    if record is not None:
+        plan = record.first
     fleet, name_of_strategy = _what_to_run(fleet, plan, strategy)
     _check(steps=steps, keep_every=keep_every, save_every=save_every, evaluate_every=evaluate_every)
     watching = Watching(evaluate_every, test, metrics, callbacks, keep_best)
@@ -160,11 +171,12 @@ def train(
         steps=steps, batch=batch, rule=rule,
         timetable=timetable,
         place=Place(local, netns, ends, group=group, config=config), options=options,
-        seed=seed, deadline=deadline, patience=patience, profile=profile, name=name, on_progress=on_progress,
+        seed=seed, deadline=deadline, patience=patience, profile=profile, measure=measure, name=name,
+        on_progress=on_progress,
     )  # fmt: skip
-    adviser = _adviser(asked, adapt, look_every)
+    adviser = _adviser(asked, False if record else adapt, look_every)
     kept = Options(Path(out) if out is not None else None, resume, save_every, trace, faults, on_loss,
-                   keep_every, adviser, watching)  # fmt: skip
+                   keep_every, adviser, watching, record)  # fmt: skip
     wanted: dict[Feature, bool] = {
         "adapt": bool(adapt), "trace": trace is not None, "own loss": not is_cross_entropy(loss),
         "own data": not isinstance(data, str), "plan file": plan is not None,
@@ -175,6 +187,23 @@ def train(
         return start(asked, kept, workload_of(asked))
     finally:
         close(data)
+
+
+def _record(
+    replay: str | Path | None,
+    fleet: Fleet | None,
+    plan: Plan | None,
+    strategy: str | None,
+    adapt: bool | None,
+) -> PlanRecord | None:
+    """The record of plans to repeat. It has its own plan and fleet."""
+    if replay is None:
+        return None
+    if fleet is not None or plan is not None or strategy is not None:
+        raise InputError("--replay has its own plan and fleet: leave --plan, --fleet and -s out")
+    if adapt:
+        raise InputError("--replay repeats the changes of an earlier run: leave --adapt out")
+    return PlanRecord.load(Path(replay))
 
 
 def _what_to_run(fleet: Fleet | None, plan: Plan | None, strategy: str | None) -> tuple[Fleet, str]:
@@ -233,8 +262,13 @@ def _accumulated(
 def _adviser(asked: Asked, adapt: bool | None, look_every: int | None) -> AdviserFor | None:
     """Who may change the plan: a strategy's own policy, or the strategy asked again."""
     strategy = strategy_of(asked)
-    online = strategy.online is not None
-    if not (online if adapt is None else adapt):
+    online, real = strategy.online is not None, not asked.place.emulated
+    if adapt is None:
+        # A plan file runs as it is.
+        adapt = online or (
+            real and asked.plan is None and strategy.replan and "adapt" not in strategy.refuses
+        )
+    if not adapt:
         return None
     scale = min(1.0, asked.steps / LONG)
 
@@ -242,8 +276,11 @@ def _adviser(asked: Asked, adapt: bool | None, look_every: int | None) -> Advise
         if online:
             request = OnlineRequest(plan, asked.options, look_every, scale, asked.seed)
             return PolicySteering(strategy.make_online(request))
-        return Replanning(
-            asked.strategy, plan, options=asked.options, every=look_every or LOOK_EVERY
-        )
+        every, slack = look_every or LOOK_EVERY, SLACK if real else None
+        if real and look_every is None and plan.predicted is not None:
+            every = min(
+                every, max(LEAST_LOOK, math.ceil(LOOK_S / max(plan.predicted.seconds, 1e-6)))
+            )
+        return Replanning(asked.strategy, plan, options=asked.options, every=every, slack=slack)
 
     return lambda plan: Adaptive(steering)

@@ -115,8 +115,14 @@ class Watch:
                 self._rtts[frozenset((a, b))] = trip
 
     def slowdown(self, device: str) -> float:
-        """The device's measured seconds divided by the profile's; 1 before any measurement."""
-        return self._slowdowns.get(device, 1.0)
+        """The device's measured seconds divided by the profile's. Before any measurement those of another
+        node of its host, whose load they share; else 1."""
+        if device in self._slowdowns:
+            return self._slowdowns[device]
+        devices = self._profile.devices
+        host = devices[device].host if device in devices else ""
+        mates = [s for d, s in self._slowdowns.items() if host and devices[d].host == host]
+        return max(mates, default=1.0)
 
     def rate(self, source: str, dest: str) -> float:
         """Bytes per second over a direct link: as measured, else as in the plan's fleet."""

@@ -159,3 +159,8 @@ Deadline = Annotated[
 ZenohConfig = Annotated[
     str | None, typer.Option("--zenoh-config", help="Zenoh configuration: TLS, access control.")
 ]
+Measure = Annotated[
+    bool,
+    typer.Option(help="Real nodes measure the network's layers where their times are not known."),
+]
+Group = Annotated[str, typer.Option(help="Separates fleets that share a network.")]

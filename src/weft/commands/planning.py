@@ -5,10 +5,15 @@ Each command imports what it needs when it runs, so that `weft --help` is quick.
 
 from __future__ import annotations
 
+import contextlib
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from weft.commands import values
 from weft.commands.app import app, say, show, show_json, writing
@@ -24,7 +29,7 @@ from weft.commands.options import (
     Settings,
     Strategy,
 )
-from weft.errors import WeftError
+from weft.errors import InputError, WeftError
 
 
 @app.command()
@@ -95,17 +100,28 @@ def compare(
     settings: Settings = None,
     input_shape: InputShape = None,
     classes: Classes = None,
+    limit: Annotated[
+        float, typer.Option(help="Seconds that one strategy may think before it is left out.")
+    ] = 60.0,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show where a strategy's own error comes from.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Plan and price several strategies: one table, best first.
+    """Plan and price several strategies: one table, best first, and which one to take.
 
-    Speedups are over the slowest possible strategy. Strategies that are not possible on this fleet or for
-    this network are named below the table, with the reason. --json has the full reasons.
+    Speedups are over the best single machine. The advice names the best plan that computes what one process
+    computes, and says so when splitting does not pay; `--strategy auto` takes it. Strategies that are not
+    possible on this fleet or for this network are named below the table, with the reason. --json has the
+    full reasons.
 
     \b
     Example:  weft compare lenet5 --fleet fleet.toml --strategies chain,all-cloud
     """
+    if not limit > 0:
+        raise InputError(f"--limit {limit} is not allowed; it must be above 0 seconds")
     from weft.fleet.fleet import Fleet
+    from weft.planning.advise import advise
     from weft.planning.compare import compare as compare_strategies
     from weft.planning.task import ask
     from weft.plans import registry
@@ -126,16 +142,47 @@ def compare(
         input_shape=values.shape(input_shape),
         classes=classes,
     )
-    rows = compare_strategies(task, names)
+    with planning_bar(quiet=json) as on_begin:
+        rows = compare_strategies(
+            task,
+            names,
+            limit_s=limit,
+            on_begin=on_begin,
+            on_error=_traceback if debug else _nothing,
+        )
+        best = advise(rows, task)
     if json:
-        show_json(compare_document(task.profile.model, task.batch, rows))
+        show_json(compare_document(task.profile.model, task.batch, rows, best))
     else:
         unit = "a training step" if task.mode == "train" else "an answer"
-        show(compare_table(rows, f"{task.profile.model}, batch {task.batch}: {unit}"))
+        show(compare_table(rows, f"{task.profile.model}, batch {task.batch}: {unit}", best))
     if not any(row.valid for row in rows):
         raise WeftError(
             "no strategy is possible on this fleet; `weft plan -s NAME` says why in full"
         )
+
+
+def _traceback(name: str, error: Exception) -> None:
+    say(f"{name}:")
+    say("".join(traceback.format_exception(error)).rstrip())
+
+
+def _nothing(name: str, error: Exception) -> None:
+    pass
+
+
+@contextlib.contextmanager
+def planning_bar(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on stderr with the strategy that thinks now. It is gone when all have."""
+    console = Console(stderr=True, quiet=quiet)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("planning", total=None)
+
+        def on_begin(name: str, done: int, count: int) -> None:
+            bar.update(task, description=f"planning {name}", completed=done, total=count)
+
+        yield on_begin
 
 
 @app.command()

@@ -23,6 +23,7 @@ from weft.commands.options import (
     ClipValue,
     Deadline,
     EvaluateEvery,
+    Group,
     InputShape,
     Join,
     Json,
@@ -32,6 +33,7 @@ from weft.commands.options import (
     Local,
     LogName,
     Logs,
+    Measure,
     Model,
     Namespaces,
     NoDecay,
@@ -114,10 +116,18 @@ def train(
     deadline: Deadline = 30.0,
     patience: Patience = 1.0,
     classes: Classes = None,
+    group: Group = "weft",
     config: ZenohConfig = None,
+    measure: Measure = True,
     adapt: Annotated[
         bool | None,
-        typer.Option(help="Watch the run and re-plan; edgemove's strategies always do."),
+        typer.Option(
+            help="Watch the run and re-plan; on by default with --join and for edgemove's strategies."
+        ),
+    ] = None,
+    replay: Annotated[
+        Path | None,
+        typer.Option(help="Folder of an earlier run: repeat its plans at the same minibatches."),
     ] = None,
     look_every: Annotated[
         int | None,
@@ -137,7 +147,7 @@ def train(
     \b
     Example:  weft train lenet5 --data mnist5k --fleet fleet.toml -s chain --steps 100 --local
     """
-    opened = _opened(fleet, strategy, plan, emulated=local or netns)
+    opened = _opened(fleet, strategy, plan, emulated=local or netns, replay=replay)
     if not (local or netns or join):
         say("looking for nodes on the local network (--local emulates the fleet here)")
     import torch
@@ -151,7 +161,9 @@ def train(
     from weft.report.results import train_document, train_table
     from weft.zoo.loading import short_name
 
-    changes = Trace.load(trace, opened.fleet) if trace is not None else None
+    if trace is not None and opened.fleet is None:
+        raise InputError("--trace does not go with --replay: the changes of plan are known already")
+    changes = Trace.load(trace, opened.fleet) if trace is not None and opened.fleet else None
     samples = named_data(data, seed)
     torch.manual_seed(seed)
     count = classes or (None if ":" in model else class_count(samples))
@@ -173,7 +185,8 @@ def train(
             options=values.settings(settings or []), seed=seed, deadline=deadline,
             patience=patience, out=out,
             resume=resume, save_every=save_every, name=short_name(model), config=config,
-            adapt=adapt, look_every=look_every, trace=changes, on_progress=on_progress,
+            group=group, measure=measure, adapt=adapt, replay=replay, look_every=look_every, trace=changes,
+            on_progress=on_progress,
             evaluate_every=evaluate_every, keep_best=keep_best,
             callbacks=_callbacks(stop_after, keep_best, log or [], out),
         )  # fmt: skip
@@ -238,7 +251,9 @@ def infer(
     on_loss: OnLossOption = OnLoss.recover,
     input_shape: InputShape = None,
     classes: Classes = None,
+    group: Group = "weft",
     config: ZenohConfig = None,
+    measure: Measure = True,
     json: Json = False,
 ) -> None:
     """Run a network on a fleet and show how long an answer takes.
@@ -249,6 +264,7 @@ def infer(
     if repeat < 1:
         raise InputError(f"--repeat {repeat} is not allowed; it must be at least 1")
     opened = _opened(fleet, strategy, plan, emulated=local or netns)
+    assert opened.fleet is not None
     from weft.plans.derive import load_profile
     from weft.report.results import infer_document, infer_table
     from weft.runtime.run.inference import infer as run
@@ -259,6 +275,7 @@ def infer(
         profile=load_profile(profile) if profile else None,
         options=values.settings(settings or []), deadline=deadline, patience=patience,
         on_loss=on_loss.value, input_shape=values.shape(input_shape), classes=classes, config=config,
+        group=group, measure=measure, say=say,
     )  # fmt: skip
     if output is not None:
         say(f"wrote {output}")
@@ -269,15 +286,20 @@ def infer(
 
 
 class Opened(NamedTuple):
-    """The input of a run: a fleet and a strategy, or a plan that has both."""
+    """The input of a run: a fleet and a strategy, or a plan that has both, or nothing for a replay."""
 
-    fleet: Fleet
+    fleet: Fleet | None
     strategy: str | None
     plan: Plan | None
 
 
 def _opened(
-    fleet: Path | None, strategy: str | None, plan: Path | None, *, emulated: bool
+    fleet: Path | None,
+    strategy: str | None,
+    plan: Path | None,
+    *,
+    emulated: bool,
+    replay: Path | None = None,
 ) -> Opened:
     """Reads the files. The process of the emulated devices imports torch at the same time as this one."""
     from weft.fleet.fleet import Fleet
@@ -285,7 +307,11 @@ def _opened(
     from weft.plans import registry
     from weft.runtime.emulate.forked import warm
 
-    if plan is not None:
+    if replay is not None:
+        if fleet is not None or strategy is not None or plan is not None:
+            raise InputError("--replay has its own plans: leave --fleet, -s and --plan out")
+        opened = Opened(None, None, None)
+    elif plan is not None:
         if fleet is not None or strategy is not None:
             raise InputError("--plan has its own fleet and strategy: leave --fleet and -s out")
         loaded = load_plan(plan)

@@ -74,19 +74,24 @@ def load_graph(key: str) -> Graph | None:
 
 def store_graph(key: str, graph: Graph) -> None:
     """Keeps a graph. If the folder cannot be written, nothing is kept and the next command captures again."""
-    path, text = _path(key), encode(graph)
+    text = encode(graph)
+    keep(_path(key), hashlib.sha256(text).digest() + text)
+
+
+def keep(path: Path, data: bytes) -> None:
+    """Writes a file of the cache whole or not at all. Drops the oldest ones beside it if they are many."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _replacing(path) as temporary:
-            temporary.write_bytes(hashlib.sha256(text).digest() + text)
+            temporary.write_bytes(data)
         _drop_oldest(path.parent)
 
 
-def cache_folder() -> Path:
-    """Where captured graphs are kept: `$XDG_CACHE_HOME/weft/graphs`."""
+def cache_folder(what: str = "graphs") -> Path:
+    """Where captured graphs, or something else, are kept: `$XDG_CACHE_HOME/weft/graphs`."""
     base = os.environ.get("XDG_CACHE_HOME")
     home = Path(base) if base else Path(os.path.expanduser("~")) / ".cache"
-    return home / "weft" / "graphs"
+    return home / "weft" / what
 
 
 def _path(key: str) -> Path:

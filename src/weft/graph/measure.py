@@ -1,15 +1,18 @@
-"""How long each layer takes on this machine: forward, backward and update, by CPU time.
+"""How long each layer takes on this machine: forward, backward and update.
 
-The CPU time of one thread is measured, not wall time, so that other processes do not count. Each layer is
-timed at two batch sizes. This separates the cost of a call from the cost of a sample.
+The CPU time of one thread is measured by default, so that other processes do not count. A node that measures
+for a real run uses the wall clock: under a CPU quota a second of CPU time takes longer. Each layer is timed
+at two or more batch sizes. This separates the cost of a call from the cost of a sample.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
 import torch
 from msgspec import Struct
 from torch import Tensor
@@ -31,6 +34,7 @@ class LayerTimes(Struct, frozen=True):
     update_s: tuple[float, ...]
     forward_call_s: tuple[float, ...]
     backward_call_s: tuple[float, ...]
+    share: float = 1.0  # of a core that was used: CPU time divided by wall time
 
 
 def measure(
@@ -43,31 +47,75 @@ def measure(
     optimizer: Optimizer | None = None,
     rest_s: float = 0.0,
     progress: Progress | None = None,
+    sizes: Sequence[int] = (),
+    wall: bool = False,
+    budget_s: float = math.inf,
 ) -> LayerTimes:
     """Median over `repeats` rounds, after one round to warm up.
 
     `rest_s`: seconds of sleep before each pass. A device that waits for others between its turns has cold
     caches and is up to a third slower than one that never stops. The sleep reproduces that.
+    `sizes` are the batch sizes to time; by default a quarter of the batch, and all of it. `wall`: by the wall
+    clock. After `budget_s` seconds no further round begins; there is always one that counts.
     """
-    if batch < 1:
-        raise InputError(f"batch {batch} is not allowed; it must be at least 1")
-    small = max(1, batch // 4)
-    sizes = (small, batch) if small < batch else (batch,)
+    if batch < 1 or any(n < 1 for n in sizes):
+        raise InputError(f"batch {min((batch, *sizes))} is not allowed; it must be at least 1")
+    chosen = sorted({*sizes} or {max(1, batch // 4), batch})
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        bench = _Bench(graph, state, training, optimizer or Optimizer(), rest_s)
-        samples: dict[int, list[_Round]] = {n: [] for n in sizes}
+        watch = Stopwatch(wall)
+        bench = _Bench(graph, state, training, optimizer or Optimizer(), rest_s, watch)
+        samples: dict[int, list[_Round]] = {n: [] for n in chosen}
+        begin = time.monotonic()
         for i in range(repeats + 1):
-            for n in sizes:
+            if i > 1 and time.monotonic() - begin > budget_s:
+                break
+            for n in chosen:
                 round_ = bench.round(n)
                 if i:
                     samples[n].append(round_)
+            if not i:
+                watch.forget()  # the warm-up
             if progress:
                 progress(i + 1, repeats + 1)
     finally:
         torch.set_num_threads(threads)
-    return _fit({n: _median(rounds) for n, rounds in samples.items()})
+    times = _fit({n: _median(rounds) for n, rounds in samples.items()})
+    return msgspec.structs.replace(times, share=watch.share)
+
+
+class Stopwatch:
+    """Times one piece of work after the other by one clock, and counts both wall and CPU time of all."""
+
+    def __init__(self, wall: bool) -> None:
+        self._clock = 0 if wall else 1
+        self._begin = self._now()
+        self._total = [0.0, 0.0]
+
+    @staticmethod
+    def _now() -> tuple[float, float]:
+        return time.monotonic(), time.thread_time()
+
+    def start(self) -> None:
+        """A piece of work begins."""
+        self._begin = self._now()
+
+    def stop(self) -> float:
+        """Its seconds."""
+        spent = [end - begin for begin, end in zip(self._begin, self._now(), strict=True)]
+        self._total = [a + b for a, b in zip(self._total, spent, strict=True)]
+        return spent[self._clock]
+
+    def forget(self) -> None:
+        """What was counted until now does not count."""
+        self._total = [0.0, 0.0]
+
+    @property
+    def share(self) -> float:
+        """CPU time divided by wall time."""
+        wall, cpu = self._total
+        return min(1.0, cpu / wall) if wall > 0 else 1.0
 
 
 _Round = tuple[list[float], list[float], list[float]]
@@ -93,8 +141,9 @@ class _Bench:
         training: bool,
         optimizer: Optimizer,
         rest_s: float,
+        watch: Stopwatch,
     ) -> None:
-        self.graph, self.training, self.rest_s = graph, training, rest_s
+        self.graph, self.training, self.rest_s, self.watch = graph, training, rest_s, watch
         last = len(graph.layers) - 1
         copied = {name: tensor.detach().clone() for name, tensor in state.items()}
         self.runners = [
@@ -118,10 +167,10 @@ class _Bench:
             if self.training and runner is not self.runners[0]:
                 for tensor in inputs[-1].values():
                     tensor.requires_grad_(tensor.is_floating_point())
-            start = time.thread_time()
+            self.watch.start()
             with torch.set_grad_enabled(self.training):
                 values = runner.forward(inputs[-1], training=self.training)
-            forward.append(time.thread_time() - start)
+            forward.append(self.watch.stop())
             outputs.append(values)
         if not self.training:
             nothing = [0.0] * len(forward)
@@ -141,7 +190,7 @@ class _Bench:
         for runner, values in zip(reversed(self.runners), reversed(outputs), strict=True):
             tensors = [t for t in values.values() if t.requires_grad]
             gradients = [torch.ones_like(t) for t in tensors]
-            start = time.thread_time()
+            self.watch.start()
             if runner is self.runners[-1] and loss is not None:
                 leaves = [values[n].detach() for n in loss.reads]
                 tensors = [values[n] for n in loss.reads if values[n].requires_grad]
@@ -154,18 +203,18 @@ class _Bench:
                 gradients = list(torch.autograd.grad(number, wanted, materialize_grads=True))
             if tensors:
                 torch.autograd.backward(tensors, gradients)
-            seconds.append(time.thread_time() - start)
+            seconds.append(self.watch.stop())
         return seconds[::-1]
 
     def update(self) -> list[float]:
         seconds = []
         self.rest()
         for optimizer in self.optimizers:
-            start = time.thread_time()
+            self.watch.start()
             if optimizer is not None:
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
-            seconds.append(time.thread_time() - start)
+            seconds.append(self.watch.stop())
         return seconds
 
 
@@ -177,26 +226,36 @@ def _median(rounds: list[_Round]) -> _Round:
 
 
 def _fit(medians: dict[int, _Round]) -> LayerTimes:
+    """Seconds per sample and per call of each layer, from its seconds at each size. The largest size, at
+    which most of the work is done, is met exactly. The others decide how much of it is a call's cost."""
     sizes = sorted(medians)
-    large = medians[sizes[-1]]
-    count = len(large[0])
-    if len(sizes) == 1:
-        n = sizes[0]
-        per = [[t / n for t in large[kind]] for kind in (0, 1)]
-        calls = [[0.0] * count, [0.0] * count]
-    else:
-        small, n = medians[sizes[0]], sizes[-1]
-        per, calls = [], []
-        for kind in (0, 1):
-            slopes = [
-                max((b - a) / (n - sizes[0]), 0.0)
-                for a, b in zip(small[kind], large[kind], strict=True)
-            ]
-            # If the time per sample would exceed the whole, the time of a call would be negative: count all
-            # per sample.
-            slopes = [min(s, t / n) for s, t in zip(slopes, large[kind], strict=True)]
-            per.append(slopes)
-            calls.append([t - s * n for s, t in zip(slopes, large[kind], strict=True)])
+    largest, last = sizes[-1], medians[sizes[-1]]
+    per: list[list[float]] = []
+    calls: list[list[float]] = []
+    for kind in (0, 1):
+        slopes = [
+            _slope([(n, medians[n][kind][layer]) for n in sizes])
+            for layer in range(len(last[kind]))
+        ]
+        # If the time per sample would exceed the whole, the time of a call would be negative: count all
+        # per sample.
+        slopes = [min(s, t / largest) for s, t in zip(slopes, last[kind], strict=True)]
+        per.append(slopes)
+        calls.append([t - s * largest for s, t in zip(slopes, last[kind], strict=True)])
     return LayerTimes(
-        tuple(per[0]), tuple(per[1]), tuple(large[2]), tuple(calls[0]), tuple(calls[1])
+        tuple(per[0]), tuple(per[1]), tuple(last[2]), tuple(calls[0]), tuple(calls[1])
     )
+
+
+def _slope(points: list[tuple[int, float]]) -> float:
+    """Seconds per sample of a line through the last point that misses the other points by the smallest shares
+    of their own seconds."""
+    n, seconds = points[-1]
+    if len(points) == 1:
+        return seconds / n
+    above = below = 0.0
+    for size, time_s in points[:-1]:
+        weight = 1 / max(time_s, 1e-9) ** 2
+        above += weight * (n - size) * (seconds - time_s)
+        below += weight * (n - size) ** 2
+    return max(above / below, 0.0)

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 from msgspec import Struct
 
 from weft.errors import InputError, WeftError
 from weft.planning.decide import decide
+from weft.planning.exactness import differs
+from weft.planning.limit import TooLong, time_limit
+from weft.planning.one_place import best_place, one_places
 from weft.plans import registry
 from weft.plans.plan import Mode, Plan
 from weft.plans.task import Task
@@ -26,31 +29,55 @@ class Row(Struct, frozen=True):
     strategy: str
     mode: Mode
     seconds: float | None = None  # per step, or until the answer
-    speedup: float | None = None  # over the slowest possible row of the comparison
+    speedup: float | None = None  # over the best single machine; None where no single one is able
     devices: tuple[str, ...] = ()
     why_not: str | None = None
     peers: bool = False  # each device does a minibatch of its own in that time
     note: str = ""  # what else should be said of the plan
+    differs: str = ""  # why it does not compute what one process computes
+    plan: Plan | None = None
 
     @property
     def valid(self) -> bool:
         return self.why_not is None
 
+    @property
+    def exact(self) -> bool:
+        """Whether the plan computes what one process computes, up to rounding."""
+        return not self.differs
 
-def compare(task: Task, strategies: Iterable[str] | None = None) -> list[Row]:
+    @property
+    def cost(self) -> float:
+        """What is compared; infinite where there is no plan."""
+        return math.inf if self.seconds is None else self.seconds
+
+
+def compare(
+    task: Task,
+    strategies: Iterable[str] | None = None,
+    *,
+    limit_s: float | None = None,
+    on_begin: Callable[[str, int, int], None] = lambda name, done, count: None,
+    on_error: Callable[[str, Exception], None] = lambda name, error: None,
+) -> list[Row]:
     """Plans and prices several strategies (all for the mode): best first, impossible ones last.
 
-    Speedups are over the slowest possible row. Every strategy gets those of the task's options that it has.
-    An option that no strategy has raises InputError.
+    Speedups are over the best single machine. Every strategy gets those of the task's options that it has.
+    An option that no strategy has raises InputError. A strategy that thinks longer than `limit_s` seconds is
+    left out. `on_begin` gets its name, how many are done and how many there are; `on_error` gets defects.
     """
     names = list(dict.fromkeys(registry.names() if strategies is None else strategies))
     chosen = [registry.get(name) for name in names]
     if strategies is None:
         chosen = [strategy for strategy in chosen if task.mode in strategy.modes]
     check_options(task, chosen)
-    rows = [try_strategy(strategy, task) for strategy in chosen]
-    slowest = max((row.seconds for row in rows if row.seconds is not None), default=0.0)
-    return sorted((with_speedup(row, slowest) for row in rows), key=rank)
+    rows = []
+    for done, strategy in enumerate(chosen):
+        on_begin(strategy.name, done, len(chosen))
+        rows.append(try_strategy(strategy, task, limit_s, on_error))
+    alone = best_place(one_places(task), task.source)
+    one_s = alone.predicted.seconds if alone is not None and alone.predicted else None
+    return sorted((with_speedup(row, one_s) for row in rows), key=lambda row: row.cost)
 
 
 def check_options(task: Task, strategies: Sequence[registry.Strategy]) -> None:
@@ -64,14 +91,23 @@ def check_options(task: Task, strategies: Sequence[registry.Strategy]) -> None:
             )
 
 
-def try_strategy(strategy: registry.Strategy, task: Task) -> Row:
+def try_strategy(
+    strategy: registry.Strategy,
+    task: Task,
+    limit_s: float | None = None,
+    on_error: Callable[[str, Exception], None] = lambda name, error: None,
+) -> Row:
     """A row without its speedup."""
     options = {key: value for key, value in task.options.items() if key in strategy.options}
     try:
-        plan = decide(strategy.name, dataclasses.replace(task, options=options))
+        with time_limit(limit_s):
+            plan = decide(strategy.name, dataclasses.replace(task, options=options))
     except WeftError as error:
         return Row(strategy.name, task.mode, why_not=str(error))
+    except TooLong as error:
+        return Row(strategy.name, task.mode, why_not=f"{error}; --limit gives it more time")
     except Exception as error:  # one strategy's defect must not hide the others' plans
+        on_error(strategy.name, error)
         why = f"internal error: {type(error).__name__}: {error}"
         return Row(strategy.name, task.mode, why_not=why)
     assert plan.predicted is not None
@@ -82,6 +118,8 @@ def try_strategy(strategy: registry.Strategy, task: Task) -> Row:
         devices=plan.devices,
         peers=plan.peers is not None,
         note=_alone(plan),
+        differs=differs(plan, task.graph),
+        plan=plan,
     )
 
 
@@ -94,14 +132,8 @@ def _alone(plan: Plan) -> str:
     return f"sharing layers does not pay here: {only} computes everything"
 
 
-def with_speedup(row: Row, slowest: float) -> Row:
-    """The row with its speed-up over the slowest row."""
-    if row.seconds is None:
+def with_speedup(row: Row, one_s: float | None) -> Row:
+    """The row with its speed-up over the best single machine."""
+    if row.seconds is None or one_s is None:
         return row
-    speedup = slowest / row.seconds if row.seconds else 1.0
-    return msgspec.structs.replace(row, speedup=speedup)
-
-
-def rank(row: Row) -> float:
-    """The key that puts the fastest row first and invalid rows last."""
-    return math.inf if row.seconds is None else row.seconds
+    return msgspec.structs.replace(row, speedup=one_s / row.seconds if row.seconds else 1.0)

@@ -16,7 +16,7 @@ import msgspec
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.graph.network import Graph
-from weft.plans.profile import DeviceTimes, LayerCost, Profile
+from weft.plans.profile import BY_LAYER, DeviceTimes, LayerCost, Profile
 from weft.reading import read_bounded
 
 if TYPE_CHECKING:  # imports torch, which planning does not need
@@ -138,7 +138,9 @@ def check_values(profile: Profile, where: str = "profile") -> None:
 
 
 def _check_times(place: str, times: DeviceTimes, layers: int) -> None:
-    for key in times.__struct_fields__:
+    for key in ("message_s", "byte_s", "cores", "share", "memory_bytes"):
+        _not_negative(place, key, getattr(times, key))
+    for key in BY_LAYER:
         values: tuple[float, ...] = getattr(times, key)
         if key.endswith("_call_s") and not values:
             continue

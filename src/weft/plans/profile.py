@@ -1,11 +1,15 @@
 """The cost of each layer on each device: all that a planner of layers and samples needs.
 
 Sizes are bytes, times seconds. A layer's time for n samples is `call + n * per_sample`; the file may
-leave the call part out. A profile file is this record as JSON.
+leave the call part out. A device that was measured also has the runtime's own costs: its time for each
+message, and the host whose cores it shares with other nodes. A profile file is this record as JSON.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+import msgspec
 from msgspec import Struct
 
 
@@ -29,6 +33,21 @@ class DeviceTimes(Struct, frozen=True, omit_defaults=True):
     update_s: tuple[float, ...]
     forward_call_s: tuple[float, ...] = ()
     backward_call_s: tuple[float, ...] = ()
+    # The runtime's own time at this device for each message that it sends or takes: packing, handing over,
+    # waking up, unpacking; and the same for each byte. 0: not measured.
+    message_s: float = 0.0
+    byte_s: float = 0.0
+    # The machine that the node runs on. Nodes of one host share its cores. Empty: a machine of its own.
+    host: str = ""
+    cores: float = 0.0
+    share: float = (
+        1.0  # of a core that the device uses while it computes; below 1 under a CPU quota
+    )
+    memory_bytes: int = 0  # measured peak of a whole step on this device, for people
+
+    def message(self, size: float) -> float:
+        """Seconds of this device's own time to send, or to take, a message of so many bytes."""
+        return self.message_s + self.byte_s * size
 
     def forward(self, first: int, last: int, samples: int) -> float:
         """Seconds for layers first..last (0-based, both included)."""
@@ -44,11 +63,36 @@ class DeviceTimes(Struct, frozen=True, omit_defaults=True):
 
     def scaled(self, factor: float) -> DeviceTimes:
         """The same network on a device that takes `factor` times as long."""
-        return DeviceTimes(
-            *(tuple(t * factor for t in times) for times in (
-                self.forward_s, self.backward_s, self.update_s,
-                self.forward_call_s, self.backward_call_s))
-        )  # fmt: skip
+        layers = {key: tuple(t * factor for t in getattr(self, key)) for key in BY_LAYER}
+        return msgspec.structs.replace(
+            self, **layers, message_s=self.message_s * factor, byte_s=self.byte_s * factor
+        )
+
+
+BY_LAYER = ("forward_s", "backward_s", "update_s", "forward_call_s", "backward_call_s")
+
+
+def crowded_s(devices: dict[str, DeviceTimes], busy_s: dict[str, float]) -> float:
+    """The seconds in which hosts can do the work of their nodes: the CPU time of all nodes of a host, divided
+    by its cores; the longest of all hosts. 0 where no host is known to have several nodes."""
+    longest = 0.0
+    for nodes in shared_hosts(devices, busy_s).values():
+        cores = min(devices[name].cores for name in nodes)
+        work = sum(busy_s[name] * devices[name].share for name in nodes)
+        longest = max(longest, work / cores)
+    return longest
+
+
+def shared_hosts(
+    devices: dict[str, DeviceTimes], names: Collection[str]
+) -> dict[str, tuple[str, ...]]:
+    """By host: those of the named devices that run on it, where there are at least two."""
+    hosts: dict[str, tuple[str, ...]] = {}
+    for name in names:
+        times = devices.get(name)
+        if times is not None and times.host and times.cores > 0:
+            hosts[times.host] = (*hosts.get(times.host, ()), name)
+    return {host: nodes for host, nodes in hosts.items() if len(nodes) > 1}
 
 
 class Profile(Struct, frozen=True, omit_defaults=True):

@@ -21,7 +21,7 @@ from weft.plans.derive import check_profile
 from weft.plans.plan import Plan
 from weft.plans.plugins import from_file, load_plugins, named_before
 from weft.plans.protocols import CLONE, GO_BACK, LEAVE_OUT, ONE_NETWORK, PEERS, Decide
-from weft.plans.strategy import STRATEGIES, Strategy, strategy
+from weft.plans.strategy import STRATEGIES, Strategy, resolve, strategy
 from weft.plans.task import Task
 from weft.user_files import file_and_name
 
@@ -29,6 +29,8 @@ __all__ = ["DEFAULT", "STRATEGIES", "Decide", "Strategy", "behind", "get", "make
            "strategy"]  # fmt: skip
 
 DEFAULT = "chain"  # used if the user names no strategy
+AUTO = "auto"  # the best plan of all strategies; it is asked by this name, and is none of `names()`
+CHOOSE = "weft.planning.advise:choose"
 
 
 def load() -> None:
@@ -46,6 +48,8 @@ def names() -> tuple[str, ...]:
 def get(name: str) -> Strategy:
     """The strategy of that name, or of that `file.py:function`. Raises InputError if there is none."""
     load()
+    if name == AUTO:
+        return _auto()
     place = file_and_name(name)
     if place is not None:
         return from_file(*place)
@@ -60,6 +64,14 @@ def get(name: str) -> Strategy:
             "or your own as file.py:function"
         )
     return chosen
+
+
+def _auto() -> Strategy:
+    """The record of the choice among all strategies. It has all of their options."""
+    known = {key: text for record in STRATEGIES.values() for key, text in record.options.items()}
+    return Strategy(
+        AUTO, "the best plan of all strategies, or one place", resolve(CHOOSE), options=known
+    )
 
 
 def behind(plan: Plan) -> Strategy:

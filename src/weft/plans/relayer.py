@@ -11,7 +11,7 @@ import msgspec
 
 from weft.graph.network import Graph
 from weft.plans.derive import layer_costs
-from weft.plans.profile import DeviceTimes, Profile
+from weft.plans.profile import BY_LAYER, DeviceTimes, Profile
 
 Shares = list[dict[int, float]]  # for every new layer: which part of which old layers it is
 
@@ -48,9 +48,4 @@ def _shared_out(times: DeviceTimes, shares: Shares) -> DeviceTimes:
             return ()
         return tuple(sum(per_layer[m] * share for m, share in of.items()) for of in shares)
 
-    return DeviceTimes(
-        *map(part, (
-            times.forward_s, times.backward_s, times.update_s,
-            times.forward_call_s, times.backward_call_s,
-        ))
-    )  # fmt: skip
+    return msgspec.structs.replace(times, **{key: part(getattr(times, key)) for key in BY_LAYER})

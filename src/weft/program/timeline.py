@@ -14,7 +14,9 @@ class Span(Struct, frozen=True, array_like=True):
     """What one device or channel did between two times."""
 
     where: str  # a device's or a channel's name
-    what: str  # load, forward, loss, backward, update, emit, wait; "transfer" on a channel
+    # load, forward, loss, backward, update, emit, wait, message (the runtime's own time); "transfer" on a
+    # channel
+    what: str
     start: float  # seconds since the run began
     end: float
     step: int  # minibatch

@@ -11,6 +11,7 @@ from weft.plans.plan import Mode, Plan
 from weft.program.timeline import Timeline
 
 if TYPE_CHECKING:
+    from weft.planning.advise import Best
     from weft.planning.compare import Row
 
 Document = dict[str, Any]
@@ -29,9 +30,22 @@ def plan_document(plan: Plan) -> Document:
     return document
 
 
-def compare_document(model: str, batch: int, rows: Sequence[Row]) -> Document:
+def compare_document(
+    model: str, batch: int, rows: Sequence[Row], best: Best | None = None
+) -> Document:
     """The document of `weft compare --json`."""
-    return {"model": model, "batch": batch, "rows": [row_document(row) for row in rows]}
+    advice = None
+    if best is not None:
+        advice = {
+            "strategy": best.strategy,
+            "seconds": best.seconds,
+            "against_one_machine": best.against_one_machine,
+            "splits": best.splits,
+            "devices": list(best.plan.devices),
+            "why": best.why,
+        }
+    documents = [row_document(row) for row in rows]
+    return {"model": model, "batch": batch, "best": advice, "rows": documents}
 
 
 def row_document(row: Row) -> Document:
@@ -41,6 +55,8 @@ def row_document(row: Row) -> Document:
         seconds_key(row.mode): row.seconds,
         "speedup": row.speedup,
         "devices": list(row.devices),
+        "exact": row.exact if row.valid else None,
+        "differs": row.differs or None,
         "valid": row.valid,
         "why_not": row.why_not,
         "note": row.note or None,

@@ -22,6 +22,7 @@ from weft.program.timeline import Timeline
 from weft.report.words import count, layer_range, part_words, seconds, size
 
 if TYPE_CHECKING:
+    from weft.planning.advise import Best
     from weft.planning.compare import Row
 
 KINDS = ("load", "forward", "loss", "backward", "update", "emit")
@@ -138,23 +139,31 @@ def device_cells(plan: Plan, name: str) -> tuple[str, str, str, str]:
     return name, tier, compute, memory
 
 
-def compare_table(rows: Sequence[Row], title: str = "") -> RenderableType:
-    """Strategies, best first. The speedup is over the slowest. Impossible strategies are in a line below."""
+def compare_table(rows: Sequence[Row], title: str = "", best: Best | None = None) -> RenderableType:
+    """Strategies, best first, and the advice. The speedup is over the best single machine. Impossible
+    strategies are in a line below."""
     table = new_table()
     table.add_column("strategy", no_wrap=True)
     table.add_column("time", justify="right", no_wrap=True)
     table.add_column("speedup", justify="right", no_wrap=True)
     table.add_column("devices", overflow="fold")
+    table.add_column("differs", overflow="fold")
     for row in rows:
         if row.seconds is not None:
             cells = (
                 row.strategy,
                 seconds(row.seconds),
-                f"{row.speedup:.2f}x",
+                "-" if row.speedup is None else f"{row.speedup:.2f}x",
                 ", ".join(row.devices),
+                row.differs,
             )
             table.add_row(*map(escape, cells))
-    lines = ["speedup: over the slowest row"] if table.rows else []
+    lines = [f"best: {best.why}"] if best is not None else []
+    lines += ["speedup: over the best single machine"] if table.rows else []
+    if any(row.differs for row in rows):
+        lines.append(
+            "differs: in what it computes from one process; empty: the same up to rounding"
+        )
     peers = [row.strategy for row in rows if row.peers and row.valid]
     if peers:
         lines.append(f"{', '.join(peers)}: each device does a minibatch of its own in that time")

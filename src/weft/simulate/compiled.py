@@ -4,7 +4,9 @@
     compiled.seconds["pi"]           # computing per minibatch
     compiled.bytes["pi>nuc"]         # crossing that channel per minibatch
 
-Every duration and route is computed once for all simulated minibatches.
+Every duration and route is computed once for all simulated minibatches. Where the profile knows what a
+message costs the runtime of a device, the device is busy for that time before it sends and after it has
+received.
 """
 
 from __future__ import annotations
@@ -58,7 +60,14 @@ class Compiled:
     seconds: dict[str, float]  # computing per minibatch, by device
     bytes: dict[str, int]  # per minibatch, by channel (of a round: its share)
     occupied_s: dict[str, float]  # the seconds that these take, by channel
+    messages_s: dict[str, float]  # the runtime's own time for messages per minibatch, by device
     slotted_s: float = 0.0  # of a minibatch whose slots follow the clock
+
+    @property
+    def busy_s(self) -> dict[str, float]:
+        """Seconds per minibatch in which a device computes or is busy with messages."""
+        spent = {name: self.seconds.get(name, 0.0) for name in {**self.seconds, **self.messages_s}}
+        return {name: s + self.messages_s.get(name, 0.0) for name, s in spent.items()}
 
 
 def compile_program(program: Program) -> Compiled:
@@ -78,6 +87,7 @@ def compile_program(program: Program) -> Compiled:
         seconds=compiler.seconds,
         bytes={channel: round(size) for channel, size in compiler.bytes.items()},
         occupied_s=compiler.occupied,
+        messages_s=compiler.messages,
         slotted_s=compiler.swarm.step_s if compiler.swarm else 0.0,
     )
 
@@ -91,12 +101,20 @@ class _Compiler:
         self.seconds = dict.fromkeys(program.code, 0.0)
         self.bytes: dict[str, float] = {}
         self.occupied: dict[str, float] = {}
+        self.messages: dict[str, float] = {}
+        self.sizes = _sizes(program) if _costly(program) else {}
 
     def device(self, device: str, body: tuple[Instruction, ...], lag: int) -> list[Line]:
         final = max((n for n, i in enumerate(body) if i.lag == lag), default=-1)
         lines = []
         for n, instruction in enumerate(body):
-            lines.append(self.line(device, instruction))
+            line, cost = self.line(device, instruction), self.message_line(device, instruction)
+            if cost is None:
+                lines.append(line)
+            elif isinstance(instruction, Send):
+                lines += [cost, line]
+            else:
+                lines += [line, cost]
             if n == final:
                 lines.append((MARK, lag, 0.0, 0, (), ("", 0, "", 0), 1))
         return lines
@@ -123,6 +141,38 @@ class _Compiler:
         micro = 0 if isinstance(i, Update | Reduce) else i.micro
         words = (type(i).__name__.lower(), micro, label, 0)
         return COMPUTE, i.lag, seconds, 0, (), words, every(i)
+
+    def message_line(self, device: str, i: Instruction) -> Line | None:
+        """What a message costs the runtime of the device that sends or takes it."""
+        if not self.sizes or not isinstance(i, Send | Recv) or i.late == "newest":
+            return None
+        if isinstance(i, Recv) and i.late != "wait" and self.swarm and self.swarm.slot_ms:
+            return None  # a slot is over when the clock says so
+        ends = (device, i.dest) if isinstance(i, Send) else (i.source, device)
+        size = self.sizes.get((*ends, i.tensor), 0)
+        seconds = self.busy_with(device, size, i.every)
+        if isinstance(i, Send) and i.radio is not None and i.radio.relayed:
+            for _ in range(2):  # the relay takes the message and sends it on
+                self.busy_with(i.radio.via, size * i.radio.relayed, i.every)
+        if not seconds:
+            return None
+        return (
+            COMPUTE,
+            i.lag,
+            seconds,
+            0,
+            (),
+            ("message", i.tensor.micro, str(i.tensor), 0),
+            i.every,
+        )
+
+    def busy_with(self, device: str, size: float, every: int) -> float:
+        """Counts a message that a device sends or takes; returns its seconds."""
+        times = self.plan.profile.devices.get(device)
+        seconds = times.message(size) if times is not None else 0.0
+        if seconds:
+            self.messages[device] = self.messages.get(device, 0.0) + seconds / every
+        return seconds
 
     def number(self, source: str, dest: str, tensor: Tensor) -> int:
         return self.numbers.setdefault((source, dest, tensor), len(self.numbers))
@@ -162,6 +212,22 @@ class _Compiler:
         self.bytes[name] = self.bytes.get(name, 0.0) + size
         self.occupied[name] = self.occupied.get(name, 0.0) + seconds
         return self.channels.setdefault(name, len(self.channels))
+
+
+def _costly(program: Program) -> bool:
+    """Whether the runtime's own time for messages is known."""
+    devices = program.plan.profile.devices.values()
+    return any(times.message_s or times.byte_s for times in devices)
+
+
+def _sizes(program: Program) -> dict[tuple[str, str, Tensor], int]:
+    """The bytes of every message on the wire."""
+    return {
+        (device, i.dest, i.tensor): i.bytes
+        for device, body in program.code.items()
+        for i in body
+        if isinstance(i, Send) and i.dest != device
+    }
 
 
 _LAYERED = (Forward, Backward, Update, Reduce)

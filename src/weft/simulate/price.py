@@ -18,6 +18,7 @@ import statistics
 import msgspec
 
 from weft.plans.plan import Plan, Predicted
+from weft.plans.profile import crowded_s
 from weft.program.lower.lower import lower
 from weft.program.memory import lacking, memory_of
 from weft.program.program import Program
@@ -62,9 +63,11 @@ def _seconds(program: Program, compiled: Compiled) -> float:
     plan = program.plan
     if plan.peers is not None and plan.peers.late == "newest":
         # Peers do not wait for each other: half of the devices are at least as fast as this.
-        return statistics.median_low(list(compiled.seconds.values()))
+        alone = statistics.median_low(list(compiled.seconds.values()))
+        return max(alone, crowded_s(plan.profile.devices, compiled.busy_s))
+    crowded = crowded_s(plan.profile.devices, compiled.busy_s)
     if plan.mode == "infer":
-        return run(compiled, plan.route == "min", 1, spans=False).step_ends[0]
+        return max(run(compiled, plan.route == "min", 1, spans=False).step_ends[0], crowded)
     steps = STEPS + program.max_lag
     if plan.stale:  # the pattern of minibatches in flight takes a few rounds to settle
         steps = 16 * (plan.stale + 1)
@@ -75,8 +78,8 @@ def _seconds(program: Program, compiled: Compiled) -> float:
     if compiled.slotted_s:
         return step_s
     # A few minibatches may end sooner one after the other than they can in the long run: a queue fills at
-    # first. In the long run no minibatch is faster than the busiest device or channel.
-    busiest = max([*compiled.seconds.values(), *compiled.occupied_s.values()])
+    # first. In the long run no minibatch is faster than the busiest device, channel or host.
+    busiest = max([*compiled.busy_s.values(), *compiled.occupied_s.values(), crowded])
     return busiest if busiest > step_s * (1 + 1e-9) else step_s
 
 

@@ -27,7 +27,7 @@ from weft.runtime.node.assignment import KEEP_S, Assignment, failed
 from weft.runtime.node.coordinators import Coordinators
 from weft.runtime.node.lane import Lane, Reply
 from weft.runtime.node.orders import Forged, Order
-from weft.runtime.node.probe import probe_compute, probe_link
+from weft.runtime.node.probe import host_id, measure_layers, probe_compute
 from weft.runtime.node.prober import Prober
 from weft.runtime.node.tensors import Values
 from weft.runtime.wire import messages as msg
@@ -232,8 +232,13 @@ class Node(Closing):
             case msg.ProbeCompute():
                 yield msg.Probed(gflops=probe_compute())
                 return
-            case msg.ProbeLink():
-                yield probe_link(self.session, self.group, command)
+            case msg.MeasureLayers():
+                if self.assignment.job is not None:
+                    raise WeftError(
+                        f"{self.name} is busy with a run: times measured now would be wrong; measure when "
+                        "the run is over"
+                    )
+                yield measure_layers(command)
                 return
             case msg.Assign():
                 self.assignment.assign(command)
@@ -270,6 +275,7 @@ class Node(Closing):
             memory_mb=pages / 2**20,
             clock=time.monotonic(),
             busy=self.assignment.job is not None,
+            host=host_id(),
         )
 
     def _report(self, report: msg.Report) -> None:

@@ -1,21 +1,30 @@
-"""Measures a node's effective speed, and its links to others."""
+"""What a node measures of itself: its effective speed, and the layers of a network that it is sent.
+
+    measure_layers(MeasureLayers(graph, sizes=(8, 32)))     # LayersMeasured
+
+Links, and what a message costs, are measured between two nodes (`prober`).
+"""
 
 from __future__ import annotations
 
-import os
+import hashlib
+import platform
 import statistics
 import time
-from typing import Any
+from collections.abc import Mapping
+from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from weft.errors import InputError, LostDevice
-from weft.runtime.wire import messages as msg
-from weft.runtime.wire import topics as keys
+from weft.dtypes import torch_dtype
+from weft.graph.measure import measure
+from weft.graph.network import State
+from weft.runtime.node.results import check_results
+from weft.runtime.wire.limits import check_nodes, memory_bytes, state_bytes
+from weft.runtime.wire.measuring import LayersMeasured, MeasureLayers, check_measuring
 
-PROBE_S = 10.0  # for one exchange with a peer
-MAX_PROBE_BYTES = 16 << 20
+ROOM = 4  # a measurement may take a fourth of this machine's memory
 
 
 def probe_compute(rounds: int = 5) -> float:
@@ -33,20 +42,58 @@ def probe_compute(rounds: int = 5) -> float:
     return (forward + backward) / statistics.median(times[1:]) / 1e9
 
 
-def probe_link(session: Any, group: str, command: msg.ProbeLink) -> msg.Probed:
-    """Measures a link: the latency by the quickest of a few small exchanges, the rate by the quickest large
-    one."""
-    if not 0 < command.bytes <= MAX_PROBE_BYTES:
-        raise InputError(f"a probe of {command.bytes} bytes; 1 to {MAX_PROBE_BYTES} are allowed")
-    small = min(_exchange(session, group, command.peer, b"") for _ in range(5))
-    data = os.urandom(command.bytes)
-    large = min(_exchange(session, group, command.peer, data) for _ in range(3))
-    return msg.Probed(latency_s=small / 2, bytes_per_s=command.bytes / max(large - small, 1e-6))
+def measure_layers(command: MeasureLayers) -> LayersMeasured:
+    """Times each layer here by the wall clock. InputError where it would take too much time or memory."""
+    graph, room = command.graph, memory_bytes() // ROOM
+    check_nodes([node for layer in graph.layers for node in layer.nodes])
+    check_measuring(command, room, sum(state_bytes(state) for state in graph.state.values()))
+    whole = graph.segment(0, len(graph.layers) - 1)
+    check_results(whole, max(command.sizes), room)
+    before = _forget_peak()
+    times = measure(
+        graph, drawn_state(graph.state), batch=max(command.sizes), sizes=command.sizes,
+        repeats=command.repeats, training=command.training, optimizer=command.optimizer,
+        rest_s=command.rest_s, wall=True, budget_s=command.budget_s,
+    )  # fmt: skip
+    return LayersMeasured(times, max(0, _status("VmHWM") - before) if before else 0)
 
 
-def _exchange(session: Any, group: str, peer: str, data: bytes) -> float:
-    start = time.monotonic()
-    replies = session.get(keys.echo(group, peer), payload=msg.pack(msg.Echo(data)), timeout=PROBE_S)
-    if not [reply for reply in replies if reply.ok is not None]:
-        raise LostDevice(peer, f"{peer} did not answer a probe of {len(data)} bytes in {PROBE_S} s")
-    return time.monotonic() - start
+def drawn_state(states: Mapping[str, State], seed: int = 0) -> dict[str, Tensor]:
+    """Weights and buffers at random: the speed of a network does not depend on what it has learned."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = {}
+    for name, info in states.items():
+        kind = torch_dtype(info.dtype)
+        if not kind.is_floating_point:
+            drawn[name] = torch.zeros(info.shape, dtype=kind)
+            continue
+        values = torch.randn(info.shape, generator=generator).to(kind) * 0.05
+        drawn[name] = values if info.trainable else values.abs()  # a variance is not negative
+    return drawn
+
+
+def host_id() -> str:
+    """A name for this machine that all of its nodes give, and that says nothing else about it."""
+    try:
+        text = Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        text = platform.node()
+    return hashlib.sha256(text.strip().encode()).hexdigest()[:16]
+
+
+def _forget_peak() -> int:
+    """Makes the peak of this process's memory its present size; returns that. 0 where it is not known."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return 0
+    return _status("VmRSS")
+
+
+def _status(key: str) -> int:
+    """Bytes of a line of /proc/self/status; 0 where there is none."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(row.split()[1]) * 1024 for row in lines if row.startswith(key + ":")), 0)

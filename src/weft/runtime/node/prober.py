@@ -3,6 +3,7 @@
     client  ping (nothing)      ─►  ◄─ nothing                      the round trip
             random data         ─►  trains the test network  ◄─ s   the way up, and its seconds
             nothing             ─►  ◄─ random data                  the way down
+            chunks of data      ─►  ◄─ how fast they came           the way up under load
 
 Both ends have one thread for this beside the one that trains. The messages take the same links as
 activations do. The test network is data like any other: a server makes its weights up itself.
@@ -23,10 +24,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from weft.dtypes import torch_dtype
 from weft.errors import WeftError
 from weft.graph.execute import Runner
 from weft.graph.measure import example
+from weft.runtime.node.link_probe import CHUNKS, Fillings, link_rate, message_cost
+from weft.runtime.node.probe import drawn_state
 from weft.runtime.node.results import check_results
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire.changes import Changes
@@ -38,7 +40,7 @@ from weft.runtime.wire.shaping import sleep_until
 
 log = logging.getLogger("weft.prober")
 
-PING, THERE, BACK = range(3)
+PING, THERE, BACK, FILL = range(4)
 LOOK_S = 0.25  # how often a server checks its own load
 FASTER = 0.9  # of the slowdown in its last notice: below it a server publishes the next one
 MAX_BYTES = 4 << 20
@@ -47,10 +49,12 @@ MAX_ANSWERS = 16  # that wait for whoever asked
 SLICE_S = 0.1  # how soon a thread that waits for a probe sees that the run is over
 TRAINED_S = 0.02  # a shorter step of the test network is repeated: a clock tells little of one
 MOST_STEPS = 20
+TRIES = 4  # to reach a server that a link was just opened to
 WORDS = {
     PING: "did not answer an empty message",
     THERE: "did not train the test network",
     BACK: "did not send its data",
+    FILL: "did not answer a link full of data",
 }
 
 
@@ -68,6 +72,7 @@ class Prober:
         self._network: msg.TestNetwork | None = None
         self._runner: Runner | None = None
         self._told = 1.0
+        self._fillings = Fillings()
         self._closed = False
         self._rounds: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._log = Seldom(log)
@@ -85,11 +90,7 @@ class Prober:
         """Takes a test network and draws its weights. InputError where it is too large."""
         check_test_network(network)
         check_results(network.segment, network.samples, MAX_TEST_BYTES)
-        generator = torch.Generator().manual_seed(network.seed)
-        state = {
-            name: torch.randn(info.shape, generator=generator).to(torch_dtype(info.dtype)) * 0.05
-            for name, info in network.segment.state.items()
-        }
+        state = drawn_state(network.segment.state, network.seed)
         self._runner, self._network = Runner(network.segment, state), network
         self._step(self._runner, network, samples=1)  # the first step of any network takes longer
         self._told = self.load()
@@ -97,6 +98,7 @@ class Prober:
     def end(self) -> None:
         """The run is over: nothing of it is kept."""
         self._network = self._runner = self._changes = None
+        self._fillings.forget()
         with contextlib.suppress(queue.Empty):
             while True:
                 self._answers.get_nowait()
@@ -152,7 +154,12 @@ class Prober:
                 return
         sleep_until(header.due)
         found: dict[str, Tensor] = {}
-        if header.at == THERE:
+        if header.at == FILL:
+            counted = self._fillings.chunk(header)
+            if counted is None:
+                return
+            found["counted"] = torch.tensor(counted, dtype=torch.float64)
+        elif header.at == THERE:
             begin = time.monotonic()
             found["seconds"] = torch.tensor([self._train()], dtype=torch.float64)
             found["trained"] = torch.tensor([time.monotonic() - begin], dtype=torch.float64)
@@ -217,6 +224,8 @@ class Prober:
             return msg.ServerProbed(name, name, True, self._train())
         size = min(exchange.bytes, MAX_BYTES)
         data = {"data": torch.randint(0, 256, (size,), dtype=torch.uint8)}
+        if exchange.rounds or exchange.fill_s:
+            return self._measure(server, exchange, run, data)
         try:
             trips = [self._exchange(server, PING, run, exchange.ping_s)[0] for _ in range(2)]
             up_s, answer = self._exchange(server, THERE, run, exchange.train_s, data)
@@ -231,6 +240,43 @@ class Prober:
             size / max(up_s - rtt - trained, 1e-6), size / max(down_s - rtt, 1e-6), rtt,
         )  # fmt: skip
 
+    def _measure(
+        self, server: str, exchange: msg.Exchange, run: str, data: dict[str, Tensor]
+    ) -> msg.ServerProbed:
+        """What a message costs this device, or what the way to the server carries under load."""
+        limits = {PING: exchange.ping_s, THERE: exchange.train_s, BACK: exchange.data_s}
+
+        def ask(what: int, tensors: dict[str, Tensor] | None, back: int) -> float:
+            return self._exchange(server, what, run, limits[what], tensors, back)[0]
+
+        def fill(size: int) -> tuple[float, float]:
+            chunk = {"data": torch.zeros(size, dtype=torch.uint8)}
+            _, answer = self._exchange(server, FILL, run, exchange.data_s, chunk, CHUNKS - 1)
+            count, seconds = (float(n) for n in answer["counted"])
+            return count, seconds
+
+        try:
+            self._reach(server, run, exchange.ping_s)
+            if exchange.fill_s:
+                rate = link_rate(fill, exchange.fill_s)
+                return msg.ServerProbed(self._fabric.name, server, True, up_bytes_per_s=rate)
+            cost = message_cost(ask, (PING, THERE, BACK), data, exchange.rounds)
+        except (WeftError, BadMessage, KeyError, ValueError) as error:
+            return msg.ServerProbed(self._fabric.name, server, reached=False, why=str(error))
+        return msg.ServerProbed(
+            self._fabric.name, server, True, rtt_s=cost.rtt_s, message_s=cost.message_s, byte_s=cost.byte_s,
+        )  # fmt: skip
+
+    def _reach(self, server: str, run: str, limit_s: float) -> None:
+        """Waits until a server answers: a new link may not know its other end yet."""
+        for left in range(TRIES - 1, -1, -1):
+            try:
+                self._exchange(server, PING, run, limit_s / TRIES)
+                return
+            except WeftError:
+                if not left:
+                    raise
+
     def _exchange(
         self,
         server: str,
@@ -240,14 +286,15 @@ class Prober:
         data: dict[str, Tensor] | None = None,
         back: int = 0,
     ) -> tuple[float, dict[str, Tensor]]:
-        """(seconds, answer) of one message there and back."""
+        """(seconds, answer) of one message there and back; of a filling, of `back` messages and one."""
         number = self._fabric.next_probe()
         specs, payload = pack_tensors(data or {})
         begin = time.monotonic()
-        self._fabric.send(
-            Header(run, 0, number, "probe", what, back, self._fabric.name, server,
-                   len(payload), specs), payload
-        )  # fmt: skip
+        for left in range(back, -1, -1) if what == FILL else (back,):
+            self._fabric.send(
+                Header(run, 0, number, "probe", what, left, self._fabric.name, server,
+                       len(payload), specs), payload
+            )  # fmt: skip
         deadline = begin + limit_s
         while True:
             try:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Iterable
 
 from msgspec import Struct
 
 from weft.errors import WeftError
 from weft.fleet.fleet import Device, Fleet, Link
+from weft.runtime.run.launch import Place, open_crew_of
+from weft.runtime.run.survey import Pair, Survey, link_of
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire.crew import Crew
-from weft.runtime.wire.reach import reach
-from weft.runtime.wire.session import check_admitted
 
 
 class FoundDevice(Struct, frozen=True):
@@ -77,29 +78,38 @@ def discover(
     config: str | None = None,
 ) -> Found:
     """Looks for `wait` seconds; WeftError where nobody is there."""
-    endpoints = reach(group, join=join, config=config)
-    with Crew(endpoints, group) as crew:
+    place = Place(join=join, group=group, config=config)
+    with open_crew_of(place) as crew:
         time.sleep(wait)  # nodes come at their own pace: nothing tells "that is all"
-        names = crew.present
-        if not names:
-            where = ", ".join((*join, *endpoints.known)) or "the local network"
-            if endpoints.keys is not None:
-                check_admitted(endpoints.known, endpoints.keys)
-            raise WeftError(
-                f"no nodes found on {where} in {wait:g} s; start `weft node --name ...`"
-            )
+        names = somebody(crew, place, wait)
         devices = []
         for name, (welcome,) in crew.ask_all(dict.fromkeys(names, msg.Hello()), 10.0).items():
             assert isinstance(welcome, msg.Welcome)
             speed = _speed(crew, name) if probe else None
             busy = "a run" if welcome.busy else ""
             devices.append(FoundDevice(name, welcome.cores, welcome.memory_mb, busy, speed))
-        links = []
-        for a, b in itertools.permutations(names, 2) if probe else ():
-            (probed,) = crew.ask(a, msg.ProbeLink(b), 60.0)
-            assert isinstance(probed, msg.Probed)
-            links.append(FoundLink(a, b, probed.bytes_per_s * 8 / 1e6, probed.latency_s * 1e3))
-        return Found(tuple(devices), tuple(links))
+        pairs = Survey(crew, names).pairs() if probe else []
+        return Found(tuple(devices), found_links(pairs))
+
+
+def somebody(crew: Crew, place: Place, wait: float) -> tuple[str, ...]:
+    """The names of all nodes that are there. Raises WeftError if there is none."""
+    names = crew.present
+    if not names:
+        where = ", ".join(place.join) or "the local network"
+        raise WeftError(f"no nodes found on {where} in {wait:g} s; start `weft node --name ...`")
+    return names
+
+
+def found_links(pairs: Iterable[Pair]) -> tuple[FoundLink, ...]:
+    """Both directions of every measured pair, without the runtime's own time."""
+    links = []
+    for pair in pairs:
+        link = link_of(pair)
+        ends, rates = link.between, (link.up_bytes_per_s, link.down_bytes_per_s)
+        for (a, b), rate in zip((ends, ends[::-1]), rates, strict=True):
+            links.append(FoundLink(a, b, rate * 8 / 1e6, link.rtt_s * 500))
+    return tuple(links)
 
 
 def _speed(crew: Crew, name: str) -> float:

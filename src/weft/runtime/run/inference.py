@@ -22,6 +22,7 @@ from weft.plans.profile import Profile
 from weft.program.timeline import Timeline
 from weft.runtime.run.launch import Place
 from weft.runtime.run.serve import Service, latency_s, open_service
+from weft.runtime.run.survey import Say
 from weft.runtime.run.train import OnLoss
 from weft.runtime.wire.limits import memory_bytes
 from weft.zoo.loading import Example, short_name
@@ -63,6 +64,9 @@ def infer(
     patience: float = 1.0,
     on_loss: OnLoss = "recover",
     config: str | None = None,
+    group: str = "weft",
+    measure: bool = True,
+    say: Say = lambda text: None,
 ) -> InferResult:
     """Answers `repeat` times; checks the last answer against the whole network in this process.
 
@@ -77,9 +81,10 @@ def infer(
         batch = plan.batch if plan is not None else 1
     x = _read_sample(input_path, example) if input_path else _random_like(example, batch)
     service = Service(
-        place=Place(local, netns, tuple(join or ()), config=config), strategy=strategy, plan=plan,
-        batch=count_of(x), profile=profile, options=options or {}, deadline=deadline,
+        place=Place(local, netns, tuple(join or ()), group=group, config=config), strategy=strategy,
+        plan=plan, batch=count_of(x), profile=profile, options=options or {}, deadline=deadline,
         patience=patience, on_loss=on_loss, name=short_name(model),
+        measure=measure, say=say,
     )  # fmt: skip
     with open_service(module, x, fleet, service) as net:
         answers = net.stream([x] * repeat)

@@ -12,10 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+import msgspec
 from torch import Tensor
 
 from weft.fleet.faults import During
+from weft.plans.plan import Plan
 from weft.program.timeline import Timeline
+from weft.runtime.run.plan_changes import CHANGES, PlanChange, PlanRecord
 from weft.runtime.run.record import Folder
 from weft.runtime.run.run import Run
 from weft.runtime.run.saves import RunFile
@@ -35,8 +38,9 @@ class Weights(NamedTuple):
 class Keeper:
     """Writes to the folder of one run. `last` is the minibatch with which the run ends."""
 
-    def __init__(self, folder: Folder, last: int) -> None:
-        self.folder, self.last = folder, last
+    def __init__(self, folder: Folder, plan: Plan, last: int) -> None:
+        self.folder, self.plan, self.last = folder, plan, last
+        self._changes = -1  # changes of the first plan that are in the folder
         self._saved: set[int] = set()  # minibatches whose losses are in the folder
         self._failing: set[str] = set()  # what the folder did not take when it was last tried
 
@@ -63,6 +67,8 @@ class Keeper:
 
     def grow(self, run: Run, losses: Mapping[int, float], end: int) -> None:
         """The folder's list of losses grows while the run goes on, up to minibatch `end`."""
+        if len(run.plans) != self._changes:
+            self.written(run, end, "changes of plan", lambda: self._save_changes(run))
         due = [s for s in sorted(losses) if s < end and s not in self._saved]
         if not due:
             return
@@ -89,4 +95,11 @@ class Keeper:
     def close(self, run: Run, timeline: Timeline) -> None:
         """The plan that ran last, and what happened when."""
         self.written(run, self.last, "plan", lambda: self.folder.save_plan(run.plan))
+        self.written(run, self.last, "changes of plan", lambda: self._save_changes(run))
         self.written(run, self.last, "timeline", lambda: self.folder.save_timeline(timeline))
+
+    def _save_changes(self, run: Run) -> None:
+        """Every change of plan, so that another run can repeat it."""
+        changes = tuple(PlanChange(step, plan, why) for step, plan, why in run.plans)
+        self.folder.write(CHANGES, msgspec.json.encode(PlanRecord(self.plan, changes)))
+        self._changes = len(run.plans)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -74,10 +74,22 @@ def open_crew(
                 ),
             )
         return
-    endpoints = reach(place.group, join=place.join, config=place.config)
-    with Crew(endpoints, place.group) as crew, _here(crew, plan, devices, place, endpoints):
+    with open_nodes(place, plan.source) as crew:
         crew.wait_for(devices, settings.deadline_s)
         yield crew, replace(settings, paced=frozenset())
+
+
+@contextlib.contextmanager
+def open_nodes(place: Place, source: str) -> Iterator[Crew]:
+    """A crew of real nodes. The source is started here if nobody else is it."""
+    reached = reach(place.group, join=place.join, config=place.config)
+    with Crew(reached, place.group) as crew, _here(crew, source, place, reached):
+        yield crew
+
+
+def open_crew_of(place: Place) -> Crew:
+    """The real nodes of a place, whoever is there. This process is not one of them."""
+    return Crew(reach(place.group, join=place.join, config=place.config), place.group)
 
 
 def _await_children(local: LocalFleet) -> None:
@@ -95,19 +107,17 @@ def _await_children(local: LocalFleet) -> None:
 
 
 @contextlib.contextmanager
-def _here(
-    crew: Crew, plan: Plan, devices: Sequence[str], place: Place, reached: Endpoints
-) -> Iterator[None]:
+def _here(crew: Crew, source: str, place: Place, reached: Endpoints) -> Iterator[None]:
     """The machine where the user calls Weft is a node too: the source, where nobody else is it."""
     with contextlib.suppress(LostDevice):
-        crew.wait_for([plan.source], 2.0)
-    if plan.source in crew.present:
+        crew.wait_for([source], 2.0)
+    if source in crew.present:
         yield
         return
     stop = threading.Event()
     # It is a node of the owner's: with the owner's certificate it may have any name.
     endpoints = msgspec.structs.replace(reached, asks_only=False)
-    with Node(plan.source, endpoints, place.group) as node:
+    with Node(source, endpoints, place.group) as node:
         thread = threading.Thread(target=node.serve, args=(stop,), daemon=True)
         thread.start()
         try:

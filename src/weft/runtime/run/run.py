@@ -69,6 +69,9 @@ class Run(Dispatch):
         super().__init__(crew, plan, graph, state, settings, feed, also, self.workload.own)
         self.fleet = self.plan.fleet  # the whole fleet, whoever is there
         self.events: list[dict[str, Any]] = []  # what happened on the way
+        self.plans: list[
+            tuple[int, Plan, str]
+        ] = []  # changes of plan: from which minibatch on, why
         self.begun_s = time.monotonic()  # events are counted from here
         self.heard: Callable[[msg.ServerProbed | msg.Notice], None] | None = None
         self.on_copy: Callable[[Copy], None] | None = None
@@ -331,12 +334,18 @@ class Run(Dispatch):
         self.gather()
         self.adviser.pause(self, change)
         move = migrate(self, change.plan)
-        self.follow_plan(step)
+        self.follow_plan(step, change.why)
         self.note(step, kind_of(before, change.plan), change.why, **change.what,
                   moved_bytes=move.bytes, seconds=round(move.seconds, 4))  # fmt: skip
 
-    def follow_plan(self, step: int) -> None:
+    @property
+    def series_end(self) -> int:
+        """The minibatch before which the series ends that is under way: a new plan begins with it."""
+        return self._last
+
+    def follow_plan(self, step: int, why: str = "") -> None:
         """All who watch the run know that another plan runs from minibatch `step` on."""
+        self.plans.append((step, self.plan, why))
         self.copies.begin_anew()
         for device in self.devices:
             self.outcome.done.setdefault(device, step - 1)

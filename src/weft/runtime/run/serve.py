@@ -33,6 +33,7 @@ from weft.program.timeline import Timeline
 from weft.runtime.emulate.forked import warm
 from weft.runtime.run.advice import Adviser
 from weft.runtime.run.jobs import Settings
+from weft.runtime.run.known import known_profile
 from weft.runtime.run.launch import Place, open_crew
 from weft.runtime.run.pace import emulation
 from weft.runtime.run.recovery.ask_again import AskAgain
@@ -41,6 +42,7 @@ from weft.runtime.run.serving.answering import Answering, graph_for
 from weft.runtime.run.serving.attendants import Attendants, Unchanging, check_outputs, with_copies
 from weft.runtime.run.serving.clerk import Clerk, Pieces
 from weft.runtime.run.serving.desk import Closed, Desk, Request
+from weft.runtime.run.survey import Say
 from weft.runtime.run.train import OnLoss
 from weft.runtime.wire.closing import Closing
 from weft.runtime.wire.messages import Spans
@@ -66,6 +68,8 @@ class Service:
     queue: int = 64  # requests that may wait
     trace: Trace | None = None  # emulated: how the fleet changes
     name: str = ""
+    measure: bool = True  # real nodes measure the network where its times are not known yet
+    say: Say = lambda text: None  # gets a line about that
     attendants: Callable[..., Attendants] = Attendants  # who plans again when something changes
 
 
@@ -187,6 +191,10 @@ def open_service(model: nn.Module, example_input: Sample, fleet: Fleet, service:
     if place.emulated:
         measured = emulation(graph, state, fleet, batch=batch, training=False, given=profile)
         profile, paced = measured.profile, measured.paced
+    elif profile is None and service.measure:
+        profile = known_profile(
+            graph, fleet, place, batch=batch, training=False, say=service.say
+        ).profile
     elif profile is None:
         profile = derive_profile(graph, fleet)
     if plan is None:

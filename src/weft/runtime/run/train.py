@@ -33,6 +33,7 @@ from weft.runtime.run.launch import open_crew
 from weft.runtime.run.measured import total_counts
 from weft.runtime.run.orphans import newest_copy
 from weft.runtime.run.outcome import Outcome
+from weft.runtime.run.plan_changes import PlanRecord, Replayed
 from weft.runtime.run.record import Folder
 from weft.runtime.run.recovery.stop import Stop
 from weft.runtime.run.results import Step, TrainResult
@@ -63,6 +64,7 @@ class Options:
     keep_every: int | None = None  # minibatches between copies to go back to; None: what costs 2%
     adviser_for: AdviserFor | None = None  # who may change a healthy run's plan
     watching: Watching = UNWATCHED  # evaluations, callbacks and what they are for
+    replay: PlanRecord | None = None  # the plans of an earlier run, to be repeated
 
 
 def start(asked: Asked, options: Options, work: AnyWorkload) -> TrainResult:
@@ -74,10 +76,10 @@ class _Training:
     def __init__(self, asked: Asked, options: Options, work: AnyWorkload) -> None:
         self.asked, self.options, self.work = asked, options, work
         self.folder = Folder(options.out) if options.out is not None else None
-        self.keeper = Keeper(self.folder, asked.steps) if self.folder is not None else None
         self.recovery = Stop() if options.on_loss == "stop" else recovery_of(work.plan)
         self.adviser = self._adviser()
         self.plan = self.adviser.first(work.plan)
+        self.keeper = Keeper(self.folder, self.plan, asked.steps) if self.folder else None
         self.first = 0
         self.end = asked.steps  # a run that is stopped ends earlier
         self.watcher = watcher_of(options.watching, asked, work)
@@ -103,6 +105,8 @@ class _Training:
         ):  # fmt: skip
             memory = self._take_up(run, memory)
             run.prepare(memory)
+            if work.measured:
+                run.note(self.first, "measured", "; ".join(work.measured))
             if self._passed_over:
                 run.note(self.first, "older_save_taken", self._passed_over)
             if settings.trace is not None:
@@ -214,6 +218,8 @@ class _Training:
         plan = self.work.plan
         if self.options.adviser_for is not None:
             return self.options.adviser_for(plan)
+        if self.options.replay is not None:
+            return Replayed(self.options.replay, plan, self.asked.options, self.work.graph)
         if not self.recovery.goes_back:
             return Nobody()
         return Survivors(plan.strategy, plan, self.asked.options, self.work.graph)

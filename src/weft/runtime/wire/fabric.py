@@ -237,7 +237,9 @@ class Fabric:
             if self.probes.qsize() >= MAX_PROBES or len(payload) > MAX_PROBE_BYTES:
                 self.counts["bad"] += 1
                 return
-            # A probe's bytes have done their work when they have arrived.
+            # A probe's bytes have done their work when they have arrived; when that was is kept.
+            if not header.due:
+                header = msgspec.structs.replace(header, due=time.monotonic())
             self.probes.put(Letter(header, payload if header.kind == "probed" else b""))
             return
         if not self.mailbox.put(Letter(header, payload)):

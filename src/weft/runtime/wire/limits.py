@@ -15,7 +15,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from torch import Tensor
 
@@ -32,6 +32,8 @@ MAX_NODES = 100_000  # operators of a job
 MAX_ELEMENTS = 1 << 28  # of a tensor whose size a job writes down
 MAX_TEST_BYTES = 256 << 20  # weights and results of a test network
 MAX_SERVERS = 256  # probed by one command
+MAX_ROUNDS = 1000  # exchanges of one kind in a probe
+MAX_FILL_S = 10.0  # for which a probe fills a link
 MAX_COPIES = 16  # tensors that an optimizer keeps for one weight
 
 
@@ -73,6 +75,8 @@ def check_servers(servers: Mapping[str, Exchange]) -> None:
         _check_name("server", name)
         for seconds in (exchange.ping_s, exchange.train_s, exchange.data_s):
             _check_time("a probe", seconds, MAX_DEADLINE_S)
+        _check_time("filling a link", exchange.fill_s, MAX_FILL_S)
+        _check_count("rounds of a probe", exchange.rounds, MAX_ROUNDS)
         _check_count("bytes of a probe", exchange.bytes, MAX_TEST_BYTES)
 
 
@@ -88,6 +92,12 @@ def check_test_network(network: TestNetwork) -> None:
         size += samples * state_bytes(State(value.shape, value.dtype))
     _check_count("bytes of a test network", size, MAX_TEST_BYTES)
     _check_sizes(segment.nodes)
+
+
+def check_nodes(nodes: Sequence[Node]) -> None:
+    """Raises InputError for a network with too many operators, or with one whose result is too large."""
+    _check_count("operators", len(nodes), MAX_NODES)
+    _check_sizes(nodes)
 
 
 def job_bytes(job: Job) -> int:

@@ -17,6 +17,8 @@ from weft.program.timeline import Span
 from weft.runtime.wire.changes import Changes
 from weft.runtime.wire.channel import Roads
 from weft.runtime.wire.frames import BadMessage
+from weft.runtime.wire.measuring import LayersMeasured as LayersMeasured
+from weft.runtime.wire.measuring import MeasureLayers as MeasureLayers
 from weft.runtime.wire.radio import RadioRules
 from weft.runtime.wire.seal import RunKeys
 
@@ -167,13 +169,6 @@ class ProbeCompute(Struct, frozen=True, tag="probe_compute"):
     """Asks for the GFLOPS that a convolutional network's training step reaches on the device."""
 
 
-class ProbeLink(Struct, frozen=True, tag="probe_link"):
-    """Asks for the time from the device to `peer`, for an empty message and for `bytes`."""
-
-    peer: str
-    bytes: int = 1_000_000
-
-
 class TestNetwork(Struct, frozen=True, tag="test_network"):
     """What a probed server trains: a network with random weights that costs as much as the real one, or a
     known share of it."""
@@ -193,6 +188,9 @@ class Exchange(Struct, frozen=True):
     ping_s: float = 1.0  # for an empty message there and back
     train_s: float = 1.0  # for the data there, and a step of the test network
     data_s: float = 1.0  # for the data back
+    # So many exchanges of each kind, without training: what a message costs the runtime of who asks.
+    rounds: int = 0
+    fill_s: float = 0.0  # the way there is filled for about so long: its rate under load
 
 
 class ProbeServers(Struct, frozen=True, tag="probe_servers"):
@@ -234,7 +232,7 @@ Command = (
     | GoBack
     | GetCopies
     | ProbeCompute
-    | ProbeLink
+    | MeasureLayers
     | TestNetwork
     | ProbeServers
     | Echo
@@ -260,6 +258,7 @@ class Welcome(Struct, frozen=True, tag="welcome"):
     memory_mb: float
     clock: float  # of the node's machine, seconds
     busy: bool = False  # whether it takes part in a run
+    host: str = ""  # the same for all nodes of one machine
 
 
 class Done(Struct, frozen=True, tag="done"):
@@ -297,8 +296,6 @@ class Probed(Struct, frozen=True, tag="probed"):
     """The result of a probe."""
 
     gflops: float = 0.0
-    latency_s: float = 0.0  # one way
-    bytes_per_s: float = 0.0
 
 
 class Progress(Struct, frozen=True, tag="progress"):
@@ -339,6 +336,8 @@ class ServerProbed(Struct, frozen=True, tag="server_probed"):
     down_bytes_per_s: float = 0.0
     rtt_s: float = 0.0
     why: str = ""  # it was not reached
+    message_s: float = 0.0  # CPU time of the asking device for one message at its end
+    byte_s: float = 0.0  # and for each byte
 
 
 class Notice(Struct, frozen=True, tag="notice"):
@@ -360,7 +359,7 @@ class Kept(Struct, frozen=True, tag="kept"):
     segments: tuple[Segment, ...] = ()  # what the device computes; only in an answer to `GetCopies`
 
 
-Reply = Welcome | Done | StatePiece | At | Spans | Probed | Kept
+Reply = Welcome | Done | StatePiece | At | Spans | Probed | LayersMeasured | Kept
 
 
 Report = Progress | Finished | Failed | ServerProbed | Notice | Kept

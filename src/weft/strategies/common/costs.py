@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from weft.codecs.registry import coded_bytes
 from weft.plans import options
+from weft.plans.profile import crowded_s
 from weft.plans.task import Task
 
 
@@ -105,7 +106,8 @@ class Costs:
             rate = fleet.path_rate(source, dest, self._route)
             self._paths[source, dest] = rate, fleet.path_latency(source, dest)
         rate, latency = self._paths[source, dest]
-        return count / rate + latency
+        ends = self.task.profile.devices[source], self.task.profile.devices[dest]
+        return count / rate + latency + sum(end.message(count) for end in ends)
 
     def enter(self, device: str) -> float:
         """Seconds to send the samples from the source to a device."""
@@ -164,6 +166,11 @@ class Costs:
         for m, before, after in ways:
             for channel, seconds in self.busy(m, before, after).items():
                 taken[channel] += seconds
+            for size in self.bytes_over(m) if before != after else ():
+                for end in (before, after) if size else ():
+                    taken[end] += self.task.profile.devices[end].message(size)
         for layer, device in enumerate(assignment):
             taken[device] += self.compute(device, layer, layer)
-        return max(taken.values())
+        devices = self.task.profile.devices
+        nodes = {name: seconds for name, seconds in taken.items() if name in devices}
+        return max(*taken.values(), crowded_s(devices, nodes))

@@ -187,10 +187,9 @@ def _scaled(times: DeviceTimes, shares: list[float]) -> DeviceTimes:
     def by_layer(values: tuple[float, ...]) -> tuple[float, ...]:
         return tuple(v * s for v, s in zip(values, shares, strict=True)) if values else ()
 
-    return DeviceTimes(
-        by_layer(times.forward_s),
-        by_layer(times.backward_s),
-        by_layer(times.update_s),
-        times.forward_call_s,
-        times.backward_call_s,
+    return msgspec.structs.replace(
+        times,
+        forward_s=by_layer(times.forward_s),
+        backward_s=by_layer(times.backward_s),
+        update_s=by_layer(times.update_s),
     )

@@ -40,5 +40,6 @@ class Asked:
     deadline: float = 30.0
     patience: float = 1.0
     profile: Profile | None = None
+    measure: bool = True  # on real nodes, where no profile is given
     name: str = ""
     on_progress: Callable[[Step], None] | None = None

@@ -28,7 +28,9 @@ from weft.runtime.emulate.forked import warm
 from weft.runtime.run.checks import check_loss, check_rule
 from weft.runtime.run.feeds import Source, accuracy, source_of
 from weft.runtime.run.jobs import Settings
+from weft.runtime.run.known import known_profile
 from weft.runtime.run.pace import Emulation, emulation
+from weft.runtime.run.results import Step
 from weft.runtime.run.run import Run
 from weft.runtime.run.workload.asked import Asked, Loss
 from weft.runtime.run.workload.protocol import Trained, Workload
@@ -109,7 +111,7 @@ class OneNetwork(Workload):
 
     def _decide(self) -> Plan:
         asked = self.asked
-        costs = profile_for(self.trainee, asked.fleet, asked.profile)
+        costs = self._costs()
         if asked.plan is None:
             task = make_task(costs, asked.fleet, batch=asked.batch, mode="train",
                                  options=asked.options, graph=self.graph,
@@ -125,6 +127,25 @@ class OneNetwork(Workload):
             costs = relayered(costs, self.graph, graph)
         plan = msgspec.structs.replace(asked.plan, profile=costs, optimizer=asked.rule.words)
         return priced(plan)
+
+    def _costs(self) -> Profile:
+        """Emulated times, else the given ones, else those that real nodes measure or have measured."""
+        asked = self.asked
+        if asked.place.emulated or asked.profile is not None or not asked.measure:
+            return profile_for(self.trainee, asked.fleet, asked.profile)
+        if asked.plan is not None and asked.plan.layering == "depth":
+            return asked.plan.profile  # it runs as it is, so nothing has to be measured
+
+        def say(text: str) -> None:
+            if asked.on_progress is not None:
+                asked.on_progress(Step(0, asked.steps, None, 0.0, None, asked.batch, what=text))
+
+        known = known_profile(
+            self.graph, asked.fleet, asked.place, batch=asked.batch, training=True,
+            optimizer=asked.rule, say=say,
+        )  # fmt: skip
+        self.measured = known.notes
+        return known.profile
 
     def settings(self) -> Settings:
         asked = self.asked

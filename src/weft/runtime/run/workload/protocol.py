@@ -41,6 +41,7 @@ class Workload:
     own: Mapping[str, Own] = {}  # devices with networks of their own
     has_copies = True  # whether devices report copies of one network while they train
     test: tuple[Tensor, Tensor] | None = None  # the data set's own test samples and targets
+    measured: tuple[str, ...] = ()  # when the times of real devices were measured
 
     def is_enough(self, run: Run, waiting: set[str]) -> bool:
         """Whether the run may end though some devices have not done all of their minibatches."""

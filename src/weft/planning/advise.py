@@ -1,0 +1,125 @@
+"""The advice that people want: which plan to take, and what it gains over the best single machine.
+
+    best = advise(compare(task), task)
+    best.strategy, best.against_one_machine, best.why
+
+    decide("auto", task)       # the plan that the advice names; `choose` is behind it
+
+A split must gain more than a little, because a prediction is not exact. Only plans that compute what one
+process computes are advised; a faster one that does not is named in words.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from weft.errors import WeftError
+from weft.planning.compare import Row, compare
+from weft.planning.one_place import WORTH, best_place, one_places, place_of
+from weft.plans import registry
+from weft.plans.plan import Plan
+from weft.plans.protocols import GO_BACK, ONE_NETWORK
+from weft.plans.task import Task
+
+LIMIT_S = 60.0  # for one strategy
+
+
+class Best(Struct, frozen=True):
+    """The advised plan. `against_one_machine`: how many times as fast as the best single machine."""
+
+    strategy: str
+    seconds: float
+    against_one_machine: float | None  # None: no single machine has the memory
+    why: str
+    splits: bool  # whether several devices compute
+    plan: Plan
+
+
+def advise(rows: Sequence[Row], task: Task) -> Best | None:
+    """The best exact plan of a comparison, or one place where splitting does not pay; None if none is."""
+    usable = [row for row in rows if row.plan is not None and row.exact and not row.peers]
+    alone = _one_place(usable, task)
+    splits = [row for row in usable if row.plan is not None and place_of(row.plan) is None]
+    # Of equally fast plans the one with fewer devices.
+    split = min(splits, key=lambda row: (row.cost, len(row.devices)), default=None)
+    if alone is None:
+        return None if split is None else _split(split, None, rows, task)
+    if split is not None and split.cost < alone.cost * (1 - WORTH):
+        return _split(split, alone, rows, task)
+    assert alone.plan is not None
+    why = f"splitting does not pay: {place_of(alone.plan)} alone takes {_ms(alone.cost)}"
+    if split is not None:
+        why += f", the best split ({_on(split)}) {_ms(split.cost)}"
+    why += _inexact(rows, alone.cost)
+    return Best(alone.strategy, alone.cost, 1.0, why, False, alone.plan)
+
+
+def _one_place(usable: Sequence[Row], task: Task) -> Row | None:
+    """The best single machine: of the compared plans, and of all devices that can hold the network."""
+    plans = [row.plan for row in usable if row.plan is not None and place_of(row.plan) is not None]
+    best = best_place([*plans, *one_places(task)], task.source)
+    if best is None or best.predicted is None:
+        return None
+    return Row(best.strategy, task.mode, best.predicted.seconds, plan=best, devices=best.devices)
+
+
+def _split(split: Row, alone: Row | None, rows: Sequence[Row], task: Task) -> Best:
+    assert split.plan is not None
+    if alone is None or alone.plan is None:
+        why = f"no single machine can do {task.profile.model} by itself; {_on(split)} can"
+        return Best(split.strategy, split.cost, None, why, True, split.plan)
+    gain = alone.cost / split.cost
+    why = (
+        f"{_on(split)} takes {_ms(split.cost)}, {place_of(alone.plan)} alone {_ms(alone.cost)}: "
+        f"{gain:.2f} times as fast{_inexact(rows, split.cost)}"
+    )
+    return Best(split.strategy, split.cost, gain, why, True, split.plan)
+
+
+def _on(row: Row) -> str:
+    return f"{row.strategy} on {', '.join(row.devices)}"
+
+
+def _inexact(rows: Sequence[Row], seconds: float) -> str:
+    """A faster plan that computes something else is worth a word."""
+    faster = [
+        row for row in rows
+        if row.seconds is not None and not row.exact and not row.peers and row.cost < seconds * (1 - WORTH)
+    ]  # fmt: skip
+    if not faster:
+        return ""
+    row = min(faster, key=lambda row: row.cost)
+    return f". {row.strategy} would take {_ms(row.cost)}, but not compute the same: {row.differs}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def candidates(task: Task) -> list[str]:
+    """The strategies that `auto` asks: they compute what one process computes, and decide before a run."""
+    names = []
+    for name in registry.names():
+        record = registry.get(name)
+        trains = record.workload == ONE_NETWORK and record.recovery == GO_BACK
+        if task.mode in record.modes and record.exact and trains and record.online is None:
+            names.append(name)
+    return names
+
+
+def choose(task: Task) -> Plan:
+    """The plan of the best strategy: what `--strategy auto` runs."""
+    names = candidates(task)
+    known = {key for name in names for key in registry.get(name).options}
+    options = {key: value for key, value in task.options.items() if key in known}
+    asked = dataclasses.replace(task, options=options)
+    best = advise(compare(asked, names, limit_s=LIMIT_S), asked)
+    if best is None:
+        raise WeftError(
+            f"no strategy has a plan for {task.profile.model} on {', '.join(task.fleet.names)}; "
+            "`weft compare` says why for each"
+        )
+    return best.plan.deciding(taken=best.strategy, why=best.why)

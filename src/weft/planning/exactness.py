@@ -1,0 +1,40 @@
+"""What a plan computes that plain training, or the whole network, would not.
+
+differs(plan, graph)       # "codec int8, stale weights"; "" where the numbers are the same up to rounding
+"""
+
+from __future__ import annotations
+
+from weft.graph.network import Graph
+from weft.graph.operators.table import operator_named
+from weft.planning.norms import smallest_piece
+from weft.plans import registry
+from weft.plans.plan import Plan
+
+
+def differs(plan: Plan, graph: Graph | None = None) -> str:
+    """In words why the result is another than that of one process; empty if it is the same."""
+    words = [f"codec {plan.codec}"] if plan.codec != "none" else []
+    if plan.input_codec != "none":
+        words.append(f"samples by codec {plan.input_codec}")
+    if plan.gradient_codec != "none":
+        words.append(f"gradients by codec {plan.gradient_codec}")
+    if plan.stale:
+        words.append("stale weights")
+    if plan.swarm is not None:
+        words.append("messages may be lost")
+    if plan.peers is not None:
+        words.append("each device trains a network of its own")
+    if graph is not None and _norms_of_pieces(plan, graph):
+        words.append("batch norms of pieces")
+    if not words and not registry.behind(plan).exact and plan.mode == "train":
+        words.append("another mathematics")
+    return ", ".join(words)
+
+
+def _norms_of_pieces(plan: Plan, graph: Graph) -> bool:
+    """Whether a minibatch is normalised piece by piece."""
+    if plan.mode != "train" or smallest_piece(plan) >= plan.batch:
+        return False
+    nodes = (node for layer in graph.layers for node in layer.nodes)
+    return any(operator_named(node.op).normalises_batch for node in nodes)

@@ -1,0 +1,52 @@
+"""The whole network in one place: what every split is measured against.
+
+best_place(one_places(task), task.source)      # the fastest; the source, if it is about as fast
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from weft.errors import WeftError
+from weft.planning.decide import decide
+from weft.plans import registry
+from weft.plans.plan import Plan
+from weft.plans.task import Task
+
+WORTH = 0.05  # a gain below this share is not worth another place, or a split: predictions are not better
+
+
+def one_places(task: Task) -> list[Plan]:
+    """The whole network on each device that the source reaches and that has the memory for it."""
+    plans = []
+    for name in task.fleet.names:
+        options = {"devices": name, "micro_batches": "1"}
+        options |= {key: value for key, value in task.options.items() if key == "route"}
+        try:
+            plans.append(decide(registry.DEFAULT, dataclasses.replace(task, options=options)))
+        except WeftError:
+            continue  # out of reach, or too small
+    return plans
+
+
+def best_place(plans: Sequence[Plan], source: str) -> Plan | None:
+    """The fastest of these plans. The source itself, unless another device is faster by more than a little:
+    nothing has to be sent then."""
+    if not plans:
+        return None
+    best = min(plans, key=_seconds)
+    home = next((plan for plan in plans if place_of(plan) == source), best)
+    return home if _seconds(home) <= _seconds(best) * (1 + WORTH) else best
+
+
+def place_of(plan: Plan) -> str | None:
+    """The only device that computes; None if there are several."""
+    workers = {shard.device for shard in plan.shards}
+    workers |= {turn.device for each in plan.rounds for turn in each.turns}
+    return workers.pop() if len(workers) == 1 and plan.peers is None else None
+
+
+def _seconds(plan: Plan) -> float:
+    assert plan.predicted is not None
+    return plan.predicted.seconds

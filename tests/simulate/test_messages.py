@@ -1,0 +1,107 @@
+"""What messages cost the runtime, and hosts that several nodes share, are part of a price."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft.fleet.fleet import Device, Fleet, Link
+from weft.planning.decide import decide
+from weft.planning.task import make_task
+from weft.plans.plan import Plan, Shard
+from weft.plans.profile import DeviceTimes, LayerCost, Profile, crowded_s
+from weft.simulate.price import price
+
+NAMES = ("a", "b", "c")
+FLEET = Fleet(
+    tuple(Device(name, data=name == "a") for name in NAMES),
+    tuple(Link(pair, 1e5, 1e5) for pair in (("a", "b"), ("a", "c"), ("b", "c"))),
+)
+LENET = Profile(  # measured on one core of a quiet machine: 3.9 ms a step of 32 samples
+    "lenet5", 3136,
+    tuple(LayerCost(f"layer{n}", 1000, size) for n, size in enumerate((4704, 1600, 480, 336, 40))),
+    {}, target_bytes=8,
+)  # fmt: skip
+
+
+def times(**fields: object) -> DeviceTimes:
+    plain = DeviceTimes(
+        (1.4e-5, 1.2e-5, 2e-6, 1e-6, 1e-6), (2.5e-5, 2.2e-5, 5e-6, 2e-6, 2e-6), (3e-5,) * 5,
+        (6e-5,) * 5, (1.1e-4,) * 5,
+    )  # fmt: skip
+    return msgspec.structs.replace(plain, **fields)
+
+
+def profile(**fields: object) -> Profile:
+    return msgspec.structs.replace(LENET, devices=dict.fromkeys(NAMES, times(**fields)))
+
+
+def row(costs: Profile, pieces: int = 1) -> Plan:
+    """Layers 0 and 1 on a, 2 on b, 3 and 4 on c."""
+    shards = (Shard("a", (0, 1)), Shard("b", (2, 2)), Shard("c", (3, 4)))
+    return Plan(strategy="by hand", model="lenet5", batch=32, mode="train", shards=shards, source="a",
+                fleet=FLEET, profile=costs, micro_batches=pieces, in_flight=pieces)  # fmt: skip
+
+
+def test_messages_cost_both_ends() -> None:
+    free, costly = price(row(profile())), price(row(profile(message_s=1e-3, byte_s=1e-9)))
+    assert costly.seconds > free.seconds + 8e-3  # four messages on the way, two ends each
+    assert costly.compute_s == free.compute_s
+    assert costly.transfer_bytes == free.transfer_bytes
+
+
+def test_bytes_cost_more_where_there_are_more() -> None:
+    per_byte = price(row(profile(byte_s=1e-8))).seconds - price(row(profile())).seconds
+    # act2 and act3 there, their gradients back, and the labels from a to c, at both ends of each
+    assert per_byte == pytest.approx(2 * 1e-8 * 32 * 2 * (1600 + 480), rel=0.05)
+
+
+def test_nodes_of_one_host_share_its_cores() -> None:
+    apart = price(row(profile(), pieces=4)).seconds
+    alone = price(row(profile(host="h", cores=1.0), pieces=4)).seconds
+    work = sum(price(row(profile(), pieces=4)).compute_s.values())
+    assert alone == pytest.approx(work)
+    assert apart < 0.9 * alone
+    quota = price(row(profile(host="h", cores=1.0, share=0.25), pieces=4)).seconds
+    assert quota == pytest.approx(apart)  # three quarter cores fit into one
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["", "h", "g"]), st.floats(0, 1)), min_size=1, max_size=6)
+)
+def test_a_crowd_is_the_work_of_a_host_over_its_cores(nodes: list[tuple[str, float]]) -> None:
+    devices = {str(n): times(host=host, cores=2.0) for n, (host, _) in enumerate(nodes)}
+    busy = {str(n): seconds for n, (_, seconds) in enumerate(nodes)}
+    sums = [
+        sum(s for other, s in nodes if other == host) / 2
+        for host in ("h", "g")
+        if sum(other == host for other, _ in nodes) > 1
+    ]
+    assert crowded_s(devices, busy) == pytest.approx(max(sums, default=0.0))
+
+
+def test_chain_leaves_a_small_network_whole_where_messages_cost_what_they_do() -> None:
+    """The case: LeNet-5 on three nodes of one two-core machine. Without these costs sixteen pieces on three
+    nodes were predicted to be three times as fast as one node; they were six times as slow."""
+    unaware = decide("chain", make_task(_called(profile(), 0.0), FLEET, batch=32))
+    assert len(unaware.devices) == 3
+    aware = profile(message_s=1.4e-4, byte_s=5e-10, host="h", cores=2.0)
+    chosen = decide("chain", make_task(aware, FLEET, batch=32))
+    assert {shard.device for shard in chosen.shards} == {"a"}
+    assert chosen.predicted is not None
+    assert chosen.predicted.seconds == pytest.approx(4.1e-3, rel=0.2)
+    split = price(row(aware, pieces=16)).seconds
+    assert 0.015 < split < 0.04  # 25 ms were measured
+
+
+def _called(costs: Profile, call_s: float) -> Profile:
+    """The profile as it follows from FLOPs: calls cost nothing."""
+    devices = {
+        name: msgspec.structs.replace(
+            t, forward_call_s=(call_s,) * 5, backward_call_s=(call_s,) * 5
+        )
+        for name, t in costs.devices.items()
+    }
+    return msgspec.structs.replace(costs, devices=devices)
