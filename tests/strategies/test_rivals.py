@@ -30,11 +30,25 @@ SLOW_LINK = (
     '{"between":["d0","d2"],"up_mbps":358.77,"down_mbps":1.79}]},"strategy":"coopai+","mode":"infer",'
     '"batch":16}'
 )
+# Slow devices that nobody needed were peers too, and half of all peers must finish.
+ONE_CLASS = (
+    '{"net":{"kind":"profile","layers":8,"seed":81941,"classes":1,"times":"random"},"fleet":{"device":'
+    '[{"name":"p0","gflops":5.785},{"name":"p1","gflops":0.121},{"name":"p2","gflops":0.725}],"link":'
+    '[{"between":["p1","p0"],"up_mbps":8.58,"down_mbps":8.58},{"between":["p0","p2"],"up_mbps":0.13,'
+    '"down_mbps":0.13},{"between":["p2","p1"],"up_mbps":0.15,"down_mbps":0.15}]},'
+    '"strategy":"decoupled+","batch":32}'
+)
 
 
 @pytest.mark.parametrize(
     ("text", "rival"),
-    [(TINY, "hiertrain"), (TINY, "all-cloud"), (UPDATE, "pipedream-e"), (SLOW_LINK, "all-edge")],
+    [
+        (TINY, "hiertrain"),
+        (TINY, "all-cloud"),
+        (UPDATE, "pipedream-e"),
+        (SLOW_LINK, "all-edge"),
+        (ONE_CLASS, "fedavg"),
+    ],
 )
 def test_a_strategy_with_a_plus_does_not_lose_to_its_rivals(text: str, rival: str) -> None:
     draw = from_text(text)
