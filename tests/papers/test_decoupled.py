@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from weft.papers.absent import why_not_there
 from weft.papers.claims import Claim, Reproduction
 from weft.papers.decoupled.claims import (
     compute_claims,
@@ -17,7 +18,6 @@ from weft.papers.decoupled.claims import (
 from weft.papers.decoupled.compute import loads
 from weft.papers.decoupled.methods import METHODS, closing_macs, eight_bits
 from weft.papers.decoupled.networks import network
-from weft.papers.decoupled.paper import why_not_there
 from weft.papers.decoupled.runs import (
     CIFAR100,
     DIGITS,

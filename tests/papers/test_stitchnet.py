@@ -9,12 +9,21 @@ import numpy as np
 import pytest
 
 from weft.errors import InputError
+from weft.papers.absent import why_not_there
 from weft.papers.claims import Claim, Reproduction
 from weft.papers.registry import get, silent
 from weft.papers.stitchnet.claims import beyond_noise
 from weft.papers.stitchnet.paper import study_paper, written
 from weft.papers.stitchnet.runs import PLUS, Job, Outcome, run_job, run_jobs, scene
-from weft.papers.stitchnet.study import FULL, QUICK, Setting, Study, all_jobs, variants
+from weft.papers.stitchnet.study import (
+    FULL,
+    QUICK,
+    Setting,
+    Study,
+    all_jobs,
+    variants,
+    with_other_letters,
+)
 from weft.papers.stitchnet.tables import overhead
 from weft.strategies.stitchnet.paths import packets, plan_routes
 from weft.strategies.stitchnet.topology import figures, find_topologies
@@ -195,3 +204,54 @@ def test_packets_are_printed_both_ways(found: Reproduction) -> None:
     assert 0.3 < claims["fig7-cost"].ours < 0.45  # type: ignore[operator]
     assert 0.55 < claims["fig7-cost-broadcast"].ours < 0.7  # type: ignore[operator]
     assert all(claim.fitted for claim in found.claims if claim.id.startswith("prr-"))
+
+
+def fabricated(without_letters: str) -> Study:
+    """A full study in which every network reaches 85%: nothing is trained."""
+    setting = FULL if not without_letters else with_other_letters(FULL)
+    setting = replace(setting, many=1, few=1)
+    curve = [0.85] * 8
+    rules = {
+        f"{rule} {first}": curve
+        for rule in ("cloned", "lost", "planned")
+        for first in ("worst", "best")
+    }
+    outcome = Outcome([0.85] * 20, [0.1] * 20, list(range(20)), 141, 200, rules, None, 64)
+    return Study(setting, {job: outcome for job in all_jobs(setting)}, without_letters)
+
+
+def test_the_claim_on_letters_names_its_file_where_it_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sample of other letters stood in for EMNIST, also where EMNIST was there."""
+    monkeypatch.setenv("WEFT_DATA", str(tmp_path))
+    why = why_not_there("emnist-letters")
+    assert why is not None
+    claim = claims_of(fabricated(why))["fig18-letters"]
+    assert isinstance(claim.ours, str)
+    assert claim.ours.startswith("data not there: ")
+    assert claim.ours.endswith("emnist/emnist-letters-train-images-idx3-ubyte.gz")
+    assert not claim.reproduced
+    there = claims_of(fabricated(""))["fig18-letters"]
+    assert there.ours == 85.0
+    assert there.reproduced
+
+
+def test_a_curve_that_is_not_above_everywhere_is_not_called_so() -> None:
+    """6 of 7 once counted as "everywhere", and 15 points as at most 10.96."""
+    study = fabricated("")
+
+    def changed(job: Job, outcome: Outcome) -> Outcome:
+        if job.mapper != "random-units" or job.exponent != 3.9:
+            return outcome
+        worst = [0.85, *[0.7] * 6, 0.9]  # above Mix-Mapped once
+        return replace(
+            outcome, failed={**outcome.failed, "cloned worst": worst, "cloned best": [0.98] * 8}
+        )
+
+    outcomes = {job: changed(job, outcome) for job, outcome in study.outcomes.items()}
+    claims = claims_of(Study(study.setting, outcomes))
+    assert claims["fig16a"].ours == "with 6 of 7 numbers of failed devices"
+    assert not claims["fig16a"].reproduced
+    assert claims["fig16b"].ours == pytest.approx(13.0)
+    assert not claims["fig16b"].reproduced

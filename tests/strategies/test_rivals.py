@@ -30,11 +30,44 @@ SLOW_LINK = (
     '{"between":["d0","d2"],"up_mbps":358.77,"down_mbps":1.79}]},"strategy":"coopai+","mode":"infer",'
     '"batch":16}'
 )
+# The fastest machine is two links away, and only neighbours were tried.
+FAR = (
+    '{"net":{"kind":"norm","layers":3,"seed":487630,"shape":[2,8,5],"classes":10},"fleet":{"devic'
+    'e":[{"name":"x0","tier":"edge","gflops":57.738},{"name":"x1","tier":"edge","gflops":2.83},{"'
+    'name":"x2","gflops":0.113}],"link":[{"between":["x1","x0"],"up_mbps":548.3,"down_mbps":548.3'
+    '},{"between":["x2","x1"],"up_mbps":25.09,"down_mbps":25.09}]},"strategy":"coopai+","mode":"i'
+    'nfer","batch":2}'
+)
+# A member of the medium has a link of its own that is faster on the way back only: the clock did not see it.
+ONE_WAY = (
+    '{"net":{"kind":"conv","seed":967630,"shape":[3,11,10]},"fleet":{"device":[{"name":"x0","tier'
+    '":"edge","gflops":33.192},{"name":"x1","tier":"edge","gflops":10.381},{"name":"x2","tier":"c'
+    'loud","gflops":620.649}],"link":[{"between":["x0","x1"],"up_mbps":9.65,"down_mbps":232.84},{'
+    '"between":["x2","x1"],"up_mbps":371.75,"down_mbps":371.75,"latency_ms":57.3}],"medium":[{"na'
+    'me":"air","gateway":"x0","members":["x2","x1"],"mbps":17.21,"latency_ms":5.0}]},"strategy":"'
+    'coopai+","mode":"infer","batch":8,"options":{"gateway":"off"}}'
+)
+# Slow devices that nobody needed were peers too, and half of all peers must finish.
+ONE_CLASS = (
+    '{"net":{"kind":"profile","layers":8,"seed":81941,"classes":1,"times":"random"},"fleet":{"device":'
+    '[{"name":"p0","gflops":5.785},{"name":"p1","gflops":0.121},{"name":"p2","gflops":0.725}],"link":'
+    '[{"between":["p1","p0"],"up_mbps":8.58,"down_mbps":8.58},{"between":["p0","p2"],"up_mbps":0.13,'
+    '"down_mbps":0.13},{"between":["p2","p1"],"up_mbps":0.15,"down_mbps":0.15}]},'
+    '"strategy":"decoupled+","batch":32}'
+)
 
 
 @pytest.mark.parametrize(
     ("text", "rival"),
-    [(TINY, "hiertrain"), (TINY, "all-cloud"), (UPDATE, "pipedream-e"), (SLOW_LINK, "all-edge")],
+    [
+        (TINY, "hiertrain"),
+        (TINY, "all-cloud"),
+        (UPDATE, "pipedream-e"),
+        (SLOW_LINK, "all-edge"),
+        (ONE_CLASS, "fedavg"),
+        (FAR, "all-edge"),
+        (ONE_WAY, "coopai"),
+    ],
 )
 def test_a_strategy_with_a_plus_does_not_lose_to_its_rivals(text: str, rival: str) -> None:
     draw = from_text(text)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import sqrt
 
+from weft.papers.absent import absent_claim
 from weft.papers.claims import Claim, number_claim
 from weft.papers.decoupled.compute import Load
 from weft.papers.decoupled.runs import Setting, Summary
@@ -179,14 +180,14 @@ def overlap_claims(setting: Setting, rows: Sequence[Summary], dense: Summary) ->
 
 def missing_claims(setting: Setting, why: str) -> list[Claim]:
     """The claims of Figure 4 for a data set that is not on this machine."""
-    file = why.partition(";")[0].removeprefix("data file not found: ")
-    ours, note = f"data not there: {file}", f"It is run where the data is: {why}"
     return [
-        Claim(f"fig4-overlap-{setting.data}", f"{setting.title}: less overlap is worse", "falls",
-              ours, "", False, note),
-        Claim(f"fig4-largest-{setting.data}",
-              f"{setting.title}: the largest overlap reaches centralized training", "reached",
-              ours, "", False, note),
+        absent_claim(
+            f"fig4-overlap-{setting.data}", f"{setting.title}: less overlap is worse", "falls", why
+        ),
+        absent_claim(
+            f"fig4-largest-{setting.data}",
+            f"{setting.title}: the largest overlap reaches centralized training", "reached", why,
+        ),
     ]  # fmt: skip
 
 

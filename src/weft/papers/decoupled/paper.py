@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from weft.errors import InputError
+from weft.papers.absent import why_not_there
 from weft.papers.claims import Claim, Reproduction, Table
 from weft.papers.decoupled.claims import (
     accuracy_claims,
@@ -92,17 +92,6 @@ def decoupled(out: Path, quick: bool, tell: Tell) -> Reproduction:
     files += write_tables(out, Reproduction("decoupled", tuple(claims), (), tables))
     tell("done", 1.0)
     return Reproduction("decoupled", tuple(claims), tuple(map(str, files)), tables)
-
-
-def why_not_there(name: str) -> str | None:
-    """None if a data set can be read; else the error that names the missing file."""
-    from weft import data
-
-    try:
-        data.load(name)
-    except InputError as error:
-        return str(error)
-    return None
 
 
 def learning_claims(summaries: Mapping[Setting, Mapping[str, Summary]]) -> list[Claim]:

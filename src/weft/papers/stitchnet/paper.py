@@ -11,12 +11,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from weft.papers.absent import why_not_there
 from weft.papers.claims import Reproduction
 from weft.papers.registry import Tell, paper
 from weft.papers.stitchnet.claims import all_claims
 from weft.papers.stitchnet.figures import draw_figures
 from weft.papers.stitchnet.runs import run_jobs
-from weft.papers.stitchnet.study import FULL, QUICK, Setting, Study, all_jobs
+from weft.papers.stitchnet.study import (
+    FULL,
+    LETTERS,
+    QUICK,
+    Setting,
+    Study,
+    all_jobs,
+    with_other_letters,
+)
 from weft.papers.stitchnet.tables import (
     accuracy_table,
     failure_table,
@@ -43,9 +52,11 @@ def study_paper(out: Path, setting: Setting, tell: Tell) -> Reproduction:
     load(setting.data)  # refuses a missing data set now, not in a process after a minute
     tell("searching topologies", 0.0)
     places = find_topologies(setting.many)
-    study = Study(
-        setting, run_jobs(all_jobs(setting), lambda what, share: tell(what, 0.97 * share))
-    )
+    without = why_not_there(LETTERS) if LETTERS in setting.sets else None
+    if without is not None:
+        setting = with_other_letters(setting)
+    outcomes = run_jobs(all_jobs(setting), lambda what, share: tell(what, 0.97 * share))
+    study = Study(setting, outcomes, without or "")
     return written(out, study, [figures(place) for place in places], tell)
 
 

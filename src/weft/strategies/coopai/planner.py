@@ -280,27 +280,31 @@ class Planner:
     def _clocked(self) -> bool:
         """Whether the clock gives the price: everything is on one medium, and memory is enough for all."""
         task, profile, sizes = self.task, self.task.profile, self.geometry.sizes.values()
-        routes = [task.fleet.route(self.cell.gateway, device) for device in self.cell.devices]
+        # A device may also have a link of its own that is faster, perhaps in one direction only.
+        pairs = [(self.cell.gateway, device) for device in self.cell.devices]
+        routes = [task.fleet.route(*way) for a, b in pairs for way in ((a, b), (b, a))]
         cuts = max(profile.cut_bytes(m) for m in range(len(profile.layers) + 1))
         most = sum(layer.param_bytes for layer in profile.layers)
         most += 4 * (cuts + max(sizes) * VALUE_BYTES) * task.batch  # a device has up to three turns
         memory = [task.fleet.device(d).memory_mb for d in (self.cell.gateway, *self.cell.devices)]
-        channels = {hops[0].channel for hops in routes if len(hops) == 1}
         return (
             self.cell.medium is not None
-            and channels == {self.cell.medium.name}
+            and all([hop.channel for hop in hops] == [self.cell.medium.name] for hops in routes)
             and all(room is None or room * MB >= most for room in memory)
         )
 
     def alone(self) -> Iterator[Plan]:
-        """One device with everything, for each device with its own link except the fastest device.
+        """One device with everything: each device with a link of its own, and each that is further away.
 
         `known` already offers the fastest device, but that one may have the slowest link.
         """
-        if self.cell.medium is None and self.fixed < 2:
-            whole = Block((0, len(self.geometry.layers) - 1), "whole", (1,))
-            for device in self.cell.devices[1:]:
-                yield self.plan(Candidate(1, (whole,), (False,), self.in_flight), (device,))
+        if self.fixed >= 2:
+            return
+        fleet, near = self.task.fleet, (self.cell.gateway, *self.cell.devices)
+        far = [d for d in fleet.names if d not in near and fleet.connected(self.cell.gateway, d)]
+        whole = Block((0, len(self.geometry.layers) - 1), "whole", (1,))
+        for device in (*(() if self.clocked else self.cell.devices[1:]), *far):
+            yield self.plan(Candidate(1, (whole,), (False,), self.in_flight), (device,))
 
     def plan(self, chosen: Candidate, workers: tuple[str, ...] = ()) -> Plan:
         """The plan of a candidate, on these workers or on those of its crew."""

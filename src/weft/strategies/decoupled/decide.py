@@ -17,6 +17,7 @@ from weft.plans.task import Task
 from weft.strategies.decoupled.parts import Parts, parts_of
 from weft.strategies.decoupled.settings import check_filters
 from weft.strategies.decoupled.topology import (
+    TOPOLOGIES,
     ClassSets,
     by_speed,
     checked,
@@ -51,7 +52,10 @@ def decoupled(task: Task) -> Chosen:
 
 
 def decoupled_plus(task: Task) -> Chosen:
-    """More classes for faster devices with more memory; InputError if no device can hold one class."""
+    """More classes for faster devices with more memory; InputError if no device can hold one class.
+
+    As in the paper there are no more peers than classes; here they are the fastest devices.
+    """
     parts, names = parts_of(task, plus=True), peers_of(task)
     if "classes" in task.options or "overlap" in task.options:
         return Chosen(_by_device(names, class_sets(task, len(names))), parts, plus=True)
@@ -62,8 +66,11 @@ def decoupled_plus(task: Task) -> Chosen:
         raise InputError(
             f"no device has the memory for the shared layers of {task.profile.model} and one class"
         )
+    # Links by number name every device. Else a slow device that nobody needs would only prolong the run.
+    if task.options.get("topology", "ring") in TOPOLOGIES:
+        kept = sorted(sorted(kept, key=lambda i: -speeds[i])[: parts.classes])
     sets = by_speed(
-        classes_of(task), [speeds[i] for i in kept], [able[i] for i in kept],
+        parts.classes, [speeds[i] for i in kept], [able[i] for i in kept],
         copies=min(PLUS_OWNERS, len(kept)),
     )  # fmt: skip
     return Chosen(_by_device([names[i] for i in kept], sets), parts, plus=True)

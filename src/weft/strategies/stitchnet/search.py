@@ -10,6 +10,7 @@ The value counts the weight that passes with all devices *and* with any one work
 notice. A layer that is on one device alone would be lost with it. So at least two devices share every
 layer. A spread is taken only if, with any worker silent, at least as much passes as Mix-Mapped delivers
 with all devices. If there is no such spread, as in swarms of a few devices, Mix-Mapped's spread is taken.
+The same holds for unequal devices: shares by speed are tried first, then equal shares, then Mix-Mapped's.
 """
 
 from __future__ import annotations
@@ -82,22 +83,45 @@ def best_spread(
     if n < 2:
         raise InputError(f"stitchnet+ needs a coordinator and a worker; there are {n} devices")
     c = elect(prr) if coordinator is None else coordinator
-    order = near_each_other(prr, c, [d for d in range(n) if d != c])
-    candidates = []
-    for holders in sharing(n - 1, len(widths)):
-        for welcome in RELAYS:
-            weight = np.where(np.arange(n) == c, 1.0, welcome)
-            kind = _Kind(prr, tuple(widths), budget, capacity, c, holders, cost, weight)
-            candidates.append(kind.improved(list(order)))
-    if capacity is not None:
-        return max(candidates, key=lambda one: one.score)
     usual = mix_mapped(prr, widths, coordinator=c)
     routes = plan_routes("subpath", prr, usual)
-    if cost_of(routes, cost) > budget:
-        routes = air(usual, prr, budget) if cost == "broadcast" else spend(usual, prr, budget)
-    known = valued(usual, routes, prr)
-    good = [one for one in candidates if one.least >= max(LEAST, known.value)]
-    return max(good, key=lambda one: one.score, default=known)
+    spent = air(usual, prr, budget) if cost == "broadcast" else spend(usual, prr, budget)
+    needed = cost_of(routes, cost)
+    known = valued(usual, routes if needed <= budget else spent, prr)
+    candidates: list[PricedSpread] = []
+    # Shares by speed come first. A fast device may then hold so much that nobody can do without it.
+    for shares in [None] if capacity is None else [capacity, None]:
+        candidates += _candidates(prr, tuple(widths), budget, shares, c, cost)
+        good = [one for one in candidates if one.least >= max(LEAST, known.value)]
+        if good:
+            return max(good, key=lambda one: one.score)
+    if needed > budget:  # Mix-Mapped is thinned out; another spread may keep more of it
+        return max([known, *candidates], key=lambda one: one.score)
+    if needed < budget:
+        return max(known, valued(usual, spent, prr), key=lambda one: one.score)
+    return known
+
+
+def _candidates(
+    prr: Matrix,
+    widths: tuple[int, ...],
+    budget: int,
+    capacity: Sequence[float] | None,
+    coordinator: int,
+    cost: Cost,
+) -> list[PricedSpread]:
+    """The best order of the devices for each number of holders of a layer and each weight of relays."""
+    devices = np.arange(len(prr))
+    workers = [d for d in devices.tolist() if d != coordinator]
+    order = near_each_other(prr, coordinator, workers)
+    return [
+        _Kind(
+            prr, widths, budget, capacity, coordinator, holders, cost,
+            np.where(devices == coordinator, 1.0, welcome),
+        ).improved(list(order))
+        for holders in sharing(len(workers), len(widths))
+        for welcome in RELAYS
+    ]  # fmt: skip
 
 
 def usual_drill(spread: Spread) -> int:
