@@ -101,15 +101,17 @@ class Tied(nn.Module):
         return result
 
 
-def test_a_tied_parameter_is_never_cut_apart(in_pieces: Pieces) -> None:
+def test_a_tied_parameter_is_in_one_place_and_crosses_cuts_as_a_value(in_pieces: Pieces) -> None:
     torch.manual_seed(0)
     module, x = Tied(), torch.randint(0, 11, (5, 3))
     graph = capture(module, x)
     holders = [i for i, layer in enumerate(graph.layers) if "embed.weight" in layer.state]
     assert len(holders) == 1
     assert "head.weight" not in graph.state
-    assert len(graph.layers) == 2
-    close(in_pieces(graph, state_of(module), x, [1]), module(x).detach())
+    assert len(graph.layers) == 4
+    assert [m for m in range(5) if "embed.weight@tied" in graph.cut(m)] == [1, 2]
+    for cuts in ([1], [2], [3], [1, 2, 3]):
+        close(in_pieces(graph, state_of(module), x, cuts), module(x).detach())
 
 
 class Twice(nn.Module):
