@@ -10,6 +10,7 @@ A model counts if one of its variants passes all of this:
 - chain, hiertrain+ and edgemove+ plan it for three unequal devices;
 - split into three parts it gives the answer of the eager module in evaluation mode (1e-5);
 - 5 steps of training in three parts give the losses and weights of one eager process (1e-5, dropout off).
+  If rounding is amplified (a batch norm of 4 numbers), float64 decides, and the line says so.
 
 The parts run in one process with the nodes' own interpreter; their messages are packed as on a link. If the
 network itself draws random numbers, the eager process draws the same. A refusal is shown in one line.
@@ -146,6 +147,10 @@ def _checked(variant: Variant) -> str:
     return (
         f"{layers} layers, answers {off:.0e} off, training {worst:.0e} off, {crossing} values cross"
     )
+
+
+def _doubled(tensors: Any) -> Any:
+    return tree_map(lambda t: t.double() if t.is_floating_point() else t, tensors)
 
 
 def without_dropout(module: nn.Module) -> None:

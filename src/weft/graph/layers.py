@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping
 from weft.graph.costs import forward_flops, kept_values, saved_bytes
 from weft.graph.network import Arg, Atom, Layer, Node, Ref, State, Value, refs
 from weft.graph.operators.table import operator_named
-from weft.graph.ties import tie_weights
+from weft.graph.ties import tie_weights, untied
 
 
 def split_layers(
@@ -29,8 +29,10 @@ def split_layers(
     state: Mapping[str, State],
     modules: Mapping[str, str],
 ) -> list[Layer]:
-    """Groups nodes into layers. Constants are computed again in every layer that reads them."""
+    """Groups nodes into layers. Constants are computed again in every layer that reads them, and so are
+    values of the inputs alone that are larger than these inputs, such as attention masks."""
     constants, depth = _depths(nodes, inputs, state)
+    constants |= _rebuilt(nodes, inputs, depth, constants, values)
     deepest = max(depth.values())
     depth |= {name: deepest for name in outputs if name in constants}
     kept = [node for node in nodes if node.name not in constants or node.name in outputs]
@@ -48,6 +50,7 @@ def group_layers(
     constants: Mapping[str, Node] | None = None,
 ) -> list[Layer]:
     """Layers from the depth of every node. Layers that must not be separated are joined."""
+    nodes = untied(nodes)  # where a graph's layers are grouped anew
     _sink_views(nodes, depth, outputs, values)
     groups: dict[int, list[Node]] = defaultdict(list)
     for node in nodes:
@@ -94,6 +97,41 @@ def _depths(
         users = [depth[u] for u in by_use.get(node.name, []) if u in depth]
         depth[node.name] = min(users or near or [1])
     return constants, depth
+
+
+def _rebuilt(
+    nodes: list[Node],
+    inputs: list[str],
+    depth: Mapping[str, int],
+    constants: Mapping[str, Node],
+    values: Mapping[str, Value],
+) -> dict[str, Node]:
+    """Nodes that are cheaper to compute again than to send: they read inputs and constants alone, later
+    layers read them, and their result is larger than these inputs."""
+    roots: dict[str, set[str]] = {name: {name} for name in inputs}
+    made: dict[str, Node] = {}
+    for node in nodes:
+        read = [name for name in refs(node) if name not in constants]
+        record = operator_named(node.op)
+        if depth.get(node.name) == 0 and not record.random and all(name in roots for name in read):
+            roots[node.name] = set().union(*(roots[name] for name in read))
+            made[node.name] = node
+    late = {
+        name for n in nodes if depth.get(n.name, 0) > 1 and n.name not in made for name in refs(n)
+    }
+    wanted = [
+        name
+        for name in made
+        if name in late and name in values
+        and values[name].bytes > sum(values[root].bytes for root in roots[name])
+    ]  # fmt: skip
+    rebuilt: dict[str, Node] = {}
+    while wanted:
+        name = wanted.pop()
+        if name in made and name not in rebuilt:
+            rebuilt[name] = made[name]
+            wanted += refs(made[name])
+    return rebuilt
 
 
 def _sink_views(

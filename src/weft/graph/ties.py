@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from weft.graph.network import Arg, Atom, Node, Ref, State, Value, refs
 from weft.graph.operators.calls import alias
 
+TIED = "@tied"  # the end of a parameter's second name; no node of an exported graph has such a name
+
 
 def tie_weights(
     groups: list[list[Node]], values: dict[str, Value], state: Mapping[str, State]
@@ -27,16 +29,27 @@ def tie_weights(
         first, last = where[0], where[-1]
         if len(where) == 1 or 2 < len(where) == last - first + 1:
             continue
-        tied = f"{name}@tied"
+        tied = name + TIED
         values[tied] = Value(state[name].shape, state[name].dtype, None, scales=False)
         groups[first].insert(0, alias(tied, Ref(name)))
         for index in where[1:]:
             groups[index][:] = [_reading(node, name, tied) for node in groups[index]]
 
 
-def _reading(node: Node, name: str, tied: str) -> Node:
+def untied(nodes: list[Node]) -> list[Node]:
+    """The nodes with parameters in place of their second names, as before `tie_weights`."""
+    second = {n.name: n.name.removesuffix(TIED) for n in nodes if n.name.endswith(TIED)}
+    kept = [node for node in nodes if node.name not in second]
+    for tied, name in second.items():
+        kept = [_reading(node, tied, name) for node in kept]
+    return kept
+
+
+def _reading(node: Node, old: str, new: str) -> Node:
+    """The node with another name for one that it reads."""
+
     def atom(a: Atom) -> Atom:
-        return Ref(tied) if a == Ref(name) else a
+        return Ref(new) if a == Ref(old) else a
 
     args: list[Arg] = [[atom(a) for a in g] if isinstance(g, list) else atom(g) for g in node.args]
     return Node(node.name, node.op, args, node.kwargs)
