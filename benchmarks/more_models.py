@@ -22,6 +22,14 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 
 
+# A torchvision wheel that was built for another torch lacks its operators, and transformers imports it.
+# Declaring them lets it be imported; none of these models calls them.
+if not hasattr(torch.ops.torchvision, "nms"):
+    TORCHVISION = torch.library.Library("torchvision", "FRAGMENT")
+    for operator in ("nms", "qnms"):
+        TORCHVISION.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
 def listed(build: Callable[[], Variants]) -> Callable[[], Variants]:
     """Adds a model to the list, under the function's name."""
     MODELS[build.__name__] = build

@@ -13,6 +13,7 @@ from weft.errors import InputError
 from weft.graph.capture import capture, capture_loss, state_of
 from weft.graph.execute import Runner
 from weft.graph.network import decode, encode
+from weft.graph.sequence import in_sequence
 
 Pieces = Callable[..., Tensor]
 Network = tuple[nn.Module, Tensor]
@@ -101,15 +102,19 @@ class Tied(nn.Module):
         return result
 
 
-def test_a_tied_parameter_is_never_cut_apart(in_pieces: Pieces) -> None:
+def test_a_tied_parameter_is_in_one_place_and_crosses_cuts_as_a_value(in_pieces: Pieces) -> None:
     torch.manual_seed(0)
     module, x = Tied(), torch.randint(0, 11, (5, 3))
     graph = capture(module, x)
     holders = [i for i, layer in enumerate(graph.layers) if "embed.weight" in layer.state]
     assert len(holders) == 1
     assert "head.weight" not in graph.state
-    assert len(graph.layers) == 2
-    close(in_pieces(graph, state_of(module), x, [1]), module(x).detach())
+    assert len(graph.layers) == 4
+    assert [m for m in range(5) if "embed.weight@tied" in graph.cut(m)] == [1, 2]
+    for cuts in ([1], [2], [3], [1, 2, 3]):
+        close(in_pieces(graph, state_of(module), x, cuts), module(x).detach())
+    again = in_sequence(graph)
+    close(in_pieces(again, state_of(module), x, [1, 2]), module(x).detach())
 
 
 class Twice(nn.Module):
@@ -248,3 +253,31 @@ def test_what_cannot_be_captured_is_told_once_and_by_the_error(
     with pytest.raises(InputError, match="branching cannot be captured"):
         capture(Branching(), torch.zeros(2, 4))
     assert capfd.readouterr() == ("", "")
+
+
+class Masked(nn.Module):
+    """Three layers that read one mask of n x n places, which follows from n numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: Tensor, length: Tensor) -> Tensor:
+        places = torch.arange(40)
+        mask = (places[None, :, None] < length[:, None]) & (places[None, None] < length[:, None])
+        for part in self.parts:
+            x = torch.where(mask, 0.02, 0.0) @ torch.relu(part(x))
+        return x
+
+
+def test_a_mask_is_rebuilt_in_each_layer_and_never_sent() -> None:
+    torch.manual_seed(0)
+    module = Masked()
+    sample = (torch.randn(3, 40, 4), torch.tensor([[3], [40], [7]]))
+    graph = capture(module, sample)
+    assert len(graph.layers) == 3
+    values = dict(zip(graph.inputs, sample, strict=True))
+    for n in range(3):
+        assert all(graph.values[name].bytes < 40 * 40 for name in graph.cut(n))
+        values = Runner(graph.segment(n, n), state_of(module)).forward(values)
+    close(values[graph.output].detach(), module(*sample).detach())

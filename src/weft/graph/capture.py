@@ -220,8 +220,11 @@ def _taken_apart(
 def _loss_names(traced: Rewriter, graph: Graph, targets: int) -> dict[str, str]:
     """What the values of a traced loss are called in a graph."""
     labels = [f"target{i or ''}" for i in range(targets)]
-    names = {n: f"loss_{n}" for n in [node.name for node in traced.nodes]}
-    names |= {n: f"loss_{n.removeprefix(_Call.PREFIX)}" for n in traced.state}
+    names = {n: f"loss_{n.removeprefix(_Call.PREFIX)}" for n in traced.state}
+    taken = set(names.values())
+    for node in traced.nodes:
+        name = f"loss_{node.name}"
+        names[node.name] = f"{name}@node" if name in taken else name
     return names | dict(zip(traced.inputs, (*graph.outputs, *labels), strict=True))
 
 

@@ -3,7 +3,11 @@
 The weighted depth of a node is the largest number of weighted operators on a path to it. Nodes of
 equal depth form a layer; this gives the papers' counts (AlexNet 8, VGG-16 16, GoogLeNet 22,
 ResNet-34 34). Two neighbouring layers are joined where a cut between them would be wrong: the cut would
-separate two uses of one parameter, or carry a tensor that cannot be split by samples.
+separate two uses of a buffer that changes, or carry a tensor that has samples but cannot be split by them.
+
+A parameter that two distant layers use (GPT-2's embedding is also its head) belongs to the first of them. It
+crosses the cuts between them as a value, and its gradient comes back as a value's does. So it is in one
+place, and its gradient is the sum of all its uses (docs/decisions/tied-weights.md).
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from collections.abc import Collection, Mapping
 from weft.graph.costs import forward_flops, kept_values, saved_bytes
 from weft.graph.network import Arg, Atom, Layer, Node, Ref, State, Value, refs
 from weft.graph.operators.table import operator_named
+from weft.graph.ties import tie_weights, untied
 
 
 def split_layers(
@@ -24,8 +29,10 @@ def split_layers(
     state: Mapping[str, State],
     modules: Mapping[str, str],
 ) -> list[Layer]:
-    """Groups nodes into layers. Constants are computed again in every layer that reads them."""
+    """Groups nodes into layers. Constants are computed again in every layer that reads them, and so are
+    values of the inputs alone that are larger than these inputs, such as attention masks."""
     constants, depth = _depths(nodes, inputs, state)
+    constants |= _rebuilt(nodes, inputs, depth, constants, values)
     deepest = max(depth.values())
     depth |= {name: deepest for name in outputs if name in constants}
     kept = [node for node in nodes if node.name not in constants or node.name in outputs]
@@ -43,11 +50,13 @@ def group_layers(
     constants: Mapping[str, Node] | None = None,
 ) -> list[Layer]:
     """Layers from the depth of every node. Layers that must not be separated are joined."""
+    nodes = untied(nodes)  # where a graph's layers are grouped anew
     _sink_views(nodes, depth, outputs, values)
     groups: dict[int, list[Node]] = defaultdict(list)
     for node in nodes:
         groups[max(depth[node.name], 1)].append(node)
     ordered = [groups[d] for d in sorted(groups)]
+    tie_weights(ordered, values, state)
     ordered = _join(ordered, inputs, outputs, values, state)
     layers = []
     kept = kept_values(nodes) | set(outputs)
@@ -88,6 +97,41 @@ def _depths(
         users = [depth[u] for u in by_use.get(node.name, []) if u in depth]
         depth[node.name] = min(users or near or [1])
     return constants, depth
+
+
+def _rebuilt(
+    nodes: list[Node],
+    inputs: list[str],
+    depth: Mapping[str, int],
+    constants: Mapping[str, Node],
+    values: Mapping[str, Value],
+) -> dict[str, Node]:
+    """Nodes that are cheaper to compute again than to send: they read inputs and constants alone, later
+    layers read them, and their result is larger than these inputs."""
+    roots: dict[str, set[str]] = {name: {name} for name in inputs}
+    made: dict[str, Node] = {}
+    for node in nodes:
+        read = [name for name in refs(node) if name not in constants]
+        record = operator_named(node.op)
+        if depth.get(node.name) == 0 and not record.random and all(name in roots for name in read):
+            roots[node.name] = set().union(*(roots[name] for name in read))
+            made[node.name] = node
+    late = {
+        name for n in nodes if depth.get(n.name, 0) > 1 and n.name not in made for name in refs(n)
+    }
+    wanted = [
+        name
+        for name in made
+        if name in late and name in values
+        and values[name].bytes > sum(values[root].bytes for root in roots[name])
+    ]  # fmt: skip
+    rebuilt: dict[str, Node] = {}
+    while wanted:
+        name = wanted.pop()
+        if name in made and name not in rebuilt:
+            rebuilt[name] = made[name]
+            wanted += refs(made[name])
+    return rebuilt
 
 
 def _sink_views(
@@ -142,10 +186,11 @@ def _join(
     forbidden = set()  # a cut after group i
     for name, birth in made_in.items():
         value = values.get(name)
-        if value is None or value.batch_dim is None:
+        if value is None or (value.batch_dim is None and value.scales):
             forbidden |= set(range(max(birth, 0), last.get(name, birth)))
+    fixed = _fixed(groups, state)
     for name in state:
-        if name in first_read:
+        if name in first_read and name not in fixed:
             forbidden |= set(range(first_read[name], last[name]))
     joined: list[list[Node]] = []
     for i, group in enumerate(groups):
@@ -154,6 +199,17 @@ def _join(
         else:
             joined.append(list(group))
     return joined
+
+
+def _fixed(groups: list[list[Node]], state: Mapping[str, State]) -> set[str]:
+    """Buffers that nothing changes: every layer that reads one may have a copy."""
+    changing = {name for name, s in state.items() if s.trainable}
+    for group in groups:
+        for node in group:
+            record = operator_named(node.op)
+            if record.changes_state or record.training_flag is not None or "norm" in node.op:
+                changing.update(refs(node))
+    return state.keys() - changing
 
 
 def _owned(groups: list[list[Node]], index: int, state: Mapping[str, State]) -> list[str]:

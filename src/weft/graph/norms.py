@@ -101,10 +101,11 @@ def _synced(graph: Graph, node: Node, nodes: list[Node]) -> SyncedNorm:
 
 def _norms(layer: Layer) -> list[Node]:
     """The batch norms of a layer that training normalises by the samples at hand."""
-    return [node for node in layer.nodes if _normalises(node)]
+    return [node for node in layer.nodes if normalises(node)]
 
 
-def _normalises(node: Node) -> bool:
+def normalises(node: Node) -> bool:
+    """Whether it normalises with the samples at hand in training. A frozen batch norm does not."""
     record = operator_named(node.op)
     return record.normalises_batch and node.args[record.training_flag or 0] is True
 
@@ -127,7 +128,7 @@ def _depths(graph: Graph, nodes: list[Node]) -> dict[str, int]:
             later.append(node)
             continue
         weighted = operator_named(node.op).weighted and any(r in graph.state for r in refs(node))
-        depth[node.name] = max(known) + (weighted or _normalises(node))
+        depth[node.name] = max(known) + (weighted or normalises(node))
     for node in reversed(later):
         readers = [depth[n.name] for n in nodes if n.name in depth and node.name in refs(n)]
         depth[node.name] = min(readers) if readers else _beside(node, nodes, depth)

@@ -57,7 +57,9 @@ class Rewriter:
         self.values: dict[str, Value] = {}
         self.state: dict[str, State] = {}
         self.modules: dict[str, str] = {}  # node -> the module path it came from
-        self._names: dict[str, str] = {}  # fx name -> ours (state by its path; in-place rebinding)
+        # torch's names -> ours: state has its path, and a node whose name is also a path has another one
+        self._ours: dict[str, str] = {}
+        self._names: dict[str, str] = {}  # a value that was changed in place -> its new value
         self._viewed: dict[str, str] = {}  # a view -> the value that it is a view of
         self._samples: set[Any] = set()  # torch's symbols for the number of samples
 
@@ -69,6 +71,9 @@ class Rewriter:
         self._samples = set().union(
             *(_symbols(n.meta["val"].shape[0]) for n in inputs if _is_batch(n))
         )
+        paths = {self._path(s.target) for s in specs.values() if s.kind != InputKind.USER_INPUT}
+        taken = [n.name for n in self.program.graph.nodes if n.name in paths]
+        self._ours = {name: f"{name}@node" for name in taken}
         for node in self.program.graph.nodes:
             if node.op == "placeholder":
                 self._placeholder(node, specs[node.name])
@@ -80,17 +85,24 @@ class Rewriter:
                 raise InputError(f"{self._at(node)}: {node.op} cannot be captured")
         return self
 
+    def _path(self, target: str | None) -> str:
+        return self.canonical.get(target or "", target or "")
+
+    def _own(self, node: fx.Node) -> str:
+        """Our name of a node."""
+        return self._ours.get(node.name, node.name)
+
     def _placeholder(self, node: fx.Node, spec: Any) -> None:
         if spec.kind == InputKind.USER_INPUT:
             if not isinstance(node.meta.get("val"), Tensor):
                 raise InputError(f"{self.label}: input {node.name} is not a tensor")
-            self.inputs.append(node.name)
+            self.inputs.append(self._own(node))
             self._note_value(node)
             return
         if spec.kind == InputKind.CONSTANT_TENSOR and self._literal(node, spec.target):
             return
-        path = self.canonical.get(spec.target, spec.target)
-        self._names[node.name] = path
+        path = self._path(spec.target)
+        self._ours[node.name] = path
         tensor = node.meta["val"]
         trainable = spec.kind == InputKind.PARAMETER and bool(tensor.requires_grad)
         self.state[path] = State(tuple(tensor.shape), _dtype(tensor.dtype), trainable)
@@ -113,14 +125,14 @@ class Rewriter:
             op = self._out_of_place(node, op)
         if op not in OPERATORS:
             raise Unsuited(f"{self._at(node)}: operator {op} is not one that Weft knows")
-        record = Node(node.name, op, args, kwargs)
-        self.nodes.append(record)
+        name = self._own(node)
+        self.nodes.append(Node(name, op, args, kwargs))
         if OPERATORS[op].view and isinstance(args[0], Ref):
-            self._viewed[node.name] = self._viewed.get(args[0].name, args[0].name)
+            self._viewed[name] = self._viewed.get(args[0].name, args[0].name)
         if isinstance(value, Tensor):
             self._note_value(node)
         stack = list((node.meta.get("nn_module_stack") or {}).values())
-        self.modules[node.name] = stack[-1][0] if stack else ""
+        self.modules[name] = stack[-1][0] if stack else ""
 
     def _out_of_place(self, node: fx.Node, op: str) -> str:
         """relu_(x) becomes y = relu(x), and later readers of x read y."""
@@ -135,7 +147,7 @@ class Rewriter:
         root = self._viewed.get(name, name)
         if root != name or root in self._viewed.values():
             raise Unsuited(f"{self._at(node)}: {op} changes a tensor that other views share")
-        self._names[name] = node.name
+        self._names[name] = self._own(node)
         return f"aten.{base[:-1]}.{overload}"
 
     def _arguments(self, node: fx.Node) -> tuple[list[Arg], dict[str, Arg]]:
@@ -182,7 +194,9 @@ class Rewriter:
         raise InputError(f"{self._at(node)}: argument {arg!r} of {node.target} is not plain data")
 
     def _resolved(self, name: str) -> str:
-        while name in self._names and self._names[name] != name:
+        """Our name of the newest value of torch's node."""
+        name = self._ours.get(name, name)
+        while name in self._names:
             name = self._names[name]
         return name
 
@@ -217,14 +231,16 @@ class Rewriter:
             return False
         flat: list[Atom] = [self._atom(node, x) for x in tensor.detach().flatten().tolist()]
         shape: list[Atom] = list(tensor.shape)
-        self.nodes.append(Node(node.name, LITERAL, [flat, shape, DType(_dtype(tensor.dtype))]))
+        self.nodes.append(
+            Node(self._own(node), LITERAL, [flat, shape, DType(_dtype(tensor.dtype))])
+        )
         self._note_value(node)
         return True
 
     def _note_value(self, node: fx.Node) -> None:
         """Notes the shape of a tensor. Complex numbers have none: a cut never carries them."""
         if not node.meta["val"].is_complex():
-            self.values[node.name] = self._value(node)
+            self.values[self._own(node)] = self._value(node)
 
     def _value(self, node: fx.Node) -> Value:
         tensor = node.meta["val"]

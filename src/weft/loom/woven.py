@@ -34,7 +34,8 @@ from weft.runtime.wire.mailbox import Letter, Mailbox
 from weft.runtime.wire.messages import Job
 
 BLOCK_BYTES = 8  # scale and offset of a block of coded numbers
-Minibatches = Callable[[int], tuple[Tensor, Tensor]]  # by their number
+Tensors = Tensor | Mapping[str, Tensor]  # several ones by their names in the graph
+Minibatches = Callable[[int], tuple[Tensors, Tensors]]  # by their number
 
 
 class Wire:
@@ -132,10 +133,11 @@ def _devices(
             plan = program.plan
             self.own = slice(*plan.owned_by(device)) if device in plan.sources else slice(None)
 
-        def minibatch(self, step: int) -> tuple[dict[str, Tensor], Tensor | None]:
+        def minibatch(self, step: int) -> tuple[dict[str, Tensor], dict[str, Tensor] | None]:
             x, y = data(step)
-            target = y[self.own] if program.plan.mode == "train" else None
-            return {graph.inputs[0]: x[self.own]}, target
+            inputs = {n: t[self.own] for n, t in _named(x, graph.inputs[0]).items()}
+            targets = {n: t[self.own] for n, t in _named(y, "target").items()}
+            return inputs, targets if program.plan.mode == "train" else None
 
     def answer(step: int, micro: int, values: Values) -> None:
         found.answers[step, micro] = values
@@ -157,6 +159,10 @@ def _devices(
         ]
         devices[name] = _Device(job, worker, wire, todo)
     return devices
+
+
+def _named(tensors: Tensors, name: str) -> Mapping[str, Tensor]:
+    return {name: tensors} if isinstance(tensors, Tensor) else tensors
 
 
 def _step(device: _Device, found: Executed) -> None:

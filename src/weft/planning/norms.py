@@ -14,7 +14,7 @@ from math import prod
 
 from weft.errors import InputError
 from weft.graph.network import Graph
-from weft.graph.operators.table import operator_named
+from weft.graph.norms import normalises
 from weft.plans.plan import Plan
 from weft.plans.task import Task
 from weft.program.lower.layout import layout_of
@@ -61,9 +61,6 @@ def _narrow_layer(graph: Graph) -> str | None:
     """The first layer with a batch norm of one value per channel and sample."""
     for layer in graph.layers:
         for node in layer.nodes:
-            if (
-                operator_named(node.op).normalises_batch
-                and prod(graph.values[node.name].shape[2:]) == 1
-            ):
+            if normalises(node) and prod(graph.values[node.name].shape[2:]) == 1:
                 return layer.name
     return None

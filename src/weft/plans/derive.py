@@ -32,6 +32,7 @@ def layer_costs(graph: Graph) -> tuple[LayerCost, ...]:
         values = [graph.values[name] for name in graph.cut(m)]
         output = graph.cut_bytes(m)
         gradients = sum(value.bytes for value in values if value.differentiable)
+        whole = [value for value in values if not value.scales]
         costs.append(
             LayerCost(
                 name=layer.name,
@@ -40,6 +41,8 @@ def layer_costs(graph: Graph) -> tuple[LayerCost, ...]:
                 forward_flops=layer.forward_flops,
                 saved_bytes=layer.saved_bytes,
                 backward_bytes=None if gradients == output else gradients,
+                whole_bytes=sum(value.bytes for value in whole),
+                whole_backward_bytes=sum(value.bytes for value in whole if value.differentiable),
             )
         )
     return tuple(costs)

@@ -23,6 +23,10 @@ class LayerCost(Struct, frozen=True, omit_defaults=True):
     saved_bytes: int = 0  # activations kept for the backward pass, per sample
     # Gradients over that cut, if some values are not differentiable.
     backward_bytes: int | None = None
+    # Of these bytes: what crosses once for a piece of any size, such as a weight that two layers share.
+    # Planners count it for each sample, so they cut there only where it is worth that.
+    whole_bytes: int = 0
+    whole_backward_bytes: int = 0
 
 
 class DeviceTimes(Struct, frozen=True, omit_defaults=True):
@@ -119,3 +123,13 @@ class Profile(Struct, frozen=True, omit_defaults=True):
             return 0
         layer = self.layers[m - 1]
         return layer.output_bytes if layer.backward_bytes is None else layer.backward_bytes
+
+    def activation_bytes(self, m: int, samples: int) -> int:
+        """Bytes of a piece's activations over a cut."""
+        whole = self.layers[m - 1].whole_bytes if m else 0
+        return samples * (self.cut_bytes(m) - whole) + whole
+
+    def returned_bytes(self, m: int, samples: int) -> int:
+        """Bytes of a piece's gradients over a cut."""
+        whole = self.layers[m - 1].whole_backward_bytes if m else 0
+        return samples * (self.gradient_bytes(m) - whole) + whole

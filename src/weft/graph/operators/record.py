@@ -87,14 +87,14 @@ def _at(path: str) -> Function:
 
     import torch
 
-    from weft.graph import literal, synced_norm
+    from weft.graph import functions, synced_norm
 
     first, *rest = path.split(".")
     value: Any = {
         "torch": torch,
         "operator": operator,
         "synced_norm": synced_norm,
-        "literal": literal,
+        "functions": functions,
     }[first]
     for name in rest:
         value = getattr(value, name)

@@ -148,9 +148,10 @@ _RECORDS: tuple[Operator, ...] = (
         broadcast_to diagonal expand expand_as mT movedim.int movedim.intlist numpy_T reshape_as squeeze
         squeeze.dims swapaxes swapdims t unfold unsafe_split.Tensor view_as
     """, view=True),
+    _operator("copy", direct="functions.copied"),
     Operator(GETITEM, direct="operator.getitem", view=True, rows=sequences.ITEM),
     *_alike("""
-        broadcast_tensors copy diag_embed flip gather glu index.Tensor index_add index_copy
+        broadcast_tensors diag_embed flip gather glu index.Tensor index_add index_copy
         index_fill.int_Scalar index_put index_select masked_scatter meshgrid.indexing repeat
         repeat_interleave.self_int roll scatter.src scatter.value scatter_add scatter_reduce.two
         select_scatter slice_scatter stack take_along_dim tile
@@ -182,11 +183,11 @@ _RECORDS: tuple[Operator, ...] = (
         l1_loss mse_loss nll_loss nll_loss_nd smooth_l1_loss
     """),
 
-    Operator(LITERAL, direct="literal.literal"),
+    Operator(LITERAL, direct="functions.literal"),
 
     # The in-place operators that stay: counting batches in a buffer, and a new value of a buffer.
     Operator(COUNTER, direct="torch.Tensor.add_", training_only=True, changes_state=True),
-    Operator(RENEWED, direct="literal.renew", changes_state=True),
+    Operator(RENEWED, direct="functions.renew", changes_state=True),
 )  # fmt: skip
 
 # What autograd keeps, by PyTorch's names without overloads. Operators that are not listed keep their result.

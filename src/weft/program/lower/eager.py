@@ -33,8 +33,9 @@ class _Costs:
         if a == b:
             return 0.0, 0.0
         plan = self.layout.plan
-        raw = plan.profile.gradient_bytes(at) if back else plan.profile.cut_bytes(at)
-        size = coded_bytes(raw * self.layout.pieces[piece].samples, codec_at(plan, at))
+        crossing = plan.profile.returned_bytes if back else plan.profile.activation_bytes
+        raw = crossing(at, self.layout.pieces[piece].samples)
+        size = coded_bytes(raw, codec_at(plan, at))
         return size / self.rate[a, b], self.latency[a, b]
 
 

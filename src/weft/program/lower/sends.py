@@ -15,14 +15,14 @@ def codec_at(plan: Plan, cut: int) -> CodecName:
 def send_activation(plan: Plan, cut: int, micro: int, samples: int, dest: str) -> Send:
     """The message with the activations of a cut."""
     codec = codec_at(plan, cut)
-    size = coded_bytes(samples * plan.profile.cut_bytes(cut), codec)
+    size = coded_bytes(plan.profile.activation_bytes(cut, samples), codec)
     return Send(Tensor("act", cut, micro), dest, size, codec)
 
 
 def send_gradient(plan: Plan, cut: int, micro: int, samples: int, dest: str) -> Send:
     """The message with the gradients that come back over a cut."""
     codec = codec_at(plan, cut)
-    size = coded_bytes(samples * plan.profile.gradient_bytes(cut), codec)
+    size = coded_bytes(plan.profile.returned_bytes(cut, samples), codec)
     return Send(Tensor("grad", cut, micro), dest, size, codec)
 
 

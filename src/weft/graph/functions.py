@@ -1,5 +1,6 @@
-"""Small tensors that are neither parameters nor buffers: their numbers travel with the graph. And new values
-of buffers."""
+"""Functions of Weft's own that the operator table names: small tensors whose numbers travel with the graph,
+new values of buffers, and a copy with a derivative.
+"""
 
 from __future__ import annotations
 
@@ -19,3 +20,9 @@ def renew(buffer: Tensor, value: Tensor) -> Tensor:
     """Writes a new value into a buffer. No gradient flows through it, as with every buffer that is kept from
     one minibatch to the next."""
     return buffer.copy_(value)
+
+
+def copied(place: Tensor, source: Tensor) -> Tensor:
+    """The source in the shape and type of the place that it is written to. PyTorch's own operator for this
+    has no derivative."""
+    return source.to(place.dtype).expand_as(place)
