@@ -146,7 +146,9 @@ class Served(Closing):
             try:
                 return answer.result(CHECK_S)
             except NotYet:
-                if not self._clerk.alive and not answer.done():
+                if answer.done():
+                    return answer.result()
+                if not self._clerk.alive:
                     raise self._desk.closed or Closed("the service has ended") from None
 
     def _put_together(self, pieces: Pieces) -> Any:

@@ -160,6 +160,10 @@ class Answering(Run):
             self._held.pop(device, None)
             self.note(step, "device_joined", f"{device} is there again", device=device)
 
+    def follow_plan(self, step: int) -> None:
+        super().follow_plan(step)
+        self._first = step  # all requests before it have their answers, perhaps in other pieces
+
     # --- another plan ---------------------------------------------------------------------------
 
     def change_to(self, change: Change, step: int) -> None:
