@@ -81,7 +81,9 @@ class Served(Closing):
     ) -> None:
         self._run, self._signature, self._stack = run, signature, stack
         self._desk = Desk(service.queue, service.deadline, lambda: run.crew.events.put(None))
-        self._clerk = Clerk(run, self._desk, self._put_together, service.on_loss == "stop")
+        self._clerk = Clerk(
+            run, self._desk, self._put_together, service.on_loss == "stop", stack.close
+        )
 
     def start(self) -> None:
         """From now on calls are answered."""
@@ -148,7 +150,9 @@ class Served(Closing):
             try:
                 return answer.result(CHECK_S)
             except NotYet:
-                if not self._clerk.alive and not answer.done():
+                if answer.done():
+                    return answer.result()
+                if not self._clerk.alive:
                     raise self._desk.closed or Closed("the service has ended") from None
 
     def _put_together(self, pieces: Pieces) -> Any:
@@ -246,7 +250,7 @@ def _check_layers(graph: Graph, plan: Plan, batch: int) -> None:
 
 
 def latency_s(timeline: Timeline) -> float:
-    """Median seconds from loading a batch to having its answer, the first one left out."""
+    """Median seconds from loading a batch to having its answer, without the first one. 0: unknown."""
     begin: dict[int, float] = {}
     end: dict[int, float] = {}
     for span in timeline.spans:
@@ -255,4 +259,4 @@ def latency_s(timeline: Timeline) -> float:
         elif span.what == "emit":
             end[span.step] = max(end.get(span.step, span.end), span.end)
     times = [end[s] - begin[s] for s in sorted(end) if s in begin]
-    return statistics.median(times[1:] or times)
+    return statistics.median(times[1:] or times or [0.0])

@@ -12,8 +12,9 @@ plan comes from this machine.
 
 from __future__ import annotations
 
+import contextlib
 import queue
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from torch import Tensor
 
@@ -22,6 +23,7 @@ from weft.graph.network import Graph, Pick
 from weft.graph.sequence import in_sequence
 from weft.graph.split.state import sliced_state
 from weft.plans.plan import Plan
+from weft.program.timeline import Span
 from weft.runtime.run.advice import Adviser, Change
 from weft.runtime.run.dispatch import CANCEL_S, State
 from weft.runtime.run.feeder import Feed
@@ -158,6 +160,10 @@ class Answering(Run):
             self._held.pop(device, None)
             self.note(step, "device_joined", f"{device} is there again", device=device)
 
+    def follow_plan(self, step: int) -> None:
+        super().follow_plan(step)
+        self._first = step  # all requests before it have their answers, perhaps in other pieces
+
     # --- another plan ---------------------------------------------------------------------------
 
     def change_to(self, change: Change, step: int) -> None:
@@ -199,6 +205,19 @@ class Answering(Run):
     def enlist(self, device: str) -> None:
         self._held.pop(device, None)  # it forgets what it held
         super().enlist(device)
+
+    def spans(
+        self, devices: Iterable[str], since: int | None = None
+    ) -> tuple[list[Span], dict[str, msg.Spans]]:
+        """Who is lost meanwhile is missing from the timeline, and nobody else."""
+        spans: list[Span] = []
+        reported: dict[str, msg.Spans] = {}
+        for device in devices:
+            with contextlib.suppress(LostDevice):
+                own_spans, own_report = super().spans([device], since)
+                spans += own_spans
+                reported |= own_report
+        return spans, reported
 
     def gather(self, without: frozenset[str] = frozenset()) -> None:
         super().gather(without)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -30,17 +31,25 @@ log = logging.getLogger("weft.serve")
 
 AT_ONCE = 64  # requests under way
 IN_A_ROW = 256  # requests until the run begins a new series, and forgets the old one
+ORPHANED_S = 3.0  # without a request, after the end of the program
 Pieces = list[dict[str, Tensor]]
 
 
 class Clerk:
     """`put_together` makes an answer from its micro-batches. `ends` says whether a lost device that nobody
-    replaces ends the service."""
+    replaces ends the service. `release` frees the fleet."""
 
     def __init__(
-        self, run: Answering, desk: Desk, put_together: Callable[[Pieces], Any], ends: bool
+        self,
+        run: Answering,
+        desk: Desk,
+        put_together: Callable[[Pieces], Any],
+        ends: bool,
+        release: Callable[[], None],
     ) -> None:
         self._run, self._desk, self._put_together, self._ends = run, desk, put_together, ends
+        self._release = release
+        self._idle_since = time.monotonic()
         self._open: dict[int, Request] = {}  # by their number: taken, not yet answered
         self._next = 0
         self._until = 0  # requests before this number may be added to those under way
@@ -88,6 +97,8 @@ class Clerk:
         finally:
             self._desk.close(error)
             self._fail(self._desk.closed or error)
+            if self._is_orphaned:
+                self._release()  # nobody else will: open sessions keep a program from ending
 
     def _turn(self) -> None:
         work = self._desk.take_work()
@@ -99,7 +110,10 @@ class Clerk:
         last = self._admit(first)
         if last > first:
             self._answer(first, last)
+            self._idle_since = time.monotonic()
             return
+        if self._is_orphaned:
+            raise Closed("the program has ended")
         self._alone = True
         try:
             self._run.idle(first)
@@ -107,6 +121,12 @@ class Clerk:
             self._cannot_go_on(error)
         finally:
             self._alone = False
+
+    @property
+    def _is_orphaned(self) -> bool:
+        """The program has ended without closing the service, and no other thread of it calls any more."""
+        idle_s = time.monotonic() - self._idle_since
+        return idle_s > ORPHANED_S and not threading.main_thread().is_alive()
 
     def _do(self, work: Callable[[], Any], answer: Any) -> None:
         try:
