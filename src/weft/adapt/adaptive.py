@@ -122,7 +122,7 @@ class Adaptive(Adviser):
     def _greet(self, run: Run, step: int) -> list[str]:
         """Note devices without a part in the plan that came or are gone; return those that came."""
         now = frozenset(d for d in run.crew.present if d in run.fleet.names)
-        came = sorted(now - self._present)
+        came = sorted(run.resting.rested(now - self._present))
         for device in came:
             run.absent.discard(device)
             run.plan = msgspec.structs.replace(run.plan, fleet=_known(run, now))
@@ -133,7 +133,7 @@ class Adaptive(Adviser):
             self.probes.forget(device)
             if device not in run.devices:
                 run.note(step, "device_lost", f"{device} is gone; it had no part", device=device)
-        self._present = now
+        self._present = (now & self._present) | set(came)
         return came
 
     # --- a lost device --------------------------------------------------------------------------

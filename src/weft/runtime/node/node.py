@@ -236,6 +236,7 @@ class Node(Closing):
             memory_mb=pages / 2**20,
             clock=time.monotonic(),
             busy=self.assignment.job.run if self.assignment.job else "",
+            waits_for=self.fabric.mailbox.waits_for,
         )
 
     def _report(self, report: msg.Report) -> None:

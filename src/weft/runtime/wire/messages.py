@@ -250,6 +250,7 @@ class Welcome(Struct, frozen=True, tag="welcome"):
     memory_mb: float
     clock: float  # of the node's machine, seconds
     busy: str = ""  # the run that it takes part in
+    waits_for: str = ""  # the device whose message it waits for at this moment
 
 
 class Done(Struct, frozen=True, tag="done"):

@@ -36,7 +36,7 @@ class Standstill:
 class GoBack(Recovery):
     """Survivors go back to the newest whole copy, or to a standby's weights, and repeat from there."""
 
-    goes_back = True
+    recovers = goes_back = True
 
     def recover(self, run: Run, fault: Fault, last: int) -> dict[str, int]:
         begin = time.monotonic()
