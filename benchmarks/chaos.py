@@ -27,37 +27,19 @@ import msgspec
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from proofs.subjects import pairs, small, subject_of  # noqa: E402
+from proofs.chaos import training, trial_of  # noqa: E402
 from weft.chaos.chaos import NEEDS_FOLDER, Asked, chaos  # noqa: E402
 from weft.chaos.report import Row  # noqa: E402
 from weft.chaos.scenes import Scene  # noqa: E402
-from weft.chaos.trial import Trial  # noqa: E402
-from weft.fleet.parse import dump_fleet  # noqa: E402
 from weft.plans import registry  # noqa: E402
 from weft.plans.protocols import GO_BACK  # noqa: E402
 
-SUBJECTS = ROOT / "proofs" / "subjects.py"
 STEPS, EACH = 200, 4
-
-
-def training() -> list[str]:
-    return [name for name in registry.names() if "train" in registry.get(name).modes]
-
-
-def trial_of(name: str) -> Trial:
-    it = subject_of(registry.get(name))
-    return Trial(
-        model=f"{SUBJECTS}:small" if it.model is small else "cnn5",
-        data=f"{SUBJECTS}:pairs" if it.data is pairs else str(it.data),
-        fleet=dump_fleet(it.fleet), strategy=name, steps=STEPS, out="", batch=8,
-        optimizer="momentum", lr=0.02, options={k: str(v) for k, v in it.options.items()}, seed=3,
-        look_every=10,
-    )  # fmt: skip
 
 
 def run(name: str, given: argparse.Namespace) -> bool:
     """All faults of one strategy; False where something was lost."""
-    trial = trial_of(name)
+    trial = trial_of(name, STEPS)
     scenes = [Scene(word) for word in given.scenes.split(",")]
     if not Asked(trial).saves:
         scenes = [scene for scene in scenes if scene not in NEEDS_FOLDER]
