@@ -92,6 +92,8 @@ class Adaptive(Adviser):
     def look(self, run: Run, done: int) -> Change | None:
         if done - self._looked < LEAST_LOOKED:
             return None
+        if not set(run.devices) <= set(run.crew.present):
+            return None  # a device has just gone: the run will recover first
         self.watch.take(run.look_back(self._looked))
         self._looked_at = True
         for device in run.working:
