@@ -83,7 +83,7 @@ def migrate(run: Dispatch, plan: Plan, *, gone: Iterable[str] = ()) -> Move:
             away.add(error.device)
             lost = error
         except NobodyHolds:
-            if lost is None:
+            if lost is None or gone:  # a recovery knows another way
                 raise
             raise lost from None  # the run recovers from that
     _pay_the_way(run, wanted, sources, pieces)
