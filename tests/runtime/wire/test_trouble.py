@@ -6,11 +6,17 @@ import math
 import time
 from pathlib import Path
 
+import pytest
+
 from weft.runtime.emulate.local import LocalFleet
+from weft.runtime.wire import trouble
 from weft.runtime.wire.trouble import Trouble, Troubles, write_trouble
 
 
-def test_a_node_sees_its_own_links_and_its_own_speed(tmp_path: Path) -> None:
+def test_a_node_sees_its_own_links_and_its_own_speed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trouble, "LOOK_S", 0.0)
     pi, nuc, box = (Troubles(tmp_path, name) for name in ("pi", "nuc", "box"))
     assert (pi.cut_until("nuc"), pi.slowdown) == (0.0, 1.0)
     write_trouble(tmp_path, Trouble((("pi", "nuc", 5.0), ("pi", "nuc", 7.0)), {"nuc": 8.0}))
