@@ -5,7 +5,8 @@
     troubles.cut_until("nuc"), troubles.slowdown
 
 It is a file in the folder that the emulated nodes share. A node that uses a link or computes looks at the
-file's time, at most every 5 ms, and reads it again when it has changed. A real node has no such folder, and nothing of this can happen.
+file's time, at most every 5 ms, and reads it again when it has changed. A real node has no such folder, and
+nothing of this can happen.
 """
 
 from __future__ import annotations
