@@ -65,6 +65,17 @@ def test_who_stands_by_is_wired_to_the_worker_and_not_over_the_client(
     assert named.plan.standby[0].device == "e3"
 
 
+def test_a_worker_that_died_with_its_standby_is_not_planned_with(
+    subject: Subject, fleet: Fleet, script: Any
+) -> None:
+    """The run ended with `the fleet has no device 'e1'` once."""
+    plan = plan_for(Setting("e1", 2), subject.plan("e1", 2, fleet), standby="e2")
+    left = frozenset({"phone", "e3"})
+    view = View(5, 1.0, plan, Watch(plan), left, left)
+    change = PolicySteering(Online(script(start=Setting("e1", 2)), "e1")).lost(view, "e2")
+    assert {s.device for s in (*change.plan.shards, *change.plan.standby)} <= left
+
+
 @pytest.mark.parametrize(
     "strategy", ["edgemove", pytest.param("pipedream-e", marks=pytest.mark.proof)]
 )

@@ -92,6 +92,8 @@ class Adaptive(Adviser):
     def look(self, run: Run, done: int) -> Change | None:
         if done - self._looked < LEAST_LOOKED:
             return None
+        if not set(run.devices) <= set(run.crew.present):
+            return None  # a device has just gone: the run will recover first
         self.watch.take(run.look_back(self._looked))
         self._looked_at = True
         for device in run.working:
@@ -122,7 +124,7 @@ class Adaptive(Adviser):
     def _greet(self, run: Run, step: int) -> list[str]:
         """Note devices without a part in the plan that came or are gone; return those that came."""
         now = frozenset(d for d in run.crew.present if d in run.fleet.names)
-        came = sorted(now - self._present)
+        came = sorted(run.resting.rested(now - self._present))
         for device in came:
             run.absent.discard(device)
             run.plan = msgspec.structs.replace(run.plan, fleet=_known(run, now))
@@ -133,7 +135,7 @@ class Adaptive(Adviser):
             self.probes.forget(device)
             if device not in run.devices:
                 run.note(step, "device_lost", f"{device} is gone; it had no part", device=device)
-        self._present = now
+        self._present = (now & self._present) | set(came)
         return came
 
     # --- a lost device --------------------------------------------------------------------------

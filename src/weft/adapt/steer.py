@@ -123,18 +123,21 @@ class PolicySteering:
 
     def lost(self, view: View, device: str) -> Change:
         now = setting_of(view.plan)
-        if device != now.worker:  # only the standby is gone
+        there = now.worker is None or now.worker in view.present
+        if device != now.worker and there:  # only the standby is gone, and not the worker with it
             return self._change(Decision(now, f"{device}, which stood by, is gone"), view)
         decision = self.policy.decide(self._seen(view, lost=True, probed=True))
         if decision is not None and decision.setting.worker in (None, *view.reach):
             return self._change(decision, view)
         copies = [s.device for s in view.plan.standby if s.device in view.reach]
-        there = copies or sorted(
+        others = copies or sorted(
             (d for d in view.reach if d != view.plan.source), key=view.watch.slowdown
         )
-        if there:
-            setting = Setting(there[0], now.cut, now.in_flight, now.codec)
-            return self._change(Decision(setting, f"{device} is gone; {there[0]} takes over"), view)
+        if others:
+            setting = Setting(others[0], now.cut, now.in_flight, now.codec)
+            return self._change(
+                Decision(setting, f"{device} is gone; {others[0]} takes over"), view
+            )
         alone = Setting(None, len(view.plan.profile.layers))
         return self._change(Decision(alone, f"{device} is gone and no server is left"), view)
 

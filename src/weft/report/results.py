@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -69,7 +70,7 @@ def train_table(result: TrainResult) -> RenderableType:
     if result.network:
         rows.append(("network", result.network))
     for event in result.events:
-        rows.append((f"step {event['step']}", f"{event['kind']}: {event['why']}"))
+        rows.append((f"step {event['step']}", event_words(event)))
     if result.test_accuracy is not None:
         rows.append(("test accuracy", f"{result.test_accuracy:.1%}"))
     if result.evaluations:
@@ -87,6 +88,14 @@ def train_table(result: TrainResult) -> RenderableType:
         paced = assembled(list(predicted.spans), peers)
         predicted = msgspec.structs.replace(paced, source=predicted.source)
     return Group(list_table(("", "trained"), rows), timeline_table(predicted, result.timeline))
+
+
+def event_words(event: Mapping[str, Any]) -> str:
+    """An event of a run in a line: why it happened, else who and what it was about."""
+    if "why" in event:
+        return f"{event['kind']}: {event['why']}"
+    about = {k: v for k, v in event.items() if k not in ("step", "kind", "at_s")}
+    return f"{event['kind']}: {', '.join(f'{key} {value}' for key, value in about.items())}"
 
 
 def _radio_words(radio: Counter[str], steps: int) -> str:

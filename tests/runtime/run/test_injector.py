@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from weft.errors import InputError
 from weft.fleet.faults import Faults, Kind
 from weft.fleet.fleet import Fleet
 from weft.graph.optimizer import Optimizer
+from weft.plans.plan import Shard
 from weft.runtime.run.results import TrainResult
 
 RULE = Optimizer("momentum", 0.02)
@@ -45,19 +47,21 @@ def alone(steps: int) -> dict[str, Tensor]:
 
 def slower(fleet: Fleet, times: float) -> Fleet:
     """This network is small: a step takes some 10 ms on devices that are so much slower."""
-    import msgspec
-
     devices = tuple(
         msgspec.structs.replace(d, gflops=(d.gflops or 1.0) / times) for d in fleet.devices
     )
     return Fleet(devices, fleet.link)
 
 
-def train(script: Faults, steps: int) -> TrainResult:
+def train(script: Faults, steps: int, deadline: float = 30.0) -> TrainResult:
+    """Each of three devices has a layer; the fourth has none at first."""
+    fleet = slower(TIERS, 20)
+    plan = weft.plan(net(), X[:2], fleet, strategy="chain", batch=8, optimizer=RULE.name)
+    layers = len(plan.profile.layers)
+    shards = (Shard("pi", (0, 0)), Shard("nuc", (1, 1)), Shard("cloud", (2, layers - 1)))
     return weft.train(
-        net(), pairs, nn.CrossEntropyLoss(), fleet=slower(TIERS, 20), strategy="chain", steps=steps,
-        batch=8, optimizer=RULE, local=True, keep_every=5, faults=script,
-        options={"devices": "pi,nuc,cloud"},
+        net(), pairs, nn.CrossEntropyLoss(), plan=msgspec.structs.replace(plan, shards=shards),
+        steps=steps, optimizer=RULE, local=True, keep_every=5, faults=script, deadline=deadline,
     )  # fmt: skip
 
 
@@ -73,6 +77,17 @@ def test_two_devices_that_die_together_are_both_noted_and_both_taken_back() -> N
     assert all(f.recovered_s is not None for f in result.faults if f.had_part)
     assert len(result.losses) == 160  # none is missing, none is counted twice
     for name, tensor in alone(160).items():
+        assert torch.allclose(result.model.state_dict()[name], tensor, atol=1e-6), name
+
+
+def test_a_link_that_is_cut_for_good_costs_a_device_and_not_the_run() -> None:
+    """Both ends send heartbeats and wait for each other. Such a run ended after the deadline."""
+    result = train(Faults().cut("pi", "nuc", step=10), steps=30, deadline=4.0)
+    (lost,) = (event for event in result.events if event["kind"] == "device_lost")
+    assert lost["device"] == "nuc"
+    assert "nuc is slow: it sends heartbeats" in lost["why"]
+    assert len(result.losses) == 30
+    for name, tensor in alone(30).items():
         assert torch.allclose(result.model.state_dict()[name], tensor, atol=1e-6), name
 
 

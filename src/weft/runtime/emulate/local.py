@@ -35,6 +35,7 @@ from weft.runtime.wire.trouble import Trouble, write_trouble
 
 logger = logging.getLogger(__name__)
 
+NEVER = 1e15  # a moment of the clock that does not come; JSON has no infinity
 NodeProcess = ForkedProcess | subprocess.Popen[bytes]
 AnyFleet = TypeVar("AnyFleet", bound="LocalFleet")
 
@@ -152,7 +153,9 @@ class LocalFleet(Closing):
 
     def cut(self, one: str, other: str, until: float) -> None:
         """Nothing crosses the link between two devices until a moment of the monotonic clock."""
-        self._trouble = replace(self._trouble, cuts=(*self._trouble.cuts, (one, other, until)))
+        self._trouble = replace(
+            self._trouble, cuts=(*self._trouble.cuts, (one, other, min(until, NEVER)))
+        )
         write_trouble(self.scratch, self._trouble)
 
     def slow(self, name: str, times: float) -> None:

@@ -117,6 +117,7 @@ class Interpreter:
                 (self.job.version, step, t.kind, t.at, t.micro, t.part),
                 self.job.deadline_s,
                 lambda: f"{t} of minibatch {step} from {i.source}",
+                i.source,
             )
         try:
             tensors = unpack_tensors(letter.header, letter.payload)

@@ -276,6 +276,7 @@ class Node(Closing):
             clock=time.monotonic(),
             busy=self.assignment.job is not None,
             host=host_id(),
+            waits_for=self.fabric.mailbox.waits_for,
         )
 
     def _report(self, report: msg.Report) -> None:

@@ -21,6 +21,10 @@ TARGET = "@"  # prefix for the targets of a minibatch that is sent; no input has
 # The inputs by name, and the targets: one, several by name, or none where the network only answers.
 Minibatch = tuple[dict[str, Tensor], Tensor | dict[str, Tensor] | None]
 
+COORDINATOR = (
+    "@coordinator"  # whom a device waits for that waits for samples; no device has this name
+)
+
 
 class Samples(Protocol):
     """Where a device gets its minibatches from. Where several devices have data, it is its own share."""
@@ -79,6 +83,7 @@ class FedSamples:
                 key,
                 max(self._job.deadline_s, 30.0),
                 lambda: f"the samples of minibatch {step} from the coordinator",
+                COORDINATOR,
             )
             tensors = unpack_tensors(letter.header, letter.payload)
             self._last = (step, self._sorted(tensors))

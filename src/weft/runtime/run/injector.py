@@ -158,11 +158,12 @@ class Injector(Closing):
             other = self._random.choice([b for a, b in self._links(run) if a == device])
         now = time.monotonic()
         had_part = device in run.working or (fault.kind == Kind.cut and device in run.devices)
+        had_part = had_part and fault.kind != Kind.restart
         self.injected.append(
             Injected(fault.kind, device, _newest(run), round(now - run.begun_s, 3), had_part, other,
                      fault.during)
         )  # fmt: skip
-        if fault.kind != Kind.restart and had_part:
+        if had_part:
             until = math.inf if fault.for_s is None else now + fault.for_s
             self._open[len(self.injected) - 1] = _Open(now, _newest(run), len(run.events), until)
         self._do(fault, device, other, now)

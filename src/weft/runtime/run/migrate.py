@@ -71,15 +71,21 @@ def migrate(run: Dispatch, plan: Plan, *, gone: Iterable[str] = ()) -> Move:
     held = {d: held_names(run.graph, run.program.code.get(d, ())) for d in _by_rank(run.plan)}
     plan = next_version(run, plan)
     needed = {d: held_names(run.graph, body) for d, body in lower(plan).code.items()}
+    lost: LostDevice | None = None  # meanwhile
     while True:
         alive = {d: names for d, names in held.items() if d not in away}
         wanted = {d: names - alive.get(d, frozenset()) for d, names in needed.items()}
-        sources = _sources(wanted, alive)
         try:
+            sources = _sources(wanted, alive)
             pieces = {d: _fetch(run, d, names) for d, names in sources.items()}
             break
         except LostDevice as error:
             away.add(error.device)
+            lost = error
+        except NobodyHolds:
+            if lost is None or gone:  # a recovery knows another way
+                raise
+            raise lost from None  # the run recovers from that
     _pay_the_way(run, wanted, sources, pieces)
     run.adopt(plan)
     run.assign()

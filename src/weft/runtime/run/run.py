@@ -35,6 +35,7 @@ from weft.runtime.run.migrate import migrate
 from weft.runtime.run.outcome import Outcome, Stalled
 from weft.runtime.run.recovery.protocol import Fault, Recovery
 from weft.runtime.run.recovery.stop import Stop
+from weft.runtime.run.slow import Resting, held_up_by, limit_s
 from weft.runtime.run.workload.protocol import Workload
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire.crew import Crew
@@ -87,6 +88,7 @@ class Run(Dispatch):
         self._last = 0  # where the series ends that is under way
         self._change: Change | None = None
         self._began = False
+        self.resting = Resting()
         self._advanced = False  # whether a minibatch was done since the last fault
         self._past: list[Span] = []  # of plans that have ended
         self.counts: dict[str, msg.Spans] = {}  # of devices under plans that have ended
@@ -303,6 +305,10 @@ class Run(Dispatch):
         if copy is not None and self.on_copy is not None:
             self.on_copy(copy)
 
+    def returned(self) -> set[str]:
+        """Lost devices that are there again, and may be taken back."""
+        return self.resting.rested(self.absent & set(self.crew.present))
+
     def _check_silence(self, heard: float, waiting: set[str]) -> float:
         """Nodes wait `deadline_s` for each other and then say so; past that, the silent one is lost.
         Returns since when to count."""
@@ -311,6 +317,12 @@ class Run(Dispatch):
             if self.stalled():
                 raise Stalled(f"no minibatch has been done for {silent:.1f} s")
             return time.monotonic()
+        if waiting and self._advanced and self.recovery.recovers and silent > limit_s(self):
+            slow = held_up_by(self, waiting)
+            if slow is not None:
+                self.resting.add(slow)
+                raise LostDevice(slow, f"{slow} is slow: it sends heartbeats, but others have waited for it "
+                                       f"or its messages for {silent:.0f} s")  # fmt: skip
         limit = self.settings.deadline_s * 1.5 + 5
         if silent > limit and not waiting:
             raise WeftError(

@@ -54,7 +54,7 @@ class Survivors(Adviser):
 
     def look(self, run: Run, done: int) -> Change | None:
         """A device that was lost and is there again gets a part, where the strategy has one for it."""
-        back = sorted(run.absent & set(run.crew.present))
+        back = sorted(run.returned())
         if not back:
             return None
         for device in back:

@@ -52,6 +52,7 @@ class Mailbox:
         self._max_bytes = max_bytes
         self._cancelled: str | None = None
         self.dropped = 0
+        self.waits_for = ""  # the device whose letter is waited for
 
     def put(self, letter: Letter) -> bool:
         """Files a letter. False if it was dropped: it came twice, or the mailbox is full."""
@@ -83,10 +84,14 @@ class Mailbox:
             self._newest[name] = None
             return letter
 
-    def take(self, key: Key, seconds: float, who: Callable[[], str]) -> Letter:
+    def take(self, key: Key, seconds: float, who: Callable[[], str], source: str = "") -> Letter:
         """Waits for the letter until it has arrived and is due. Raises WeftError after `seconds`; `who` names
-        the sender."""
-        letter = self._letters.pop(key, None) or self._await(key, time.monotonic() + seconds)
+        the letter and `source` its sender."""
+        letter = self._letters.pop(key, None)
+        if letter is None:
+            self.waits_for = source
+            letter = self._await(key, time.monotonic() + seconds)
+            self.waits_for = ""
         if letter is None:
             raise WeftError(
                 f"waited {seconds:g} s for {who()}; is it still running and reachable? "
@@ -169,6 +174,7 @@ class Mailbox:
             self._newest = {}
             self._bytes = 0
             self._cancelled = None
+            self.waits_for = ""
 
 
 def nothing_missing(tensors: dict[str, Tensor], expected: dict[str, tuple[int, ...]]) -> str | None:

@@ -259,6 +259,7 @@ class Welcome(Struct, frozen=True, tag="welcome"):
     clock: float  # of the node's machine, seconds
     busy: bool = False  # whether it takes part in a run
     host: str = ""  # the same for all nodes of one machine
+    waits_for: str = ""  # the device whose message it waits for at this moment
 
 
 class Done(Struct, frozen=True, tag="done"):

@@ -4,19 +4,22 @@
     troubles = Troubles(scratch, "pi")          # in the node
     troubles.cut_until("nuc"), troubles.slowdown
 
-It is a file in the folder that the emulated nodes share. A node looks at the file's time before it uses a
-link, and reads it again when it has changed. A real node has no such folder, and nothing of this can happen.
+It is a file in the folder that the emulated nodes share. A node that uses a link or computes looks at the
+file's time, at most every 5 ms, and reads it again when it has changed. A real node has no such folder, and
+nothing of this can happen.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
 FILE = "trouble.json"
+LOOK_S = 0.005  # between two looks: a system call for every message would be too much
 
 
 class Trouble(Struct, frozen=True):
@@ -27,7 +30,7 @@ class Trouble(Struct, frozen=True):
 
 
 def write_trouble(scratch: Path, trouble: Trouble) -> None:
-    """All nodes of the fleet see it before they use a link or compute again."""
+    """All nodes of the fleet see it within some milliseconds."""
     beside = scratch / f".{FILE}"
     beside.write_bytes(msgspec.json.encode(trouble))
     os.replace(beside, scratch / FILE)
@@ -41,6 +44,7 @@ class Troubles:
         self._device = device
         self._stamp: tuple[int, int] | None = None
         self._trouble = Trouble()
+        self._next = 0.0  # when to look again
 
     def cut_until(self, neighbour: str) -> float:
         """When the link to a neighbour works again; 0 where it is not cut."""
@@ -53,8 +57,9 @@ class Troubles:
         return self._now().slow.get(self._device, 1.0)
 
     def _now(self) -> Trouble:
-        if self._path is None:
+        if self._path is None or time.monotonic() < self._next:
             return self._trouble
+        self._next = time.monotonic() + LOOK_S
         try:
             status = os.stat(self._path)
             stamp = status.st_mtime_ns, status.st_ino

@@ -34,6 +34,8 @@ SILENT_S = 1.0  # without a report while others go on, beside the time of two mi
 class Clone(Recovery):
     """Remembers what devices reported last, and who has been heard when."""
 
+    recovers = True
+
     def __init__(self) -> None:
         self._state: State = {}  # what was last reported of each weight
         self._memory: State = {}

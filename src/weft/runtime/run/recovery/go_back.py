@@ -36,7 +36,7 @@ class Standstill:
 class GoBack(Recovery):
     """Survivors go back to the newest whole copy, or to a standby's weights, and repeat from there."""
 
-    goes_back = True
+    recovers = goes_back = True
 
     def recover(self, run: Run, fault: Fault, last: int) -> dict[str, int]:
         begin = time.monotonic()
@@ -47,7 +47,9 @@ class GoBack(Recovery):
         still = stop_all(run, device, str(fault), run.copies.newest.step)
         run.note(still.resume, "device_lost", str(fault), device=device)
         gone = {device} if dead else set()
-        gone |= self._also_gone(run, still.resume)
+        self._note_others(run, still.resume)
+        # A device that was lost and is there again has forgotten all.
+        gone |= run.absent & set(run.devices)
         run.gather(without=frozenset(gone))
         change = run.adviser.lost(run, still.resume, device)
         run.adviser.pause(run, change)
@@ -60,7 +62,7 @@ class GoBack(Recovery):
                  repeated=max(0, still.begun - step), seconds=round(time.monotonic() - begin, 3))  # fmt: skip
         return dict.fromkeys(run.working, step)
 
-    def _also_gone(self, run: Run, step: int) -> set[str]:
+    def _note_others(self, run: Run, step: int) -> None:
         """Devices that were lost together with the first one. They are taken back when they return."""
         also = {d for d in run.devices if d not in run.crew.present} - run.absent
         for device in sorted(also & set(run.plan.sources)):
@@ -68,7 +70,6 @@ class GoBack(Recovery):
         for device in sorted(also):
             run.absent.add(device)
             run.note(step, "device_lost", f"{device} is gone too", device=device)
-        return also
 
     def _move(self, run: Run, change: Change, gone: set[str], still: Standstill) -> Move:
         held_elsewhere = run.plan.standby or not gone  # nothing is lost with the device

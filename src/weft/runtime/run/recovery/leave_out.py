@@ -32,6 +32,8 @@ class Returned(LostDevice):
 class LeaveOut(Recovery):
     """Peers go on without a lost one until it is back."""
 
+    recovers = True
+
     def __init__(self, plan: Plan) -> None:
         assert plan.peers is not None
         self.plan, self.peers = plan, plan.peers  # of all peers
@@ -41,7 +43,7 @@ class LeaveOut(Recovery):
     # --- while they work ------------------------------------------------------------------------
 
     def look_around(self, run: Run) -> None:
-        for device in sorted(run.absent & set(run.crew.present) & set(self.peers.devices)):
+        for device in sorted(run.returned() & set(self.peers.devices)):
             if self._is_ready(run, device):
                 raise Returned(device, f"{device} came back")
 

@@ -17,6 +17,7 @@ Fault = LostDevice | Stalled
 class Recovery:
     """What a run does about a lost device."""
 
+    recovers = False  # whether a run goes on without a lost device
     goes_back = False  # whether devices' copies are put together, to go back to
 
     def waits(self, plan: Plan) -> bool:

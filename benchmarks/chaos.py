@@ -1,0 +1,160 @@
+"""Every training strategy, while its devices are killed, silenced, cut off and restarted at random moments.
+
+    python benchmarks/chaos.py --faults 12                        every strategy, a few faults each
+    python benchmarks/chaos.py --only chain,edgemove+ --scenes kill,coordinator --seed 7 --faults 100
+    python benchmarks/chaos.py --append chaos.jsonl               one more line for every run
+    python benchmarks/chaos.py --table chaos.jsonl                the table of what was collected
+
+Small networks on small fleets, so that a run takes some seconds; several faults a run; killed devices come
+back. A line of the file has one run: its seed and number (which give its script), every fault that came with
+its outcome, and how far the final weights are from those of a run without faults. Exit code 1 if a run
+hangs, is lost, or ends with other weights than it must have.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from proofs.chaos import training, trial_of  # noqa: E402
+from weft.chaos.chaos import NEEDS_FOLDER, Asked, chaos  # noqa: E402
+from weft.chaos.report import Row  # noqa: E402
+from weft.chaos.scenes import Scene  # noqa: E402
+from weft.plans import registry  # noqa: E402
+from weft.plans.protocols import GO_BACK  # noqa: E402
+
+STEPS, EACH = 200, 4
+
+
+def run(name: str, given: argparse.Namespace) -> bool:
+    """All faults of one strategy; False where something was lost."""
+    trial = trial_of(name, STEPS)
+    scenes = [Scene(word) for word in given.scenes.split(",")]
+    if not Asked(trial).saves:
+        scenes = [scene for scene in scenes if scene not in NEEDS_FOLDER]
+    if not scenes:
+        return True
+    undisturbed = 1 if registry.get(name).recovery == GO_BACK else given.undisturbed
+    asked = Asked(trial, tuple(scenes), given.seed, EACH, undisturbed, given.limit)
+    load = os.getloadavg()[0]
+
+    def keep(row: Row) -> None:
+        words = f"{name} {row.run}: {row.outcome.value}"
+        print(f"{words} ({row.seconds:.0f} s) {row.error}", file=sys.stderr, flush=True)
+
+    report = chaos(asked, given.faults, keep, given.first)
+    losses = report.document()["undisturbed_loss"]
+    for row in report.rows:
+        plain: dict[str, Any] = msgspec.to_builtins(row)
+        if not row.error:
+            plain.pop("events", None)
+        line = {"strategy": name, "seed": given.seed, "scenes": given.scenes, "load": round(load, 1),
+                "unequal": row.unequal, "undisturbed_loss": losses, **plain}  # fmt: skip
+        if given.append:
+            with Path(given.append).open("a") as file:
+                file.write(json.dumps(line) + "\n")
+    print(json.dumps({k: v for k, v in report.document().items() if k != "rows"}), flush=True)
+    return not report.failed
+
+
+def table(path: Path) -> str:
+    """One line for each strategy and one for each kind of fault, of all that was collected."""
+    lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+    return "\n\n".join((_by_strategy(lines), _by_kind(lines)))
+
+
+def _by_strategy(lines: list[dict[str, Any]]) -> str:
+    rows = [
+        "| strategy | runs | kills | other faults | hangs | lost | resumed | recovery median | p95 "
+        "| repeated | largest difference | loss, undisturbed loss |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name in dict.fromkeys(line["strategy"] for line in lines):
+        mine = [line for line in lines if line["strategy"] == name]
+        faults = [fault for line in mine for fault in line["faults"]]
+        kinds = Counter(fault["kind"] for fault in faults)
+        ends = Counter(line["outcome"] for line in mine)
+        others = sum(kinds.values()) - kinds["kill"] - kinds["restart"]
+        exact = any(line.get("exact") for line in mine)
+        off = max((line["difference"] for line in mine if line.get("difference") is not None),
+                  default=None)  # fmt: skip
+        rows.append(
+            f"| `{name}` | {len(mine)} | {kinds['kill']} | {others} | {ends['hang']} | {ends['lost']} | "
+            f"{ends['resumed']} | {_recovery(faults)} | {sum(line.get('repeated', 0) for line in mine)} | "
+            f"{f'{off:.0e}' if exact and off is not None else '-'} | {_losses(mine)} |"
+        )
+    return "\n".join(rows)
+
+
+def _by_kind(lines: list[dict[str, Any]]) -> str:
+    kinds: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for line in lines:
+        for fault in line["faults"]:
+            kind = "coordinator" if fault["device"] == "@coordinator" else fault["kind"]
+            kinds[f"{kind}, during {fault['during']}" if fault.get("during") else kind].append(
+                fault
+            )
+    rows = [
+        "| fault | came | hit a device with a part | recovery median | p95 |",
+        "|---|---|---|---|---|",
+    ]
+    for kind, faults in sorted(kinds.items()):
+        if kind != "restart":
+            hit = sum(bool(fault.get("had_part")) for fault in faults)
+            rows.append(f"| {kind} | {len(faults)} | {hit} | {_recovery(faults)} |")
+    return "\n".join(rows)
+
+
+def _recovery(faults: list[dict[str, Any]]) -> str:
+    seconds = sorted(f["recovered_s"] for f in faults if f.get("recovered_s") is not None)
+    if not seconds:
+        return "- | -"
+    p95 = seconds[min(len(seconds) - 1, int(0.95 * len(seconds)))]
+    return f"{statistics.median(seconds):.2f} s | {p95:.2f} s"
+
+
+def _losses(lines: list[dict[str, Any]]) -> str:
+    losses = [line["final_loss"] for line in lines if line.get("final_loss") is not None]
+    ranges = [line["undisturbed_loss"] for line in lines if line.get("undisturbed_loss")]
+    if not losses or not ranges:
+        return "-"
+    low, high = min(r[0] for r in ranges), max(r[1] for r in ranges)
+    return f"{min(losses):.2f} to {max(losses):.2f}, {low:.2f} to {high:.2f}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", default="", help="strategies, with commas")
+    parser.add_argument(
+        "--scenes", default="kill,silence,restart,two,recovery,cut,save,coordinator"
+    )
+    parser.add_argument("--faults", type=int, default=8, help="of each strategy")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first run")
+    parser.add_argument("--undisturbed", type=int, default=5, help="runs for the range of the loss")
+    parser.add_argument("--limit", type=float, default=240.0, help="seconds until a run hangs")
+    parser.add_argument("--append", default="", metavar="FILE")
+    parser.add_argument("--table", default="", metavar="FILE")
+    given = parser.parse_args()
+    if given.table:
+        print(table(Path(given.table)))
+        return 0
+    names = given.only.split(",") if given.only else training()
+    return 0 if all([run(name, given) for name in names]) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
