@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from proofs import docs, long_tests, loom, matrix  # noqa: E402
+from proofs import docs, fuzz, long_tests, loom, matrix  # noqa: E402
 from proofs.book import Book, table  # noqa: E402
 from proofs.case import Case, tenth  # noqa: E402
 from proofs.worker import Worker, work  # noqa: E402
@@ -32,6 +32,7 @@ PROOFS = {
     "docs": docs.cases,
     "tests": long_tests.cases,
     "loom": loom.cases,
+    "fuzz": fuzz.cases,
 }
 
 

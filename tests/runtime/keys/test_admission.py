@@ -266,8 +266,8 @@ def test_a_new_device_is_let_in_by_those_that_had_not_heard_of_it(lab: Lab) -> N
 
 def test_revoking_tells_those_that_are_there_and_names_the_others(lab: Lab) -> None:
     lab.member("thief")
-    revoke(lab.folder, "thief")
-    assert hand_out(FLEET, lab.join, 2.0) == {"nuc": False}
+    before = reach(FLEET, join=lab.join)
+    assert hand_out(before, revoke(lab.folder, "thief"), 1.0) == {"nuc": False}
     members = lab.folder.members().opened()
     assert members.named("thief") is None
     assert {d.name for d in members.present} >= {"nuc", "pi"}

@@ -85,6 +85,8 @@ class Assignment:
         job = command.job
         if self.job is not None and self.job.run != job.run:
             raise WeftError(f"{self.device} is busy with another run; try again later")
+        if self.job is not None and command.keys != self.keys:
+            raise InputError(f"{self.device}: other keys for the run under way")
         if not command.keys.whole:
             raise InputError(f"{self.device}: a job without the run's keys")
         check_job(job)
