@@ -1,6 +1,6 @@
 """What keys cost: seconds at a run's start, and CPU time of a hop (both ends), with and without.
 
-Interleaved, medians. Start: a command opens its session, hears of a node, and has an answer from it. Hop: tensors
+Interleaved, medians. Start: a command opens its session, hears of a node, and has its answer. Hop: tensors
 from one session to another on this machine, through the fabric, as between two devices.
 
 python benchmarks/keys.py
