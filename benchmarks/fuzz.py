@@ -18,7 +18,13 @@ def main() -> None:
     messages = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else 0
     began = time.monotonic()
-    result = fuzz(messages, seed)
+
+    def progress(sent: int) -> None:
+        if sent % 20_000 == 0:
+            took = time.monotonic() - began
+            print(f"{sent:,} messages, {took:.0f} s", file=sys.stderr, flush=True)
+
+    result = fuzz(messages, seed, progress)
     print(f"{result}; {time.monotonic() - began:.0f} s")
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -79,11 +80,11 @@ class Result:
         )
 
 
-def fuzz(messages: int, seed: int = 0) -> Result:
+def fuzz(messages: int, seed: int = 0, progress: Callable[[int], None] | None = None) -> Result:
     """Sends so many messages to a node of its own."""
     with LocalFleet(("v1",)) as local:
         local.crew.wait_for(("v1",), ANSWER_S)
-        return _Fuzz(local, random.Random(seed)).run(messages)
+        return _Fuzz(local, random.Random(seed)).run(messages, progress)
 
 
 class _Fuzz:
@@ -101,7 +102,7 @@ class _Fuzz:
         self.counts: Counter[str] = Counter()
         self.slowest = 0.0
 
-    def run(self, messages: int) -> Result:
+    def run(self, messages: int, progress: Callable[[int], None] | None = None) -> Result:
         before = 0
         sent = 0
         while sent < messages:
@@ -112,6 +113,8 @@ class _Fuzz:
                 self.look()
             except WeftError as error:
                 return Result(sent, False, 0, self.slowest, self.counts, str(error))
+            if progress is not None:
+                progress(sent)
             if not before and sent >= min(messages // 4, 10_000):  # warm: all code has been used
                 before = self.memory()
         growth = self.memory() - before

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from weft.commands.app import Commands, app, say, show, show_json
-from weft.commands.nodes import Group
-from weft.commands.options import Join, Json
+from weft.commands.options import Group, Join, Json
 from weft.errors import InputError
 
 keys_app = typer.Typer(

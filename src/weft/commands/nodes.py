@@ -9,10 +9,8 @@ from typing import Annotated
 import typer
 
 from weft.commands.app import app, say, show, show_json, writing
-from weft.commands.options import Join, Json, ZenohConfig
+from weft.commands.options import Group, Join, Json, ZenohConfig
 from weft.errors import InputError
-
-Group = Annotated[str, typer.Option(help="Separates fleets that share a network.")]
 
 
 @app.command()

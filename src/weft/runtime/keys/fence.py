@@ -87,7 +87,7 @@ class _Rules:
         name = member.name
         keys = {
             "puts": (("put",), (f"data/*/{name}/*", f"report/*/{name}", f"answer/*/{name}",
-                                f"notice/{name}", f"beat/{name}")),
+                                f"beat/{name}")),
             "hears": (("declare_subscriber",), (f"data/{name}/**",)),
             "answers": (("declare_queryable", "reply"),
                         (f"control/{name}", f"echo/{name}", f"fence/{name}")),

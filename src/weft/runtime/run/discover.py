@@ -88,6 +88,7 @@ def discover(
             raise WeftError(
                 f"no nodes found on {where} in {wait:g} s; start `weft node --name ...`"
             )
+        crew.settle(names, 10.0)
         devices = []
         for name, (welcome,) in crew.ask_all(dict.fromkeys(names, msg.Hello()), 10.0).items():
             assert isinstance(welcome, msg.Welcome)

@@ -57,6 +57,7 @@ def infer(
     profile: Profile | None = None,
     options: Mapping[str, object] | None = None,
     deadline: float = 30.0,
+    group: str = "weft",
     config: str | None = None,
 ) -> InferResult:
     """Answers `repeat` times; checks the last answer against the whole network in this process."""
@@ -70,7 +71,8 @@ def infer(
     x = _read_sample(input_path, example) if input_path else _random_like(example, batch)
     with serve(
         module, x, fleet, strategy=strategy, plan=plan, batch=count_of(x), local=local, netns=netns,
-        join=join, profile=profile, options=options, deadline=deadline, name=short_name(model), config=config,
+        join=join, profile=profile, options=options, deadline=deadline, name=short_name(model),
+        group=group, config=config,
     ) as net:  # fmt: skip
         answers = net.stream([x] * repeat)
         timeline, _ = net.timeline()

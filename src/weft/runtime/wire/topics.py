@@ -11,11 +11,6 @@ def alive(group: str, node: str, life: str) -> str:
     return f"{group}/alive/{node}/{life}"
 
 
-def notice(group: str, node: str) -> str:
-    """The key on which a node publishes that it has become faster."""
-    return f"{group}/notice/{node}"
-
-
 def beat(group: str, node: str) -> str:
     """The key on which a node publishes its heartbeats."""
     return f"{group}/beat/{node}"
