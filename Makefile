@@ -7,7 +7,7 @@ STAMP := .venv/.ready
 NOT_RUN := benchmarks/two_stages.py benchmarks/torch_rank.py
 
 # Groups of benchmarks, for `make bench-GROUP`.
-BENCH_speed := pipeline overhead goodput startup simulator capture planning
+BENCH_speed := pipeline overhead goodput startup keys simulator capture planning
 BENCH_prediction := prediction edgemove_period edgemove_vgg
 BENCH_codecs := codec_accuracy codec_error
 BENCH_papers := plus hiertrain coopai_planning coopai_plus coopai stitchnet stitchnet_run \

@@ -35,7 +35,7 @@ def goodput(size: int, seconds: float) -> float:
         thread = threading.Thread(target=_send, args=(sender, size, count))
         thread.start()
         for step in range(count):
-            receiver.mailbox.take((0, step, "act", 0, 0), 60.0, lambda: "a message")
+            receiver.mailbox.take((0, step, "act", 0, 0, 0), 60.0, lambda: "a message")
         took = time.monotonic() - begin
         thread.join()
     finally:

@@ -21,7 +21,7 @@ from weft.commands.app import app
 PAGE = Path(__file__).resolve().parent / "commands.md"
 ORDER = (
     "demo", "models", "strategies", "profile", "plan", "compare", "simulate", "train", "infer",
-    "chaos", "node", "fleet",
+    "chaos", "node", "fleet", "keys new", "keys invite", "keys list", "keys revoke",
 )  # fmt: skip
 KINDS = {Path: "PATH", int: "NUMBER", float: "NUMBER"}
 HEAD = """# Commands
@@ -30,7 +30,7 @@ Written by `docs/write_commands.py` from the command line itself; do not edit.
 
 Exit codes: 0 done, 1 the work failed, 2 wrong use or bad input. With `--json` one JSON document goes to
 standard output and all else to standard error. MODEL is a name from `weft models`, or `file.py:factory` for
-a network of your own ([capture](capture.md)). ENDPOINT looks like `tcp/192.0.2.7:7447`.
+a network of your own ([capture](capture.md)). ENDPOINT looks like `192.0.2.7:7447`.
 """
 
 
@@ -80,9 +80,18 @@ def section(name: str, command: Any) -> str:
     return "\n".join(lines) + "\n"
 
 
+def flat(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    """All commands by their full names; `keys` has commands of its own."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from flat(command, f"{before}{name} ")
+        else:
+            yield f"{before}{name}", command
+
+
 def page() -> str:
     assert cli.main  # importing the command line has registered every command
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    commands = dict(flat(typer.main.get_command(app)))
     names = [*(n for n in ORDER if n in commands), *(n for n in commands if n not in ORDER)]
     return "\n".join([HEAD, *(section(name, commands[name]) for name in names)])
 

@@ -63,6 +63,8 @@ def reason_to_skip(command: str) -> str | None:
             return why
     if command.startswith("weft reproduce") and "--quick" not in command:
         return "takes hours; --quick stands beside it"
+    if re.match(r"weft (train|infer)\b", command) and not re.search(r"--(local|netns)", command):
+        return "needs real devices"
     return None
 
 
@@ -87,7 +89,8 @@ def follow(page: Path) -> str:
 def _follow(command: str, here: Path) -> None:
     words = shlex.split(command)
     program = ["-m", "weft"] if words[0] == "weft" else []
-    environment = {**os.environ, "MPLBACKEND": "Agg"}
+    settings = {"MPLBACKEND": "Agg", "XDG_CONFIG_HOME": str(here / "settings")}  # keys of its own
+    environment = {**os.environ, **settings}
     done = subprocess.run(
         [sys.executable, *program, *words[1:]], cwd=here, env=environment, capture_output=True,
         text=True, timeout=LIMIT_S - 10, stdin=subprocess.DEVNULL,

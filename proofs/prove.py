@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from proofs import chaos, docs, long_tests, loom, matrix, wheel  # noqa: E402
+from proofs import chaos, docs, fuzz, long_tests, loom, matrix, wheel  # noqa: E402
 from proofs.book import Book, table  # noqa: E402
 from proofs.case import Case, tenth  # noqa: E402
 from proofs.worker import Worker, work  # noqa: E402
@@ -34,6 +34,7 @@ PROOFS = {
     "chaos": chaos.cases,
     "loom": loom.cases,
     "wheel": wheel.cases,
+    "fuzz": fuzz.cases,
 }
 
 

@@ -112,12 +112,17 @@ def revoke(
     if wait <= 0:
         raise InputError(f"--wait {wait} is not allowed; it must be above 0 seconds")
     from weft.runtime.keys.folder import Folder
+    from weft.runtime.keys.owner import authority_of
     from weft.runtime.keys.owner import revoke as strike
+    from weft.runtime.wire.reach import reach
     from weft.runtime.wire.revoking import hand_out
 
     folder = Folder(group)
-    members = strike(folder, name).opened()
-    outcome = hand_out(group, tuple(join or ()), wait)
+    authority_of(folder)
+    endpoints = reach(group, join=join or ())
+    signed = strike(folder, name)
+    members = signed.opened()
+    outcome = hand_out(endpoints, signed, wait)
     absent = [d.name for d in members.present if d.name not in outcome]
     busy = sorted(device for device, is_busy in outcome.items() if is_busy)
     if json:

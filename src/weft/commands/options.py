@@ -70,6 +70,9 @@ Join = Annotated[
     list[str] | None,
     typer.Option("--join", metavar="ENDPOINT", help="A node to join, such as 192.0.2.7:7447."),
 ]
+Group = Annotated[
+    str, typer.Option(help="The fleet's name: fleets that share a network are separate.")
+]
 # The training loop.
 Optimizer = Annotated[
     str, typer.Option(help="sgd, momentum, adam, adamw, or another class of torch.optim.")

@@ -264,10 +264,67 @@ def test_a_new_device_is_let_in_by_those_that_had_not_heard_of_it(lab: Lab) -> N
         assert again.listen == endpoints.listen
 
 
+def test_a_command_waits_until_the_nodes_use_its_list(lab: Lab) -> None:
+    """Seen in thought: `weft keys invite` and then `weft train`. The nodes took the new list and opened their
+    sessions again, just when the run gave them their jobs."""
+    where = free_endpoint().removeprefix("tcp/")
+    stop, lives = threading.Event(), []
+
+    def serve() -> None:
+        endpoints = reach(FLEET, name="pi", listen=(where,))
+        while not stop.is_set():
+            with Node("pi", endpoints, FLEET) as node:
+                lives.append(node)
+                node.serve(stop)
+            endpoints = _again(endpoints)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        until(lambda: len(lives) == 1)
+        lab.member("radio")
+        with Crew(reach(FLEET, join=(f"tls/{where}",)), FLEET) as crew:
+            crew.wait_for(("pi",), LONG_S)
+            crew.settle(("pi",), LONG_S)
+            assert len(lives) == 2
+            (welcome,) = crew.ask("pi", msg.Hello(), LONG_S)
+            assert isinstance(welcome, msg.Welcome)
+    finally:
+        stop.set()
+        thread.join(LONG_S)
+
+
+def test_a_zenoh_configuration_of_one_s_own_still_works(lab: Lab, tmp_path: Path) -> None:
+    """As printed in docs/runtime.md, with certificates that Weft did not make known to itself."""
+    folder = lab.folder.path
+    tls = {
+        "root_ca_certificate": str(folder / "authority.pem"),
+        "listen_private_key": str(folder / "pi.key"),
+        "listen_certificate": str(folder / "pi.pem"),
+        "connect_private_key": str(folder / "pi.key"),
+        "connect_certificate": str(folder / "pi.pem"),
+        "enable_mtls": True,
+        "verify_name_on_connect": False,
+    }
+    config = tmp_path / "zenoh.json5"
+    link = {"protocols": ["tls"], "tls": tls}
+    text = msgspec.json.encode({"transport": {"link": link}, "listen": {"endpoints": []}})
+    config.write_bytes(text)
+    where = free_endpoint().replace("tcp/", "tls/")
+    endpoints = reach("own", name="v1", listen=(where,), config=str(config))
+    assert endpoints.keys is None
+    with (
+        serving(Node("v1", endpoints, "own")),
+        Crew(reach("own", join=(where,), config=str(config)), "own") as crew,
+    ):
+        crew.wait_for(("v1",), LONG_S)
+        assert len(crew.ask("v1", msg.Hello(), LONG_S)) == 1
+
+
 def test_revoking_tells_those_that_are_there_and_names_the_others(lab: Lab) -> None:
     lab.member("thief")
-    revoke(lab.folder, "thief")
-    assert hand_out(FLEET, lab.join, 2.0) == {"nuc": False}
+    before = reach(FLEET, join=lab.join)
+    assert hand_out(before, revoke(lab.folder, "thief"), 1.0) == {"nuc": False}
     members = lab.folder.members().opened()
     assert members.named("thief") is None
     assert {d.name for d in members.present} >= {"nuc", "pi"}

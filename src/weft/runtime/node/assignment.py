@@ -90,6 +90,8 @@ class Assignment:
     def assign(self, command: msg.Assign) -> None:
         job = command.job
         self._check_free(job)
+        if self.job is not None and self.job.run == job.run and command.keys != self.keys:
+            raise InputError(f"{self.device}: other keys for the run under way")
         if not command.keys.whole:
             raise InputError(f"{self.device}: a job without the run's keys")
         check_job(job)

@@ -14,6 +14,8 @@ from weft.runtime.run.launch import Place, open_crew_of
 from weft.runtime.run.survey import Pair, Survey, link_of
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire.crew import Crew
+from weft.runtime.wire.reach import reach
+from weft.runtime.wire.session import check_admitted
 
 
 class FoundDevice(Struct, frozen=True):
@@ -82,6 +84,7 @@ def discover(
     with open_crew_of(place) as crew:
         time.sleep(wait)  # nodes come at their own pace: nothing tells "that is all"
         names = somebody(crew, place, wait)
+        crew.settle(names, 10.0)
         devices = []
         for name, (welcome,) in crew.ask_all(dict.fromkeys(names, msg.Hello()), 10.0).items():
             assert isinstance(welcome, msg.Welcome)
@@ -96,7 +99,10 @@ def somebody(crew: Crew, place: Place, wait: float) -> tuple[str, ...]:
     """The names of all nodes that are there. Raises WeftError if there is none."""
     names = crew.present
     if not names:
-        where = ", ".join(place.join) or "the local network"
+        endpoints = reach(place.group, join=place.join, config=place.config)
+        if endpoints.keys is not None:
+            check_admitted(endpoints.known, endpoints.keys)
+        where = ", ".join((*place.join, *endpoints.known)) or "the local network"
         raise WeftError(f"no nodes found on {where} in {wait:g} s; start `weft node --name ...`")
     return names
 

@@ -28,17 +28,17 @@ START_S = 60.0  # for a node process to join, where it is spawned also to import
 
 @dataclass(frozen=True)
 class Place:
-    """Where a plan runs. Exactly one of `local`, `netns` and `join` (or multicast) is meant."""
+    """Where a plan runs. At most one of `local`, `netns` and `join` is meant. Without them, the fleet is
+    looked for where its keys say, or on the local network."""
 
     local: bool = False
     netns: bool = False
     join: tuple[str, ...] = ()
-    multicast: bool = False
     group: str = "weft"
     config: str | None = None
 
     def __post_init__(self) -> None:
-        if (self.local or self.netns) and (self.join or self.multicast):
+        if (self.local or self.netns) and self.join:
             raise InputError(
                 "--local and --join exclude each other: is the fleet here or elsewhere?"
             )
@@ -76,6 +76,7 @@ def open_crew(
         return
     with open_nodes(place, plan.source) as crew:
         crew.wait_for(devices, settings.deadline_s)
+        crew.settle(devices, settings.deadline_s)
         yield crew, replace(settings, paced=frozenset())
 
 

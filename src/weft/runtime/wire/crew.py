@@ -176,6 +176,12 @@ class Crew(Closing):
         if run in self._claims:
             self._claims.pop(run).undeclare()
 
+    def settle(self, names: Collection[str], seconds: float) -> None:
+        """Hands the fleet's newest list to these devices, and returns when they are there with it."""
+        if self._keeper is not None:
+            self._keeper.settle(names, seconds)
+            self.wait_for(names, seconds)
+
     def listen(self, run: str) -> None:
         """Puts reports and answers of this run, and of no other run, into `events` from now on."""
         for old in self._run_subscriptions:

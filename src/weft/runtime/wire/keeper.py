@@ -11,7 +11,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 import msgspec
@@ -27,6 +27,7 @@ log = logging.getLogger("weft.keys")
 
 FIRST_S, POLL_S = 0.2, 5.0  # until the first look at others, and from then on
 ASK_S = 2.0
+SETTLE_S = 0.05
 MAX_MESSAGE = MAX_LIST_BYTES + 8192
 FRESH_S = 300.0  # by which clocks may differ when a device introduces itself
 
@@ -70,6 +71,7 @@ class Number(Struct, frozen=True, tag="number"):
     name: str
     number: int
     busy: bool = False  # a new list counts when the node's run is over
+    pending: bool = False  # it is about to open its session again
     certificate: bytes = b""  # its own, if it has to be renewed
 
 
@@ -118,6 +120,8 @@ class Keeper:
         self._busy, self._changed = busy, changed
         self.refused = ""  # why this device may not go on
         self._number = keys.members.number
+        self._pending = False  # the session has to be opened again
+        self._spoken = False  # somebody has answered
         self._guard = threading.Lock()
         self._closing = threading.Event()
         self._queryable: Any = None
@@ -161,7 +165,7 @@ class Keeper:
         from weft.runtime.keys.certificates import expiring
 
         wants = certificate if expiring(certificate) else b""
-        return Number(self._keys.name, self._number, self._busy(), wants)
+        return Number(self._keys.name, self._number, self._busy(), self._pending, wants)
 
     def _judge(self, question: Introduce) -> Verdict:
         from weft.runtime.keys import certificates
@@ -189,9 +193,7 @@ class Keeper:
                 self.look()
             except Exception as error:  # the session may close at any time
                 log.debug("no look at the others' lists: %s", error)
-            wait = POLL_S if self._spoken else FIRST_S * 2
-
-    _spoken = False  # whether somebody has answered
+            wait = POLL_S if self._spoken else 2 * FIRST_S
 
     def look(self) -> None:
         """Asks all for the number of their list, and evens out what differs."""
@@ -199,6 +201,24 @@ class Keeper:
             if isinstance(answer, Number) and answer.name != self._keys.name:
                 self._spoken = True
                 self._even_out(answer)
+
+    def settle(self, names: Collection[str], seconds: float) -> None:
+        """Returns when these devices have the owner's list and use it, or have a run, or the time is over:
+        a device that opens its session again must not do so while a run begins."""
+        wanted = {d.name for d in self._keys.members.present if d.name in names}
+        deadline = time.monotonic() + seconds
+        settled: set[str] = set()
+        while wanted - settled and time.monotonic() < deadline:
+            for answer in ask(self._session, topics.fence(self._fleet, "*"), AskNumber()):
+                if not isinstance(answer, Number):
+                    continue
+                current = answer.number >= self._number and not answer.pending
+                if answer.busy or current:
+                    settled.add(answer.name)
+                elif not answer.pending:
+                    self._even_out(answer)
+            if wanted - settled:
+                time.sleep(SETTLE_S)
 
     def _even_out(self, other: Number) -> None:
         key = topics.fence(self._fleet, other.name)
@@ -259,7 +279,7 @@ class Keeper:
             if self._folder.members().opened().number < members.number:
                 self._folder.write_members(signed)
         self._judge_self(members)
-        self._changed()
+        self._reopen()
 
     def _judge_self(self, members: Members) -> None:
         from weft.runtime.keys import certificates
@@ -275,7 +295,11 @@ class Keeper:
         certificates.check_same_key(certificate, present)
         if certificates.ends(certificate) > certificates.ends(present):
             self._folder.write(f"{self._keys.name}.pem", certificate)
-            self._changed()
+            self._reopen()
+
+    def _reopen(self) -> None:
+        self._pending = True
+        self._changed()
 
     def _renew(self, key: str, other: Number) -> None:
         """The owner renews the certificate of a device that still belongs to the fleet."""

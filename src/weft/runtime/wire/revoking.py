@@ -4,34 +4,33 @@ from __future__ import annotations
 
 import time
 
-from weft.runtime.keys.folder import Folder
+from weft.runtime.keys.members import SignedMembers
 from weft.runtime.wire import topics
 from weft.runtime.wire.keeper import Number, TakeList, ask
-from weft.runtime.wire.reach import reach
-from weft.runtime.wire.session import open_session
+from weft.runtime.wire.session import Endpoints, open_session
 
 ROUND_S = 0.3  # between two rounds: declarations of nodes arrive at their own pace
 
 
-def hand_out(group: str, join: tuple[str, ...], seconds: float) -> dict[str, bool]:
-    """The devices that have the newest list now; True for those at work, where it counts after their run.
+def hand_out(endpoints: Endpoints, signed: SignedMembers, seconds: float) -> dict[str, bool]:
+    """The devices that have this list now; True for those at work, where it counts after their run.
 
-    It looks for `seconds` at most, and ends when every member has answered.
+    `endpoints` have the list of before, so that a device that is no longer on it can be told too. This looks
+    for `seconds` at most, and ends when everybody has answered.
     """
-    endpoints = reach(group, join=join)
-    folder = Folder(group)
-    signed = folder.members()
+    assert endpoints.keys is not None
     members = signed.opened()
-    wanted = {d.name for d in members.present}
+    wanted = {d.name for d in (*members.present, *endpoints.keys.members.present)}
+    key = topics.fence(members.fleet, "*")
     outcome: dict[str, bool] = {}
     session = open_session(endpoints)
     try:
         deadline = time.monotonic() + seconds
         while wanted - outcome.keys() and time.monotonic() < deadline:
-            for answer in ask(session, topics.fence(group, "*"), TakeList(signed), 1.0):
+            for answer in ask(session, key, TakeList(signed), min(1.0, seconds)):
                 if isinstance(answer, Number) and answer.number >= members.number:
                     outcome[answer.name] = answer.busy
             time.sleep(ROUND_S)
     finally:
         session.close()
-    return {name: busy for name, busy in outcome.items() if name in wanted}
+    return outcome

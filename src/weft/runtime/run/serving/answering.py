@@ -160,8 +160,8 @@ class Answering(Run):
             self._held.pop(device, None)
             self.note(step, "device_joined", f"{device} is there again", device=device)
 
-    def follow_plan(self, step: int) -> None:
-        super().follow_plan(step)
+    def follow_plan(self, step: int, why: str = "") -> None:
+        super().follow_plan(step, why)
         self._first = step  # all requests before it have their answers, perhaps in other pieces
 
     # --- another plan ---------------------------------------------------------------------------
