@@ -33,6 +33,8 @@ from weft.commands.options import (
     Model,
     Namespaces,
     NoDecay,
+    Objective,
+    ObjectiveName,
     Optimizer,
     OptimizerSettings,
     Patience,
@@ -104,6 +106,7 @@ def train(
     group: Group = "weft",
     config: ZenohConfig = None,
     measure: Measure = True,
+    objective: Objective = ObjectiveName.time,
     adapt: Annotated[
         bool | None,
         typer.Option(
@@ -172,8 +175,8 @@ def train(
             options=values.settings(settings or []), seed=seed, deadline=deadline,
             patience=patience, out=out,
             resume=resume, save_every=save_every, name=short_name(model), config=config,
-            group=group, measure=measure, adapt=adapt, replay=replay, look_every=look_every, trace=changes,
-            on_progress=on_progress,
+            group=group, measure=measure, objective=objective.value, adapt=adapt, replay=replay,
+            look_every=look_every, trace=changes, on_progress=on_progress,
         )  # fmt: skip
     if result.too_fast:
         say(f"note: {', '.join(result.too_fast)} ran at this machine's speed, which is slower")
@@ -218,6 +221,7 @@ def infer(
     group: Group = "weft",
     config: ZenohConfig = None,
     measure: Measure = True,
+    objective: Objective = ObjectiveName.time,
     json: Json = False,
 ) -> None:
     """Run a network on a fleet and show how long an answer takes.
@@ -239,7 +243,7 @@ def infer(
         profile=load_profile(profile) if profile else None,
         options=values.settings(settings or []), deadline=deadline,
         input_shape=values.shape(input_shape), classes=classes, config=config, group=group,
-        measure=measure, say=say,
+        measure=measure, objective=objective.value, say=say,
     )  # fmt: skip
     if output is not None:
         say(f"wrote {output}")

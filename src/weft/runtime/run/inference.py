@@ -17,7 +17,7 @@ from weft.data.trees import count_of, mapped
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.graph.signature import call_of
-from weft.plans.plan import Plan
+from weft.plans.plan import Objective, Plan
 from weft.plans.profile import Profile
 from weft.program.timeline import Timeline
 from weft.runtime.run.serve import latency_s, serve
@@ -59,6 +59,7 @@ def infer(
     deadline: float = 30.0,
     config: str | None = None,
     group: str = "weft",
+    objective: Objective = "time",
     measure: bool = True,
     say: Say = lambda text: None,
 ) -> InferResult:
@@ -74,7 +75,7 @@ def infer(
     with serve(
         module, x, fleet, strategy=strategy, plan=plan, batch=count_of(x), local=local, netns=netns,
         join=join, profile=profile, options=options, deadline=deadline, name=short_name(model), config=config,
-        group=group, measure=measure, say=say,
+        group=group, objective=objective, measure=measure, say=say,
     ) as net:  # fmt: skip
         answers = net.stream([x] * repeat)
         timeline, _ = net.timeline()

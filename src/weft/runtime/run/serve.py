@@ -24,7 +24,7 @@ from weft.planning.decide import decide
 from weft.planning.task import make_task
 from weft.plans import registry
 from weft.plans.derive import derive_profile
-from weft.plans.plan import Plan
+from weft.plans.plan import Objective, Plan
 from weft.plans.profile import Profile
 from weft.program.timeline import Timeline
 from weft.runtime.emulate.forked import warm
@@ -136,6 +136,7 @@ def serve(
     name: str = "",
     group: str = "weft",
     config: str | None = None,
+    objective: Objective = "time",
     measure: bool = True,
     say: Say = lambda text: None,
 ) -> Served:
@@ -164,7 +165,8 @@ def serve(
     elif profile is None:
         profile = derive_profile(graph, fleet)
     if plan is None:
-        task = make_task(profile, fleet, batch=batch, mode="infer", options=options, graph=graph)
+        task = make_task(profile, fleet, batch=batch, mode="infer", options=options, graph=graph,
+                         objective=objective)  # fmt: skip
         plan = decide(strategy or registry.DEFAULT, task)
     if plan.mode != "infer":
         raise InputError(f"this plan of {plan.strategy} is for training, not for inference")
