@@ -153,7 +153,7 @@ class Replanning:
         return make_task(
             within(costs, reach), view.watch.fleet().within(reach),
             batch=view.plan.batch, mode="train", options=self.options, graph=self.graph,
-            source=view.plan.source, optimizer=view.plan.optimizer,
+            source=view.plan.source, optimizer=view.plan.optimizer, objective=view.plan.objective,
         )  # fmt: skip
 
     def _price(self, view: View) -> float:

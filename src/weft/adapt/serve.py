@@ -15,7 +15,7 @@ from weft.adapt.balance import Balance
 from weft.fleet.fleet import Fleet
 from weft.fleet.trace import Trace
 from weft.graph.signature import Sample
-from weft.plans.plan import Plan
+from weft.plans.plan import Objective, Plan
 from weft.plans.profile import Profile
 from weft.runtime.run.launch import Place
 from weft.runtime.run.serve import Served, Service, open_service
@@ -45,6 +45,7 @@ def serve(
     name: str = "",
     group: str = "weft",
     config: str | None = None,
+    objective: Objective = "time",
     measure: bool = True,
 ) -> Served:
     """Plans, opens the fleet and loads the weights; the result answers calls. Close it after use.
@@ -69,7 +70,7 @@ def serve(
     service = Service(
         place=Place(local, netns, ends, group=group, config=config), strategy=strategy, plan=plan,
         batch=batch, profile=profile, options=options or {}, deadline=deadline, patience=patience,
-        on_loss=on_loss, queue=queue, trace=trace, name=name, measure=measure,
+        on_loss=on_loss, queue=queue, trace=trace, name=name, objective=objective, measure=measure,
         attendants=Balance if adapt else Attendants,
     )  # fmt: skip
     return open_service(model, example_input, fleet, service)

@@ -30,7 +30,7 @@ from weft.planning.features import require
 from weft.planning.task import BATCH
 from weft.plans import registry
 from weft.plans.online import OnlineRequest
-from weft.plans.plan import Plan
+from weft.plans.plan import Objective, Plan
 from weft.plans.profile import Profile
 from weft.plans.protocols import Feature
 from weft.runtime.run.checks import is_cross_entropy
@@ -93,6 +93,7 @@ def train(
     name: str = "",
     group: str = "weft",
     config: str | None = None,
+    objective: Objective = "time",
     measure: bool = True,
     on_progress: Callable[[Step], None] | None = None,
     evaluate_every: int | None = None,
@@ -122,6 +123,7 @@ def train(
     nodes, and for strategies that are made of online decisions (EdgeMove and its baselines). `look_every`
     minibatches lie between two looks: small values follow a changing fleet faster and measure less well.
     `replay` repeats the plans of an earlier run, from its folder, at the same minibatches.
+    `objective` is what a plan is chosen for: time, or energy, money or memory by the fleet's numbers.
     Real nodes measure the network's layers where their times are not known yet, unless `measure` is False.
     `trace` makes an emulated fleet change in time. `faults` is a script of what goes wrong in an emulated
     fleet; the result's `faults` say what came of it.
@@ -171,8 +173,8 @@ def train(
         steps=steps, batch=batch, rule=rule,
         timetable=timetable,
         place=Place(local, netns, ends, group=group, config=config), options=options,
-        seed=seed, deadline=deadline, patience=patience, profile=profile, measure=measure, name=name,
-        on_progress=on_progress,
+        seed=seed, deadline=deadline, patience=patience, profile=profile, measure=measure,
+        objective=objective, name=name, on_progress=on_progress,
     )  # fmt: skip
     adviser = _adviser(asked, False if record else adapt, look_every)
     kept = Options(Path(out) if out is not None else None, resume, save_every, trace, faults, on_loss,
@@ -263,6 +265,12 @@ def _adviser(asked: Asked, adapt: bool | None, look_every: int | None) -> Advise
     """Who may change the plan: a strategy's own policy, or the strategy asked again."""
     strategy = strategy_of(asked)
     online, real = strategy.online is not None, not asked.place.emulated
+    if adapt and asked.objective != "time":
+        raise InputError(
+            f"--adapt watches the step time; a plan for {asked.objective} is not changed for it: leave it out"
+        )
+    if adapt is None and asked.objective != "time":
+        adapt = online
     if adapt is None:
         # A plan file runs as it is.
         adapt = online or (

@@ -162,8 +162,24 @@ Deadline = Annotated[
 ZenohConfig = Annotated[
     str | None, typer.Option("--zenoh-config", help="Zenoh configuration: TLS, access control.")
 ]
+
+
+class ObjectiveName(str, Enum):
+    """What a plan is chosen for, as `--objective` takes it."""
+
+    time = "time"
+    energy = "energy"
+    money = "money"
+    memory = "memory"
+
+
+Objective = Annotated[
+    ObjectiveName,
+    typer.Option(
+        help="What a plan is chosen for. energy and money need watts and prices in the fleet file."
+    ),
+]
 Measure = Annotated[
     bool,
     typer.Option(help="Real nodes measure the network's layers where their times are not known."),
 ]
-Group = Annotated[str, typer.Option(help="Separates fleets that share a network.")]

@@ -25,6 +25,8 @@ from weft.commands.options import (
     Json,
     Mode,
     Model,
+    Objective,
+    ObjectiveName,
     ProfileFile,
     Settings,
     Strategy,
@@ -45,6 +47,7 @@ def plan(
     draw: Annotated[Path | None, typer.Option(help="Picture: PNG, SVG or PDF.")] = None,
     input_shape: InputShape = None,
     classes: Classes = None,
+    objective: Objective = ObjectiveName.time,
     json: Json = False,
 ) -> None:
     """Decide which device computes what, and predict the cost.
@@ -70,6 +73,7 @@ def plan(
         options=values.settings(settings or []),
         input_shape=values.shape(input_shape),
         classes=classes,
+        objective=objective.value,
     )
     decided = decide(strategy, task)
     if output is not None:
@@ -100,6 +104,7 @@ def compare(
     settings: Settings = None,
     input_shape: InputShape = None,
     classes: Classes = None,
+    objective: Objective = ObjectiveName.time,
     limit: Annotated[
         float, typer.Option(help="Seconds that one strategy may think before it is left out.")
     ] = 60.0,
@@ -141,6 +146,7 @@ def compare(
         options=values.settings(settings or []),
         input_shape=values.shape(input_shape),
         classes=classes,
+        objective=objective.value,
     )
     with planning_bar(quiet=json) as on_begin:
         rows = compare_strategies(
@@ -155,6 +161,7 @@ def compare(
         show_json(compare_document(task.profile.model, task.batch, rows, best))
     else:
         unit = "a training step" if task.mode == "train" else "an answer"
+        unit += "" if task.objective == "time" else f", by {task.objective}"
         show(compare_table(rows, f"{task.profile.model}, batch {task.batch}: {unit}", best))
     if not any(row.valid for row in rows):
         raise WeftError(

@@ -37,6 +37,8 @@ from weft.commands.options import (
     Model,
     Namespaces,
     NoDecay,
+    Objective,
+    ObjectiveName,
     Optimizer,
     OptimizerSettings,
     Patience,
@@ -119,6 +121,7 @@ def train(
     classes: Classes = None,
     config: ZenohConfig = None,
     measure: Measure = True,
+    objective: Objective = ObjectiveName.time,
     adapt: Annotated[
         bool | None,
         typer.Option(
@@ -185,8 +188,8 @@ def train(
             options=values.settings(settings or []), seed=seed, deadline=deadline,
             patience=patience, out=out,
             resume=resume, save_every=save_every, name=short_name(model), config=config,
-            group=group, measure=measure, adapt=adapt, replay=replay, look_every=look_every, trace=changes,
-            on_progress=on_progress,
+            group=group, measure=measure, objective=objective.value, adapt=adapt, replay=replay,
+            look_every=look_every, trace=changes, on_progress=on_progress,
             evaluate_every=evaluate_every, keep_best=keep_best,
             callbacks=_callbacks(stop_after, keep_best, log or [], out),
         )  # fmt: skip
@@ -254,6 +257,7 @@ def infer(
     classes: Classes = None,
     config: ZenohConfig = None,
     measure: Measure = True,
+    objective: Objective = ObjectiveName.time,
     json: Json = False,
 ) -> None:
     """Run a network on a fleet and show how long an answer takes.
@@ -275,7 +279,7 @@ def infer(
         profile=load_profile(profile) if profile else None,
         options=values.settings(settings or []), deadline=deadline, patience=patience,
         on_loss=on_loss.value, input_shape=values.shape(input_shape), classes=classes, config=config,
-        group=group, measure=measure, say=say,
+        group=group, measure=measure, objective=objective.value, say=say,
     )  # fmt: skip
     if output is not None:
         say(f"wrote {output}")

@@ -30,6 +30,8 @@ class Device(Struct, frozen=True, omit_defaults=True):
     memory_mb: float | None = None  # None: unlimited
     data: bool = False  # training data lives here
     samples: int | None = None  # how many it has: its share of the batch, where several have data
+    watts: float | None = None  # while it computes
+    price_per_hour: float = 0.0
 
 
 class Link(Struct, frozen=True, omit_defaults=True):
@@ -43,6 +45,7 @@ class Link(Struct, frozen=True, omit_defaults=True):
     # A radio link may lose more in one direction. Either both are given, and `loss` is 0, or neither.
     up_loss: float | None = None
     down_loss: float | None = None
+    price_per_gb: float = 0.0  # of what crosses it, either way
 
     @property
     def losses(self) -> tuple[float, float]:
@@ -60,6 +63,7 @@ class Medium(Struct, frozen=True, omit_defaults=True):
     mbps: float
     latency_ms: float = 0.0
     loss: float = 0.0
+    price_per_gb: float = 0.0
 
 
 class Hop(Struct, frozen=True):
@@ -97,7 +101,7 @@ class Fleet(Struct, frozen=True, dict=True):
             members = tuple(member for member in medium.members if member in names)
             if medium.gateway in names and members:
                 media.append(Medium(medium.name, medium.gateway, members, medium.mbps,
-                                    medium.latency_ms, medium.loss))  # fmt: skip
+                                    medium.latency_ms, medium.loss, medium.price_per_gb))  # fmt: skip
         return Fleet(
             tuple(device for device in self.devices if device.name in names),
             tuple(link for link in self.link if all(end in names for end in link.between)),

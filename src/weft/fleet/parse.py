@@ -28,9 +28,12 @@ MAX_BYTES = 1 << 20  # a larger file is probably no fleet file
 MAX_DEVICES = 2000
 TIERS: tuple[Tier, ...] = get_args(Tier)
 KINDS = ("device", "link", "medium")
-DEVICE_KEYS = ("name", "tier", "gflops", "memory_mb", "data", "samples")
+DEVICE_KEYS = (
+    "name", "tier", "gflops", "memory_mb", "data", "samples", "watts", "price_per_hour",
+)  # fmt: skip
 LINK_KEYS = (
     "between", "mbps", "up_mbps", "down_mbps", "latency_ms", "loss", "up_loss", "down_loss",
+    "price_per_gb",
 )  # fmt: skip
 
 
@@ -95,7 +98,9 @@ def _devices(tables: list[Table]) -> tuple[Device, ...]:
             table.refuse("samples", "left out, or data = true beside it")
         gflops = table.optional_number("gflops", above=0)
         memory_mb = table.optional_number("memory_mb", above=0)
-        devices.append(Device(name, tier, gflops, memory_mb, data, samples))
+        watts = table.optional_number("watts")
+        price = table.number("price_per_hour", default=0.0)
+        devices.append(Device(name, tier, gflops, memory_mb, data, samples, watts, price))
     return tuple(devices)
 
 
@@ -117,7 +122,8 @@ def _links(tables: list[Table], known: tuple[str, ...]) -> tuple[Link, ...]:
         pairs.add(frozenset(between))
         up, down = _bandwidth(table)
         latency, loss = _latency_and_loss(table)
-        links.append(Link((first, second), up, down, latency, loss, *_two_losses(table)))
+        price = table.number("price_per_gb", default=0.0)
+        links.append(Link((first, second), up, down, latency, loss, *_two_losses(table), price))
     return tuple(links)
 
 
@@ -148,7 +154,7 @@ def _media(tables: list[Table], known: tuple[str, ...]) -> tuple[Medium, ...]:
     media: list[Medium] = []
     for table in tables:
         name = table.label = table.name("name")
-        table.only(("name", "gateway", "members", "mbps", "latency_ms", "loss"))
+        table.only(("name", "gateway", "members", "mbps", "latency_ms", "loss", "price_per_gb"))
         if name in known or any(medium.name == name for medium in media):
             table.refuse("name", "a name that no device and no other medium has")
         gateway = table.name("gateway")
@@ -159,7 +165,8 @@ def _media(tables: list[Table], known: tuple[str, ...]) -> tuple[Medium, ...]:
             table.refuse("members", "one or more different devices besides the gateway")
         mbps = table.number("mbps", above=0)
         latency, loss = _latency_and_loss(table)
-        media.append(Medium(name, gateway, members, mbps, latency, loss))
+        price = table.number("price_per_gb", default=0.0)
+        media.append(Medium(name, gateway, members, mbps, latency, loss, price))
     return tuple(media)
 
 
@@ -205,7 +212,11 @@ def _telling(device: Device) -> dict[str, Any]:
 
 
 def _quality(channel: Link | Medium) -> dict[str, float]:
-    values = {"latency_ms": channel.latency_ms, "loss": channel.loss}
+    values = {
+        "latency_ms": channel.latency_ms,
+        "loss": channel.loss,
+        "price_per_gb": channel.price_per_gb,
+    }
     quality = {key: value for key, value in values.items() if value}
     if isinstance(channel, Link) and (channel.up_loss, channel.down_loss) != (None, None):
         up, down = channel.losses

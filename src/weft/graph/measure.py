@@ -1,8 +1,11 @@
 """How long each layer takes on this machine: forward, backward and update.
 
-The CPU time of one thread is measured by default, so that other processes do not count. A node that measures
-for a real run uses the wall clock: under a CPU quota a second of CPU time takes longer. Each layer is timed
-at two or more batch sizes. This separates the cost of a call from the cost of a sample.
+The CPU time of one thread is measured, so that other processes do not count. Each layer is timed at two or
+more batch sizes. This separates the cost of a call from the cost of a sample.
+
+A node that measures for a real run also times the whole network by the wall clock, and stretches the layers'
+times to it. Under a CPU quota a second of CPU time takes longer, but a single layer's wall time is a matter
+of chance: it is short, or holds a pause. And a network in one piece is not as fast as its layers one by one.
 """
 
 from __future__ import annotations
@@ -55,8 +58,9 @@ def measure(
 
     `rest_s`: seconds of sleep before each pass. A device that waits for others between its turns has cold
     caches and is up to a third slower than one that never stops. The sleep reproduces that.
-    `sizes` are the batch sizes to time; by default a quarter of the batch, and all of it. `wall`: by the wall
-    clock. After `budget_s` seconds no further round begins; there is always one that counts.
+    `sizes` are the batch sizes to time; by default a quarter of the batch, and all of it. `wall`: the layers
+    together take as long as the whole network by the wall clock. After `budget_s` seconds no further round
+    begins; there is always one that counts.
     """
     if batch < 1 or any(n < 1 for n in sizes):
         raise InputError(f"batch {min((batch, *sizes))} is not allowed; it must be at least 1")
@@ -64,9 +68,15 @@ def measure(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        watch = Stopwatch(wall)
-        bench = _Bench(graph, state, training, optimizer or Optimizer(), rest_s, watch)
+        rule, count = optimizer or Optimizer(), len(graph.layers)
+        watch = Stopwatch(wall=True)
+        bench = _Bench(
+            graph, state, training, rule, rest_s, Stopwatch(), [(i, i) for i in range(count)]
+        )
+        # Without a rest: under a quota it would lend the network CPU time that a long run does not have.
+        whole = _Bench(graph, state, training, rule, 0.0, watch, [(0, count - 1)]) if wall else None
         samples: dict[int, list[_Round]] = {n: [] for n in chosen}
+        together: list[_Round] = []
         begin = time.monotonic()
         for i in range(repeats + 1):
             if i > 1 and time.monotonic() - begin > budget_s:
@@ -75,20 +85,44 @@ def measure(
                 round_ = bench.round(n)
                 if i:
                     samples[n].append(round_)
+            if whole is not None:
+                together.append(whole.round(chosen[-1]))
             if not i:
                 watch.forget()  # the warm-up
             if progress:
                 progress(i + 1, repeats + 1)
     finally:
         torch.set_num_threads(threads)
-    times = _fit({n: _median(rounds) for n, rounds in samples.items()})
-    return msgspec.structs.replace(times, share=watch.share)
+    medians = {n: _median(rounds) for n, rounds in samples.items()}
+    if whole is None:
+        return _fit(medians)
+    factors = _factors(_median(together[1:]), medians[chosen[-1]])
+    stretched = {n: _stretched(medians[n], factors) for n in medians}
+    return msgspec.structs.replace(_fit(stretched), share=watch.share)
+
+
+def _factors(whole: _Round, layers: _Round) -> tuple[float, float, float]:
+    """By how much forward, backward and update of the whole network take longer than those of its layers."""
+    total = sum(sum(kind) for kind in layers)
+    mean = sum(sum(kind) for kind in whole) / total if total else 1.0
+    forward, backward, update = (
+        sum(kind) / sum(parts) if sum(parts) > 0 and sum(kind) > 0 else mean
+        for kind, parts in zip(whole, layers, strict=True)
+    )
+    return forward, backward, update
+
+
+def _stretched(round_: _Round, factors: tuple[float, float, float]) -> _Round:
+    forward, backward, update = (
+        [seconds * factor for seconds in kind] for kind, factor in zip(round_, factors, strict=True)
+    )
+    return forward, backward, update
 
 
 class Stopwatch:
     """Times one piece of work after the other by one clock, and counts both wall and CPU time of all."""
 
-    def __init__(self, wall: bool) -> None:
+    def __init__(self, wall: bool = False) -> None:
         self._clock = 0 if wall else 1
         self._begin = self._now()
         self._total = [0.0, 0.0]
@@ -132,7 +166,7 @@ def example(value: Value, samples: int) -> Tensor:
 
 
 class _Bench:
-    """The network's layers with copies of the weights, run pass by pass as in a training step."""
+    """Parts of the network with copies of the weights, run pass by pass as in a training step."""
 
     def __init__(
         self,
@@ -142,13 +176,14 @@ class _Bench:
         optimizer: Optimizer,
         rest_s: float,
         watch: Stopwatch,
+        parts: list[tuple[int, int]],
     ) -> None:
         self.graph, self.training, self.rest_s, self.watch = graph, training, rest_s, watch
         last = len(graph.layers) - 1
         copied = {name: tensor.detach().clone() for name, tensor in state.items()}
         self.runners = [
-            Runner(graph.segment(i, i, with_loss=i == last and graph.loss is not None), copied)
-            for i in range(last + 1)
+            Runner(graph.segment(a, b, with_loss=b == last and graph.loss is not None), copied)
+            for a, b in parts
         ]
         self.optimizers = [
             optimizer.build(r.parameters, r.trained_names) if r.parameters else None

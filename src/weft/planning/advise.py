@@ -18,9 +18,9 @@ from msgspec import Struct
 
 from weft.errors import WeftError
 from weft.planning.compare import Row, compare
-from weft.planning.one_place import WORTH, best_place, one_places, place_of
+from weft.planning.one_place import WORTH, best_place, one_places, place_cost, place_of
 from weft.plans import registry
-from weft.plans.plan import Plan
+from weft.plans.plan import Objective, Plan
 from weft.plans.protocols import GO_BACK, ONE_NETWORK
 from weft.plans.task import Task
 
@@ -28,7 +28,7 @@ LIMIT_S = 60.0  # for one strategy
 
 
 class Best(Struct, frozen=True):
-    """The advised plan. `against_one_machine`: how many times as fast as the best single machine."""
+    """The advised plan. `against_one_machine`: how many times as good as the best single machine."""
 
     strategy: str
     seconds: float
@@ -50,11 +50,11 @@ def advise(rows: Sequence[Row], task: Task) -> Best | None:
     if split is not None and split.cost < alone.cost * (1 - WORTH):
         return _split(split, alone, rows, task)
     assert alone.plan is not None
-    why = f"splitting does not pay: {place_of(alone.plan)} alone takes {_ms(alone.cost)}"
+    why = f"splitting does not pay: {place_of(alone.plan)} alone takes {amount(alone.cost, task.objective)}"
     if split is not None:
-        why += f", the best split ({_on(split)}) {_ms(split.cost)}"
-    why += _inexact(rows, alone.cost)
-    return Best(alone.strategy, alone.cost, 1.0, why, False, alone.plan)
+        why += f", the best split ({_on(split)}) {amount(split.cost, task.objective)}"
+    why += _inexact(rows, alone.cost, task)
+    return Best(alone.strategy, alone.seconds or 0.0, 1.0, why, False, alone.plan)
 
 
 def _one_place(usable: Sequence[Row], task: Task) -> Row | None:
@@ -63,40 +63,56 @@ def _one_place(usable: Sequence[Row], task: Task) -> Row | None:
     best = best_place([*plans, *one_places(task)], task.source)
     if best is None or best.predicted is None:
         return None
-    return Row(best.strategy, task.mode, best.predicted.seconds, plan=best, devices=best.devices)
+    value = None if task.objective == "time" else place_cost(best)
+    return Row(
+        best.strategy,
+        task.mode,
+        best.predicted.seconds,
+        plan=best,
+        devices=best.devices,
+        worth=value,
+    )
 
 
 def _split(split: Row, alone: Row | None, rows: Sequence[Row], task: Task) -> Best:
     assert split.plan is not None
     if alone is None or alone.plan is None:
         why = f"no single machine can do {task.profile.model} by itself; {_on(split)} can"
-        return Best(split.strategy, split.cost, None, why, True, split.plan)
+        return Best(split.strategy, split.seconds or 0.0, None, why, True, split.plan)
     gain = alone.cost / split.cost
-    why = (
-        f"{_on(split)} takes {_ms(split.cost)}, {place_of(alone.plan)} alone {_ms(alone.cost)}: "
-        f"{gain:.2f} times as fast{_inexact(rows, split.cost)}"
-    )
-    return Best(split.strategy, split.cost, gain, why, True, split.plan)
+    with_all, by_one = (amount(row.cost, task.objective) for row in (split, alone))
+    better = "as fast" if task.objective == "time" else "less"
+    why = f"{_on(split)} takes {with_all}, {place_of(alone.plan)} alone {by_one}: {gain:.2f} times {better}"
+    why += _inexact(rows, split.cost, task)
+    return Best(split.strategy, split.seconds or 0.0, gain, why, True, split.plan)
 
 
 def _on(row: Row) -> str:
     return f"{row.strategy} on {', '.join(row.devices)}"
 
 
-def _inexact(rows: Sequence[Row], seconds: float) -> str:
-    """A faster plan that computes something else is worth a word."""
+def _inexact(rows: Sequence[Row], least: float, task: Task) -> str:
+    """A better plan that computes something else is worth a word."""
     faster = [
         row for row in rows
-        if row.seconds is not None and not row.exact and not row.peers and row.cost < seconds * (1 - WORTH)
+        if row.seconds is not None and not row.exact and not row.peers and row.cost < least * (1 - WORTH)
     ]  # fmt: skip
     if not faster:
         return ""
     row = min(faster, key=lambda row: row.cost)
-    return f". {row.strategy} would take {_ms(row.cost)}, but not compute the same: {row.differs}"
+    cost = amount(row.cost, task.objective)
+    return f". {row.strategy} would take {cost}, but not compute the same: {row.differs}"
 
 
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+def amount(value: float, objective: Objective) -> str:
+    """What a plan costs, in the unit of its objective."""
+    if objective == "energy":
+        return f"{value:.3g} J"
+    if objective == "money":
+        return f"{value:.3g} of money"
+    if objective == "memory":
+        return f"{value / 1e6:.3g} MB on its fullest device"
+    return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.3g} s"
 
 
 def candidates(task: Task) -> list[str]:

@@ -17,10 +17,11 @@ from weft.errors import InputError, WeftError
 from weft.planning.decide import decide
 from weft.planning.exactness import differs
 from weft.planning.limit import TooLong, time_limit
-from weft.planning.one_place import best_place, one_places
+from weft.planning.one_place import best_place, one_places, place_cost
 from weft.plans import registry
 from weft.plans.plan import Mode, Plan
 from weft.plans.task import Task
+from weft.simulate.objective import worth
 
 
 class Row(Struct, frozen=True):
@@ -35,6 +36,7 @@ class Row(Struct, frozen=True):
     peers: bool = False  # each device does a minibatch of its own in that time
     note: str = ""  # what else should be said of the plan
     differs: str = ""  # why it does not compute what one process computes
+    worth: float | None = None  # joules, money or bytes, if something else than time counts
     plan: Plan | None = None
 
     @property
@@ -48,8 +50,9 @@ class Row(Struct, frozen=True):
 
     @property
     def cost(self) -> float:
-        """What is compared; infinite where there is no plan."""
-        return math.inf if self.seconds is None else self.seconds
+        """What is compared, seconds or what else counts; infinite where there is no plan."""
+        value = self.seconds if self.worth is None else self.worth
+        return math.inf if value is None else value
 
 
 def compare(
@@ -76,8 +79,8 @@ def compare(
         on_begin(strategy.name, done, len(chosen))
         rows.append(try_strategy(strategy, task, limit_s, on_error))
     alone = best_place(one_places(task), task.source)
-    one_s = alone.predicted.seconds if alone is not None and alone.predicted else None
-    return sorted((with_speedup(row, one_s) for row in rows), key=lambda row: row.cost)
+    one = place_cost(alone) if alone is not None else None
+    return sorted((with_speedup(row, one) for row in rows), key=lambda row: row.cost)
 
 
 def check_options(task: Task, strategies: Sequence[registry.Strategy]) -> None:
@@ -120,6 +123,7 @@ def try_strategy(
         note=_alone(plan),
         differs=differs(plan, task.graph),
         plan=plan,
+        worth=None if task.objective == "time" else worth(plan, plan.predicted, task.objective),
     )
 
 
@@ -132,8 +136,8 @@ def _alone(plan: Plan) -> str:
     return f"sharing layers does not pay here: {only} computes everything"
 
 
-def with_speedup(row: Row, one_s: float | None) -> Row:
-    """The row with its speed-up over the best single machine."""
-    if row.seconds is None or one_s is None:
+def with_speedup(row: Row, one: float | None) -> Row:
+    """The row with what it gains over the best single machine, which takes `one`."""
+    if row.seconds is None or one is None:
         return row
-    return msgspec.structs.replace(row, speedup=one_s / row.seconds if row.seconds else 1.0)
+    return msgspec.structs.replace(row, speedup=one / row.cost if row.cost else 1.0)

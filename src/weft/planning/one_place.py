@@ -13,6 +13,7 @@ from weft.planning.decide import decide
 from weft.plans import registry
 from weft.plans.plan import Plan
 from weft.plans.task import Task
+from weft.simulate.objective import worth
 
 WORTH = 0.05  # a gain below this share is not worth another place, or a split: predictions are not better
 
@@ -35,9 +36,9 @@ def best_place(plans: Sequence[Plan], source: str) -> Plan | None:
     nothing has to be sent then."""
     if not plans:
         return None
-    best = min(plans, key=_seconds)
+    best = min(plans, key=place_cost)
     home = next((plan for plan in plans if place_of(plan) == source), best)
-    return home if _seconds(home) <= _seconds(best) * (1 + WORTH) else best
+    return home if place_cost(home) <= place_cost(best) * (1 + WORTH) else best
 
 
 def place_of(plan: Plan) -> str | None:
@@ -47,6 +48,7 @@ def place_of(plan: Plan) -> str | None:
     return workers.pop() if len(workers) == 1 and plan.peers is None else None
 
 
-def _seconds(plan: Plan) -> float:
+def place_cost(plan: Plan) -> float:
+    """Seconds of a plan, or what else it was chosen for."""
     assert plan.predicted is not None
-    return plan.predicted.seconds
+    return worth(plan, plan.predicted, plan.objective)

@@ -21,10 +21,11 @@ from weft.graph.cache import graph_key, load_graph, store_graph
 from weft.graph.network import Graph
 from weft.planning.norms import enough_for_norms
 from weft.plans.derive import derive_profile
-from weft.plans.plan import Mode, Plan
+from weft.plans.plan import Mode, Objective, Plan
 from weft.plans.profile import Profile
 from weft.plans.task import Task
-from weft.simulate.price import candidate_seconds
+from weft.simulate.objective import check_objective
+from weft.simulate.price import candidate_worth
 
 BATCH: dict[Mode, int] = {"train": 32, "infer": 1}  # used if the user gives none
 
@@ -39,14 +40,17 @@ def ask(
     options: Mapping[str, object] | None = None,
     input_shape: Sequence[int] | None = None,
     classes: int | None = None,
+    objective: Objective = "time",
 ) -> Task:
     """The task for a network by name. With a profile the name is only a label."""
     if profile is not None:
         named = msgspec.structs.replace(profile, model=text)
-        return make_task(named, fleet, batch=batch, mode=mode, options=options)
+        return make_task(named, fleet, batch=batch, mode=mode, options=options, objective=objective)
     graph = named_graph(text, input_shape, classes, mode)
     derived = derive_profile(graph, fleet)
-    return make_task(derived, fleet, batch=batch, mode=mode, options=options, graph=graph)
+    return make_task(
+        derived, fleet, batch=batch, mode=mode, options=options, graph=graph, objective=objective
+    )
 
 
 def named_graph(
@@ -80,8 +84,10 @@ def make_task(
     graph: Graph | None = None,
     source: str | None = None,
     optimizer: str = "sgd",
+    objective: Objective = "time",
 ) -> Task:
     """The task from a profile. A plan that does not fit into memory has an infinite price."""
+    check_objective(fleet, objective)
     batch = BATCH[mode] if batch is None else batch
     if batch < 1:
         raise InputError(f"batch {batch} is not allowed; it must be at least 1")
@@ -93,7 +99,8 @@ def make_task(
         batch=batch,
         mode=mode,
         source=source,
-        price=partial(seconds, graph=graph),
+        price=partial(seconds, graph=graph, objective=objective),
+        objective=objective,
         options={key: str(value) for key, value in (options or {}).items()},
         graph=graph,
         optimizer=optimizer,
@@ -101,7 +108,9 @@ def make_task(
     )
 
 
-def seconds(candidate: Plan, graph: Graph | None = None) -> float:
-    """Seconds per step or answer, by the simulator. Infinite if the plan cannot be run: a device lacks the
-    memory, or a norm has too few values."""
-    return candidate_seconds(candidate) if enough_for_norms(candidate, graph) else math.inf
+def seconds(candidate: Plan, graph: Graph | None = None, objective: Objective = "time") -> float:
+    """Seconds per step or answer, by the simulator, or what else the objective counts. Infinite if the plan
+    cannot be run: a device lacks the memory, or a norm has too few values."""
+    if not enough_for_norms(candidate, graph):
+        return math.inf
+    return candidate_worth(candidate, objective)

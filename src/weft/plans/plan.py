@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 from msgspec import Struct
@@ -28,6 +28,9 @@ from weft.plans.profile import Profile
 from weft.plans.rounds import Round
 from weft.plans.swarm import Swarm
 from weft.reading import read_bounded
+
+Objective = Literal["time", "energy", "money", "memory"]  # what a plan is chosen for
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 
 class Part(Struct, frozen=True, omit_defaults=True):
@@ -58,6 +61,14 @@ class Predicted(Struct, frozen=True, omit_defaults=True):
     memory_bytes: dict[str, int]
     step_s: float | None = None
     latency_s: float | None = None
+    # By device: the runtime's own time for messages, where the profile knows it.
+    messages_s: dict[str, float] = {}
+
+    @property
+    def busy(self) -> dict[str, float]:
+        """By device: seconds in which it computes or is busy with messages."""
+        names = {**self.compute_s, **self.messages_s}
+        return {n: self.compute_s.get(n, 0.0) + self.messages_s.get(n, 0.0) for n in names}
 
     @property
     def seconds(self) -> float:
@@ -108,6 +119,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     # Layers that begin with batch norms whose statistics all pieces of a minibatch share, and the bytes of
     # their sums. Empty: each piece has its own statistics.
     norms: tuple[tuple[int, int], ...] = ()
+    objective: Objective = "time"  # what it was chosen for
     version: int = 0  # counts the plans of one run; messages carry it
 
     def __post_init__(self) -> None:

@@ -114,7 +114,9 @@ def make_plan(name: str, task: Task) -> Plan:
             f"on {', '.join(task.sources)}: give the plan the task's owners"
         )
     seconds = time.perf_counter() - begin
-    return msgspec.structs.replace(plan, strategy=chosen.name, planning_s=seconds)
+    return msgspec.structs.replace(
+        plan, strategy=chosen.name, planning_s=seconds, objective=task.objective
+    )
 
 
 def _check(chosen: Strategy, task: Task) -> None:

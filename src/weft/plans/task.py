@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from weft.fleet.fleet import Fleet
 from weft.fleet.owners import Owner
 from weft.graph.network import Graph
-from weft.plans.plan import Mode, Plan
+from weft.plans.plan import Mode, Objective, Plan
 from weft.plans.profile import Profile
 
 
@@ -30,10 +30,12 @@ class Task:
     batch: int
     mode: Mode
     source: str  # the device that holds the data (training) or asks (inference)
-    price: Callable[[Plan], float]  # seconds per step (training) or per answer (inference)
+    # Seconds per step (training) or per answer (inference), or what else the objective counts.
+    price: Callable[[Plan], float]
     options: Mapping[str, str] = field(default_factory=dict)  # from --set key=value
     graph: Graph | None = None  # absent when only a profile was given
     optimizer: str = "sgd"
+    objective: Objective = "time"  # what `price` counts, if not seconds
     owners: tuple[Owner, ...] = ()  # where several devices have data; `source` is the first of them
 
     @property

@@ -2,7 +2,7 @@
 
     price(plan).step_s        # seconds per minibatch in the steady state
     priced(plan).predicted    # the same, kept in the plan
-    candidate_seconds(plan)   # only the seconds, infinite if the plan does not fit: for planners
+    candidate_worth(plan)     # only the seconds, infinite if the plan does not fit: for planners
 
 A planner compares hundreds of candidates: their programs are not validated (`weft.program.validate`), the
 winner's is.
@@ -17,12 +17,13 @@ import statistics
 
 import msgspec
 
-from weft.plans.plan import Plan, Predicted
+from weft.plans.plan import Objective, Plan, Predicted
 from weft.plans.profile import crowded_s
 from weft.program.lower.lower import lower
 from weft.program.memory import lacking, memory_of
 from weft.program.program import Program
 from weft.simulate.compiled import Compiled, compile_program
+from weft.simulate.objective import worth
 from weft.simulate.simulate import run
 
 STEPS = 8  # the first ones fill the pipeline; the later half gives the period
@@ -35,13 +36,16 @@ def price(plan: Plan) -> Predicted:
     return price_of(lower(plan))
 
 
-def candidate_seconds(plan: Plan) -> float:
-    """Seconds of a planner's candidate; infinite if a device has too little memory for it."""
+def candidate_worth(plan: Plan, objective: Objective = "time") -> float:
+    """Seconds of a planner's candidate, or what else the objective counts; infinite if a device has too
+    little memory for it."""
     program = lower(plan)
     if any(device.memory_mb is not None for device in plan.fleet.devices) and lacking(
         plan, memory_of(program)
     ):
         return math.inf
+    if objective != "time":
+        return worth(plan, price_of(program), objective)
     return _seconds(program, compile_program(program))
 
 
@@ -55,6 +59,7 @@ def price_of(program: Program) -> Predicted:
         memory_bytes=memory_of(program),
         step_s=seconds if training else None,
         latency_s=None if training else seconds,
+        messages_s=compiled.messages_s,
     )
 
 

@@ -23,6 +23,7 @@ Exchanging = Callable[[int, dict[str, Tensor] | None, int], float]
 
 CHUNKS = 16  # of one filling; the second half is timed
 SMALLEST, LARGEST = 8 << 10, 512 << 10  # bytes of a chunk
+FILLINGS = 3  # whose median counts: a pause of one end looks like a slow link
 MOST_FILLINGS = 64  # senders whose chunks are counted at one time
 
 
@@ -58,7 +59,8 @@ def link_rate(fill: Callable[[int], tuple[float, float]], fill_s: float) -> floa
     while True:
         count, seconds = fill(size)
         if 2 * seconds >= fill_s or size >= LARGEST:
-            return count / max(seconds, 1e-6)
+            again = [(count, seconds), *(fill(size) for _ in range(FILLINGS - 1))]
+            return statistics.median(c / max(s, 1e-6) for c, s in again)
         size *= 2
 
 

@@ -18,7 +18,7 @@ from weft.data.trees import count_of, mapped
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.graph.signature import call_of
-from weft.plans.plan import Plan
+from weft.plans.plan import Objective, Plan
 from weft.plans.profile import Profile
 from weft.program.timeline import Timeline
 from weft.runtime.run.launch import Place
@@ -67,6 +67,7 @@ def infer(
     on_loss: OnLoss = "recover",
     config: str | None = None,
     group: str = "weft",
+    objective: Objective = "time",
     measure: bool = True,
     say: Say = lambda text: None,
 ) -> InferResult:
@@ -86,7 +87,7 @@ def infer(
         place=Place(local, netns, tuple(join or ()), group=group, config=config), strategy=strategy,
         plan=plan, batch=count_of(x), profile=profile, options=options or {}, deadline=deadline,
         patience=patience, on_loss=on_loss, name=short_name(model),
-        measure=measure, say=say,
+        objective=objective, measure=measure, say=say,
     )  # fmt: skip
     with open_service(module, x, fleet, service) as net:
         begin = time.monotonic()

@@ -27,7 +27,7 @@ from weft.planning.decide import decide
 from weft.planning.task import make_task
 from weft.plans import registry
 from weft.plans.derive import derive_profile
-from weft.plans.plan import Plan
+from weft.plans.plan import Objective, Plan
 from weft.plans.profile import Profile
 from weft.program.timeline import Timeline
 from weft.runtime.emulate.forked import warm
@@ -68,6 +68,7 @@ class Service:
     queue: int = 64  # requests that may wait
     trace: Trace | None = None  # emulated: how the fleet changes
     name: str = ""
+    objective: Objective = "time"
     measure: bool = True  # real nodes measure the network where its times are not known yet
     say: Say = lambda text: None  # gets a line about that
     attendants: Callable[..., Attendants] = Attendants  # who plans again when something changes
@@ -203,8 +204,9 @@ def open_service(model: nn.Module, example_input: Sample, fleet: Fleet, service:
         profile = derive_profile(graph, fleet)
     if plan is None:
         task = make_task(
-            profile, fleet, batch=batch, mode="infer", options=service.options, graph=graph
-        )
+            profile, fleet, batch=batch, mode="infer", options=service.options, graph=graph,
+            objective=service.objective,
+        )  # fmt: skip
         plan = decide(service.strategy or registry.DEFAULT, task)
     if plan.mode != "infer":
         raise InputError(f"this plan of {plan.strategy} is for training, not for inference")

@@ -80,7 +80,7 @@ class Survivors(Adviser):
         task = make_task(
             within(self._profile, present), self._fleet.within(present), batch=run.plan.batch,
             mode=run.plan.mode, options=self.options, graph=self.graph, source=run.plan.source,
-            optimizer=run.plan.optimizer,
+            optimizer=run.plan.optimizer, objective=run.plan.objective,
         )  # fmt: skip
         return plan_that_fits(self.strategy, task, partial(check_loss, run.graph))
 

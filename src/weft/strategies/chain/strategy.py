@@ -11,8 +11,9 @@ numbers of micro-batches. At the end the winner's cuts are moved by one layer as
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from weft.errors import InputError, WeftError
@@ -27,6 +28,7 @@ from weft.strategies.common.stages import layer_plan, runs
 PIECES = (1, 2, 4, 8, 16)  # numbers of micro-batches that are tried if the user sets none
 EVERY_ORDER = 5  # all orders of at most so many devices are tried: 325 orders
 KEEP = 4  # rows of devices that each goal may propose
+MOST_ROWS = 400  # that are tried one by one if something else than time counts
 ROUNDS = 50  # a limit for moving cuts, far above what is ever needed
 
 
@@ -66,7 +68,10 @@ def chain(task: Task) -> Plan:
             f"{task.profile.model} has {costs.layers} layers, so it must be {costs.layers} or fewer"
         )
     search = _Search(task, costs, throughput=objective == "throughput")
-    for assignment in proposals(task, costs, devices):
+    candidates = proposals(task, costs, devices)
+    if task.objective != "time":  # the proposals are those of the fastest rows
+        candidates = list(dict.fromkeys([*candidates, *every_row(task, costs, devices)]))
+    for assignment in candidates:
         for pieces, flying in search.ladder(assignment):
             search.consider(Choice(assignment, pieces, flying))
     search.move_cuts()
@@ -96,6 +101,21 @@ def proposals(task: Task, costs: Costs, devices: tuple[str, ...] = ()) -> list[t
             rows.sort(key=lambda row: (row.value, len(row.order)))
             cuttings += rows[:KEEP]
     return list(dict.fromkeys(cutting.assignment(costs.layers) for cutting in cuttings))
+
+
+def every_row(task: Task, costs: Costs, devices: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """All rows of devices with all of their cuts, the shortest rows first, but no more than MOST_ROWS."""
+    near = devices or tuple(
+        name for name in task.fleet.names if task.fleet.connected(task.source, name)
+    )
+    lengths = [len(devices)] if devices else range(1, min(len(near), costs.layers) + 1)
+    rows = (
+        cuts.Cutting(0.0, order, places).assignment(costs.layers)
+        for count in lengths
+        for order in ([devices] if devices else itertools.permutations(near, count))
+        for places in itertools.combinations(range(1, costs.layers), count - 1)
+    )
+    return itertools.islice(rows, MOST_ROWS)
 
 
 def _rows(

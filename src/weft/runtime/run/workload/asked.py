@@ -12,7 +12,7 @@ from weft.data.user_data import Data
 from weft.fleet.fleet import Fleet
 from weft.graph.optimizer import Optimizer
 from weft.graph.user_schedule import Timetable
-from weft.plans.plan import Plan
+from weft.plans.plan import Objective, Plan
 from weft.plans.profile import Profile
 from weft.runtime.run.launch import Place
 from weft.runtime.run.results import Step
@@ -40,6 +40,7 @@ class Asked:
     deadline: float = 30.0
     patience: float = 1.0
     profile: Profile | None = None
+    objective: Objective = "time"  # what a plan is chosen for
     measure: bool = True  # on real nodes, where no profile is given
     name: str = ""
     on_progress: Callable[[Step], None] | None = None

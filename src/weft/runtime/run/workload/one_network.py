@@ -115,7 +115,7 @@ class OneNetwork(Workload):
         if asked.plan is None:
             task = make_task(costs, asked.fleet, batch=asked.batch, mode="train",
                                  options=asked.options, graph=self.graph,
-                                 optimizer=asked.rule.words)  # fmt: skip
+                                 optimizer=asked.rule.words, objective=asked.objective)  # fmt: skip
             return decide(asked.strategy, task)
         graph = by_norms(self.graph) if asked.plan.layering == "norms" else self.graph
         if len(asked.plan.profile.layers) != len(graph.layers):

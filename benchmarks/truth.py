@@ -1,0 +1,311 @@
+"""Predicted against measured on real nodes: nothing is paced, the kernel shapes the links and the processors.
+
+    python benchmarks/truth.py [--quick] [--case TEXT] [--json FILE]
+
+Every node is a process in a network namespace of its own. Its links are veth pairs under `tc tbf`, its CPU
+time is limited by a cgroup (quota of a core, period 4 ms). The prediction comes from what `weft profile
+--join` measures on these nodes, and from nothing else. A case is run until two medians in a row agree to 3%,
+at most six times. For each network and fleet the plan that `auto` takes is run too, and the best one place.
+
+It needs root, iproute2 and cgroup v1 (cpu). On a machine that does other work, figures are not to be trusted:
+the cgroup asks for a large weight, but caches and memory are shared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import msgspec
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from weft.adapt.train import train
+from weft.errors import WeftError
+from weft.fleet.fleet import Device, Fleet, Link
+from weft.graph.capture import capture
+from weft.graph.network import Graph
+from weft.planning.decide import decide
+from weft.planning.one_place import best_place, one_places
+from weft.planning.task import make_task
+from weft.plans.plan import Mode, Plan
+from weft.plans.profile import Profile
+from weft.runtime.emulate.namespaces import NamespaceFleet
+from weft.runtime.run.known import measured_fleet
+from weft.runtime.run.launch import Place
+from weft.runtime.run.serve import latency_s, serve
+from weft.runtime.wire.session import Endpoints
+from weft.zoo.loading import load
+
+CPU = Path("/sys/fs/cgroup/cpu")
+PERIOD_US = 4000
+WEIGHT = 60_000  # of all nodes together, against 1024 of any other process of this machine
+NAMES = ("phone", "edge", "cloud")
+TIERS = ("device", "edge", "cloud")
+AGREE, MOST_RUNS, RUN_S = 0.03, 6, 6.0
+UNSHAPED = 10_000.0  # Mbps: a rate that nothing here reaches
+
+
+class RealNodes(NamespaceFleet):
+    """Nodes that also listen on the unshaped way to this process, so that a run can join each of them. They
+    use the links between each other only."""
+
+    def managed(self, name: str) -> str:
+        return f"tcp/{self._network}.{self.names.index(name) + 2}:7448"
+
+    def endpoints(self, name: str) -> Endpoints:
+        where = super().endpoints(name)
+        return msgspec.structs.replace(where, listen=(*where.listen, self.managed(name)))
+
+    @property
+    def place(self) -> Place:
+        return Place(join=tuple(self.managed(name) for name in self.names), group=self.group)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A network on a fleet, and the strategies that are tried there."""
+
+    model: str
+    shape: tuple[int, ...]
+    batch: int
+    mode: Mode
+    mbps: float
+    quotas: tuple[float, float, float]
+    strategies: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        rate = "unshaped" if self.mbps >= UNSHAPED else f"{self.mbps:g} Mbps"
+        return f"{self.model} {self.mode} {self.batch}, {rate}, cores {'/'.join(map(str, self.quotas))}"
+
+
+TRAIN = ("auto", "chain", "hiertrain+", "edgemove+")
+INFER = ("auto", "chain", "coopai+")
+SLOW, EVEN, STEEP = (0.25, 0.5, 0.5), (0.5, 0.5, 0.5), (0.25, 0.5, 1.0)
+SETTINGS = [
+    Setting("lenet5", (1, 28, 28), 512, "train", 20.0, SLOW, TRAIN),
+    Setting("vgg-small", (1, 28, 28), 64, "train", 100.0, EVEN, TRAIN),
+    Setting("resnet18", (3, 64, 64), 8, "infer", 100.0, EVEN, INFER),
+    Setting("lenet5", (1, 28, 28), 512, "train", UNSHAPED, EVEN, TRAIN),
+    Setting("transformer", (1, 28, 28), 256, "train", 20.0, STEEP, TRAIN),
+    Setting("vgg-small", (1, 28, 28), 64, "train", 5.0, STEEP, TRAIN),
+    Setting("resnet18", (3, 64, 64), 8, "train", 100.0, STEEP, TRAIN),
+    Setting("resnet18", (3, 64, 64), 8, "infer", 20.0, STEEP, INFER),
+]
+QUICK = 3
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One case: what was predicted and what came out, in seconds."""
+
+    setting: str
+    strategy: str
+    devices: str
+    predicted_s: float
+    measured_s: float
+    runs: tuple[float, ...]
+
+    @property
+    def error(self) -> float:
+        return self.predicted_s / self.measured_s - 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help=f"only the first {QUICK} settings")
+    parser.add_argument("--case", default="", help="only settings whose label contains this text")
+    parser.add_argument("--json", type=Path, help="write the outcomes to this file")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    settings = [s for s in SETTINGS[: QUICK if options.quick else None] if options.case in s.label]
+    outcomes: list[Outcome] = []
+    for setting in settings:
+        print(f"\n{setting.label}", flush=True)
+        for outcome in run_setting(setting):
+            outcomes.append(outcome)
+            print(f"  {line(outcome)}", flush=True)
+    summary(outcomes)
+    if options.json:
+        options.json.write_text(json.dumps([asdict(o) for o in outcomes], indent=1))
+
+
+def line(outcome: Outcome) -> str:
+    """One case for people."""
+    runs = " ".join(f"{s * 1e3:.1f}" for s in outcome.runs)
+    predicted, measured = (f"{s * 1e3:8.1f} ms" for s in (outcome.predicted_s, outcome.measured_s))
+    place = f"{outcome.strategy:12} on {outcome.devices:18}"
+    return f"{place} predicted {predicted}, measured {measured}, {outcome.error:+6.1%}   ({runs})"
+
+
+def summary(outcomes: list[Outcome]) -> None:
+    """The errors of all cases, and how `auto` did against the best measured plan of its setting."""
+    if not outcomes:
+        return
+    errors = sorted(abs(o.error) for o in outcomes)
+    print(
+        f"\n{len(errors)} cases: median error {statistics.median(errors):.1%}, largest {errors[-1]:.1%}"
+    )
+    for label in dict.fromkeys(o.setting for o in outcomes):
+        mine = {o.strategy: o.measured_s for o in outcomes if o.setting == label}
+        exact = {
+            name: s for name, s in mine.items() if name != "edgemove+"
+        }  # its weights are stale
+        best = min(exact, key=lambda name: exact[name])
+        if "auto" in mine:
+            print(
+                f"{label}: auto is {mine['auto'] / exact[best] - 1:+.1%} against the best, {best}"
+            )
+
+
+def run_setting(setting: Setting) -> Iterator[Outcome]:
+    """All cases of a setting, on the same nodes."""
+    torch.manual_seed(0)
+    module, example = load(setting.model, setting.shape, 10)
+    graph = capture(module, example, name=setting.model)
+    rates = tuple(
+        Link((a, b), setting.mbps, setting.mbps)
+        for n, a in enumerate(NAMES)
+        for b in NAMES[n + 1 :]
+    )
+    wired = Fleet(tuple(Device(name) for name in NAMES), rates)
+    with limited(setting) as limit, RealNodes(wired, NAMES) as nodes:
+        nodes.crew.wait_for(NAMES, 60.0)
+        for name, process in nodes.processes.items():
+            limit(name, process.pid)
+        begin = time.monotonic()
+        measured = measured_fleet(
+            graph, nodes.place, batch=setting.batch, training=setting.mode == "train", wait=1.0
+        )
+        print(
+            f"  measured in {time.monotonic() - begin:.1f} s: {told(measured.fleet, measured.profile)}",
+            flush=True,
+        )
+        fleet = with_tiers(measured.fleet)
+        for name, plan in plans(setting, measured.profile, fleet, graph):
+            outcome = run_case(setting, name, plan, nodes, module)
+            if outcome is not None:
+                yield outcome
+
+
+def told(fleet: Fleet, profile: Profile) -> str:
+    rates = ", ".join(f"{link.up_mbps:.1f}/{link.down_mbps:.1f}" for link in fleet.link)
+    last = len(profile.layers) - 1
+    times = ", ".join(
+        f"{n} {t.forward(0, last, 1) * 1e3:.2f} ms a sample, core {t.share:.2f}, "
+        f"{t.message_s * 1e3:.2f} ms a message" for n, t in profile.devices.items()
+    )  # fmt: skip
+    return f"{times}; Mbps {rates}"
+
+
+def with_tiers(fleet: Fleet) -> Fleet:
+    """The measured fleet in the order of the names, with tiers; the phone has the data."""
+    devices = tuple(
+        msgspec.structs.replace(fleet.device(name), tier=tier, data=name == NAMES[0])
+        for name, tier in zip(NAMES, TIERS, strict=True)
+    )
+    return Fleet(devices, fleet.link)
+
+
+def plans(
+    setting: Setting, profile: Profile, fleet: Fleet, graph: Graph
+) -> Iterator[tuple[str, Plan]]:
+    """Every strategy's plan, and the best single place."""
+    task = make_task(profile, fleet, batch=setting.batch, mode=setting.mode, graph=graph)
+    for name in setting.strategies:
+        try:
+            yield name, decide(name, task)
+        except WeftError as error:
+            print(f"  {name}: {error}")
+    alone = best_place(one_places(task), NAMES[0])
+    if alone is not None:
+        yield "one place", alone
+
+
+def run_case(
+    setting: Setting, name: str, plan: Plan, nodes: RealNodes, module: nn.Module
+) -> Outcome | None:
+    """Runs a plan until two medians agree."""
+    assert plan.predicted is not None
+    predicted = plan.predicted.seconds
+    count = max(8, min(200, round(RUN_S / predicted)))
+    runs: list[float] = []
+    while len(runs) < MOST_RUNS and not (len(runs) > 1 and abs(runs[-1] / runs[-2] - 1) < AGREE):
+        try:
+            runs.append(once(setting, plan, count, nodes, module))
+        except WeftError as error:
+            print(f"  {name}: {error}")
+            return None
+    workers = dict.fromkeys(shard.device for shard in plan.shards)
+    return Outcome(
+        setting.label, name, ",".join(workers), predicted, statistics.mean(runs[-2:]), tuple(runs)
+    )
+
+
+def once(setting: Setting, plan: Plan, count: int, nodes: RealNodes, module: nn.Module) -> float:
+    """Median seconds of a step, or of an answer."""
+    x = torch.rand(setting.batch, *setting.shape)
+    if setting.mode == "infer":
+        with serve(
+            module.eval(), x, plan.fleet, plan=plan, batch=setting.batch, join=nodes.place.join,
+            group=nodes.group, profile=plan.profile,
+        ) as net:  # fmt: skip
+            for _ in range(count):
+                net(x)
+            return latency_s(net.timeline()[0])
+    data = DataLoader(TensorDataset(x, torch.arange(setting.batch) % 10), batch_size=setting.batch)
+    result = train(
+        module.train(), data, nn.CrossEntropyLoss(), plan=plan, steps=count, lr=1e-3, adapt=False,
+        join=nodes.place.join, group=nodes.group, profile=plan.profile, patience=20.0,
+    )  # fmt: skip
+    return result.step_s
+
+
+@contextlib.contextmanager
+def limited(setting: Setting) -> Iterator[object]:
+    """A cgroup for each node with its quota of a core; they are removed at the end."""
+    root = CPU / f"weft-truth-{time.monotonic_ns()}"
+    made: list[Path] = []
+    try:
+        root.mkdir()
+        made.append(root)
+        (root / "cpu.shares").write_text(str(WEIGHT))
+        run = root / "run"  # this process feeds the samples: it has no quota, but the same weight
+        run.mkdir()
+        made.append(run)
+        (run / "cgroup.procs").write_text(str(os.getpid()))
+
+        def limit(name: str, pid: int) -> None:
+            folder = root / name
+            folder.mkdir()
+            made.append(folder)
+            quota = setting.quotas[NAMES.index(name)]
+            (folder / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+            (folder / "cpu.cfs_quota_us").write_text(str(round(quota * PERIOD_US)))
+            (folder / "cgroup.procs").write_text(str(pid))
+
+        yield limit
+    except OSError as error:
+        sys.exit(f"no cgroup with a CPU quota: {error}")
+    finally:
+        (CPU / "cgroup.procs").write_text(str(os.getpid()))
+        time.sleep(0.5)  # until the nodes are gone
+        for folder in reversed(made):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+if __name__ == "__main__":
+    main()
