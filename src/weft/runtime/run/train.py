@@ -27,6 +27,7 @@ from weft.runtime.run.advice import Adviser, Nobody
 from weft.runtime.run.copies import Copy, interval
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.launch import open_crew
+from weft.runtime.run.live import Live
 from weft.runtime.run.measured import total_counts
 from weft.runtime.run.outcome import Outcome
 from weft.runtime.run.record import Folder
@@ -36,13 +37,7 @@ from weft.runtime.run.run import Run
 from weft.runtime.run.saves import RunFile, Saved, check_like
 from weft.runtime.run.survivors import Survivors
 from weft.runtime.run.watch.callbacks import Better, StepDone
-from weft.runtime.run.watch.evaluation import (
-    ACCURACY,
-    LOSS,
-    Evaluation,
-    Evaluator,
-    test_pairs,
-)
+from weft.runtime.run.watch.evaluation import ACCURACY, LOSS, Evaluation, Evaluator, test_pairs
 from weft.runtime.run.watch.watcher import UNWATCHED, Watcher, Watching
 from weft.runtime.run.workload.asked import Asked
 from weft.runtime.run.workload.find import AnyWorkload, recovery_of
@@ -75,6 +70,7 @@ class _Training:
     def __init__(self, asked: Asked, options: Options, work: AnyWorkload) -> None:
         self.asked, self.options, self.work = asked, options, work
         self.folder = Folder(options.out) if options.out is not None else None
+        self.live = Live(self.folder)
         self.recovery = Stop() if options.on_loss == "stop" else recovery_of(work.plan)
         self.adviser = self._adviser()
         self.plan = self.adviser.first(work.plan)
@@ -90,7 +86,8 @@ class _Training:
 
     def go(self) -> TrainResult:
         try:
-            return self._go()
+            with self.live:
+                return self._go()
         finally:
             self.watcher.close()
 
@@ -109,7 +106,8 @@ class _Training:
             if settings.trace is not None:
                 run.start_trace()
             self._watch(run)
-            trained = self._train(run)
+            with self.live.follow(run, self.first, self.asked):
+                trained = self._train(run)
             timeline, nodes = run.timeline()
         result = TrainResult(
             model=trained.model, plan=run.plan, steps=self.end, first=self.first,
@@ -377,7 +375,7 @@ class _Training:
 
     def _write_metrics(self, losses: Mapping[int, float], due: list[int]) -> None:
         assert self.folder is not None
-        self.folder.add_metrics([{"step": s, "loss": losses[s]} for s in due])
+        self.folder.add_metrics([{"step": s, "loss": losses[s], "lr": self._rate(s)} for s in due])
         self._saved.update(due)
 
     def _resume(self, folder: Folder) -> Saved:
