@@ -3,10 +3,12 @@
 import gc
 import signal
 
-from weft.commands import demo, listing, nodes, planning, reproduce, running
+from weft.commands import demo, listing, nodes, planning, reproduce, running, watching
 from weft.commands.app import app, end_in_order
 
-__all__ = ["app", "demo", "listing", "main", "nodes", "planning", "reproduce", "running"]
+__all__ = [
+    "app", "demo", "listing", "main", "nodes", "planning", "reproduce", "running", "watching",
+]  # fmt: skip
 
 
 def main() -> None:
