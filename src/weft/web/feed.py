@@ -37,7 +37,7 @@ class Feed:
                 del self._messages[key]
             self._say(NO_RUN, "runs", list(paths))
         for name, run in self.runs.items():
-            for part in run.read():
+            for part in sorted(run.read()):
                 self._say(name, part, run.parts[part])
         return self.number > before
 
@@ -48,4 +48,4 @@ class Feed:
 
     def since(self, number: int) -> list[bytes]:
         """The messages of all changes after this one, in their order."""
-        return [message for at, message in sorted(self._messages.values()) if at > number]
+        return [message for at, message in sorted(list(self._messages.values())) if at > number]

@@ -37,6 +37,7 @@ T = TypeVar("T")
 PLAN, TIMELINE, METRICS = "plan.json", "timeline.json", "metrics.jsonl"
 MOST_BYTES = {PLAN: 64 << 20, TIMELINE: 96 << 20, LIVE: 16 << 20, TRACE: 8 << 20, RUN_FILE: 1 << 20}
 MOST_RUNS = 24
+TRAIL = 500  # positions that are shown
 SILENT_S = 8.0  # a run that goes on writes twice a second; past this its process is probably gone
 
 
@@ -246,7 +247,20 @@ class RunFolder:
         return document
 
     def _map(self) -> Part:
-        return {}
+        """Where devices are, where the trace says it. `moves` is the one that goes furthest."""
+        if self._trace is None or self.live is None or self.live.trace_s is None:
+            return {}
+        now = self.live.trace_s
+        paths = {name: self._trace.path(name, now) for name in self.live.fleet.names}
+        paths = {name: path for name, path in paths.items() if path}
+        if not paths:
+            return {}
+        moves = max(paths, key=lambda name: len(set(paths[name])))
+        return {
+            "places": {name: path[-1] for name, path in paths.items()},
+            "moves": moves,
+            "trail": paths[moves][-TRAIL:],
+        }
 
 
 def plan_part(plan: Plan) -> Part:

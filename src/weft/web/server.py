@@ -196,8 +196,8 @@ def is_loopback(host: str) -> bool:
 class Serving:
     """A server that is bound to its port but does not serve yet."""
 
-    def __init__(self, folder: Path, host: str, port: int) -> None:
-        self.token = None if is_loopback(host) else secrets.token_urlsafe(16)
+    def __init__(self, folder: Path, host: str, port: int, token: str | None = None) -> None:
+        self.token = token or (None if is_loopback(host) else secrets.token_urlsafe(16))
         try:
             family, kind, _, _, address = socket.getaddrinfo(
                 host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -205,6 +205,7 @@ class Serving:
             self._socket = socket.socket(family, kind)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._socket.bind(address)
+            self._socket.listen()
         except OSError as error:
             raise InputError(
                 f"cannot listen on {host}, port {port}: {error.strerror or error}; "
@@ -218,5 +219,9 @@ class Serving:
             self.url += f"?token={self.token}"
 
     def serve(self) -> None:
-        """Serves until Ctrl-C."""
+        """Serves until Ctrl-C, or until `stop`."""
         self._server.run(sockets=[self._socket])
+
+    def stop(self) -> None:
+        """Ends `serve`, from another thread."""
+        self._server.should_exit = True

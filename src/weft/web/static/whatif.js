@@ -57,6 +57,7 @@ export class WhatIf {
   async ask() {
     const number = (this.asked += 1);
     this.answer.setAttribute("aria-busy", "true");
+    if (!this.answer.querySelector(".bars")) fill(this.answer, h("p", { class: "quiet" }, "Planning …"));
     let document;
     try {
       const response = await fetch("/what-if", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ run: this.run, change: this.change() }) });
