@@ -50,7 +50,7 @@ function way(places, [first, second]) {
   const rows = Math.round(Math.abs(a[1] - b[1]) / ROW);
   if (Math.abs(a[0] - b[0]) < 2) {
     const out = a[0] + 66 + 26 * rows;
-    return { path: `M${a[0] + 45} ${a[1]}C${out + 10} ${a[1]} ${out + 10} ${b[1]} ${b[0] + 45} ${b[1]}`, at: [a[0] + 62 + 20 * rows, (a[1] + b[1]) / 2], side: true };
+    return { path: `M${a[0] + 45} ${a[1]}C${out + 10} ${a[1]} ${out + 10} ${b[1]} ${b[0] + 45} ${b[1]}`, at: [a[0] + 70 + 19 * rows - (rows > 1 ? 4 : 12), a[1] + (b[1] - a[1]) * (rows > 1 ? 1 / 3 : 1 / 2)], side: true };
   }
   if (places.columns && Math.abs(a[0] - b[0]) > places.columns * 1.5) {
     return { path: `M${a[0]} ${a[1]}C${a[0] + (b[0] - a[0]) * 0.1} ${-places.room} ${b[0] - (b[0] - a[0]) * 0.1} ${-places.room} ${b[0]} ${b[1]}`, at: [(a[0] + b[0]) / 2, 14] };

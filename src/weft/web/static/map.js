@@ -8,7 +8,7 @@ export function drawMap(card, { map, fleet }) {
   if (card.hidden) return;
   const width = Math.max(300, card.clientWidth - 34), points = [...places.map(([, place]) => place), ...map.trail];
   const low = [0, 1].map((axis) => Math.min(...points.map((p) => p[axis]))), high = [0, 1].map((axis) => Math.max(...points.map((p) => p[axis])));
-  const scale = Math.min((width - 80) / (high[0] - low[0] || 1), 320 / (high[1] - low[1] || 1)), height = (high[1] - low[1]) * scale + 70;
+  const scale = Math.min((width - 80) / (high[0] - low[0] || 1), 240 / (high[1] - low[1] || 1)), height = (high[1] - low[1]) * scale + 70;
   const shift = (width - (high[0] - low[0]) * scale) / 2;
   const at = ([x, y]) => [shift + (x - low[0]) * scale, height - 35 - (y - low[1]) * scale];
   const devices = Object.fromEntries(fleet.devices.map((device) => [device.name, device]));
