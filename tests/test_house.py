@@ -19,7 +19,7 @@ MAY_READ_DECISIONS = ("report/", "papers/", "plans/plan.py")
 EMPTY_NAMES = {"found", "told", "given", "here", "more"}
 NAMED_FOLDERS = (
     "graph/", "fleet/", "plans/", "program/", "simulate/", "planning/", "report/", "commands/",
-    "strategies/", "papers/", "adapt/", "reference/",
+    "strategies/", "papers/", "adapt/", "reference/", "web/",
 )  # fmt: skip
 
 

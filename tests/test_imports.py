@@ -22,8 +22,8 @@ SOURCES = Path(__file__).parents[1] / "src"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
     ("cli",),
-    ("commands", "web"),
-    ("papers", "loom", "chaos"),
+    ("commands",),
+    ("papers", "loom", "chaos", "web"),
     ("api",),
     ("report", "adapt"),
     ("runtime.run",),

@@ -45,6 +45,9 @@ def test_the_fleet_follows_the_walk_in_a_hurry() -> None:
         sky = trace.link(FLEET.link[2], at)
         assert sky.up_mbps == pytest.approx(60 * truth.up_bytes_per_s[-1] / PEAK_UP, abs=0.01)
         assert sky.latency_ms == pytest.approx(500 * truth.rtt_s[-1], abs=0.1)
+        assert trace.path("phone", at)[-1] == pytest.approx(
+            day.walk.at(np.array([at * 3]))[0], abs=0.1
+        )
         if truth.reach[site]:
             assert trace.slowdown("a", at) == pytest.approx(truth.slowdown[site], abs=0.01)
 
@@ -84,5 +87,6 @@ def test_the_recorded_walks_are_what_their_script_writes(seed: int) -> None:
         assert (one.at_s, one.device, one.link, one.in_reach) == (
             other.at_s, other.device, other.link, other.in_reach,
         )  # fmt: skip
+        assert (one.position or ()) == pytest.approx(other.position or (), abs=0.11)
         for key in ("slowdown", "up_mbps", "down_mbps", "latency_ms"):
             assert getattr(one, key) == pytest.approx(getattr(other, key), abs=0.11)

@@ -62,6 +62,8 @@ def test_both_kinds_of_file_are_read_and_put_in_order(tmp_path: Path, name: str)
         ('{"at_s": 1, "link": ["edge", "edge"], "up_mbps": 3}', "no such \\[\\[link\\]\\]"),
         ('{"at_s": 1, "link": ["edge", "phone"], "latency_ms": -3}', "latency_ms = -3"),
         ('{"at_s": 1, "device": "edge", "speed": 3}', "speed"),
+        ('{"at_s": 1, "device": "edge", "position": [3]}', "position"),
+        ('{"at_s": 1, "link": ["edge", "phone"], "position": [3, 4]}', "does not belong here"),
         ("17", "not a trace"),
     ],
 )

@@ -38,9 +38,15 @@ def city_trace(
     sites = dict(zip(edges, covering(walked.reach[:, :-1], len(edges)), strict=True))
     sites |= {d.name: -1 for d in fleet.devices if d.tier == "cloud"}
     links = {name: _link(fleet, source, name) for name in sites}
-    moments: list[Moment] = []
+    paths = day.walk.at(seconds.astype(float))
+    moments = [
+        Moment(0.0, device=name, position=_metres(day.city.places[site]))
+        for name, site in sites.items()
+        if site >= 0  # the cloud is not in the city
+    ]
     near = dict.fromkeys(sites, True)
     for row, at in enumerate(times.tolist()):
+        moments.append(Moment(at, device=source, position=_metres(paths[row])))
         for name, site in sites.items():
             in_reach = bool(walked.reach[row, site])
             if in_reach != near[name]:
@@ -70,6 +76,10 @@ def write_trace(trace: Trace) -> str:
     """The trace as JSON, one moment per line."""
     lines = [json.dumps(msgspec.to_builtins(moment)) for moment in trace.moment]
     return '{"moment": [\n  ' + ",\n  ".join(lines) + "\n]}\n"
+
+
+def _metres(place: NDArray[np.float64]) -> tuple[float, float]:
+    return round(float(place[0]), 1), round(float(place[1]), 1)
 
 
 def _link(fleet: Fleet, source: str, name: str) -> Link:

@@ -6,10 +6,12 @@
 
     {"moment": [{"at_s": 0, "device": "edge1", "slowdown": 1.4},
                 {"at_s": 5, "link": ["phone", "edge1"], "up_mbps": 3, "latency_ms": 20},
-                {"at_s": 9, "device": "edge1", "in_reach": false}]}
+                {"at_s": 9, "device": "edge1", "in_reach": false},
+                {"at_s": 9, "device": "phone", "position": [120, 45]}]}
 
 Every value holds until the next moment that names it. `up` is from the first device of `link` to the
 second. A device that is out of reach still runs, but nothing crosses its links to the device with the data.
+Positions (metres east and north) change nothing: they are for maps.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ else:
 
 T = TypeVar("T")
 MAX_BYTES = 8 << 20
-OF_A_DEVICE = ("slowdown", "in_reach")
+OF_A_DEVICE = ("slowdown", "in_reach", "position")
 OF_A_LINK = ("up_mbps", "down_mbps", "latency_ms")
 
 
@@ -45,6 +47,7 @@ class Moment(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
     device: str | None = None
     slowdown: float | None = None  # its seconds over those of its profile
     in_reach: bool | None = None
+    position: tuple[float, float] | None = None  # metres east and north; for maps
     link: tuple[str, str] | None = None
     up_mbps: float | None = None
     down_mbps: float | None = None
@@ -76,6 +79,12 @@ class Trace(Struct, frozen=True, forbid_unknown_fields=True):
 
     def in_reach(self, device: str, now: float) -> bool:
         return self._last(device, "in_reach", now, True)
+
+    def path(self, device: str, now: float) -> list[tuple[float, float]]:
+        """The positions of a device up to this time, the newest one last."""
+        return [
+            m.position for m in self.moment if m.device == device and m.position and m.at_s <= now
+        ]
 
     def link(self, link: Link, now: float) -> Link:
         """The link with its values at this time."""
@@ -146,5 +155,7 @@ def _problems(moment: Moment, fleet: Fleet) -> Iterator[str]:
         value = getattr(moment, key)
         if value is not None and not (math.isfinite(value) and value > 0):
             yield f"{key} = {value} is not allowed; it must be above 0"
+    if moment.position is not None and not all(map(math.isfinite, moment.position)):
+        yield f"position = {list(moment.position)} is not allowed; it must be two numbers of metres"
     if moment.latency_ms is not None and not 0 <= moment.latency_ms <= 10_000:
         yield f"latency_ms = {moment.latency_ms} is not allowed; it must be 0 to 10000"

@@ -18,6 +18,7 @@ import weft
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.runtime.emulate.local import LocalFleet
+from weft.runtime.run.live import LiveFile
 
 STEPS, BATCH, EMA, CLIP = 12, 8, 0.8, 0.5
 SCHEDULE = partial(lr_scheduler.OneCycleLR, max_lr=0.05, total_steps=STEPS)
@@ -110,10 +111,10 @@ def test_a_resumed_run_goes_on_with_its_schedule_and_its_means(
 
 
 def test_a_run_that_loses_a_device_ends_with_the_weights_of_an_undisturbed_one(
-    triangle: Fleet,
+    triangle: Fleet, tmp_path: Path
 ) -> None:
     """It goes back to a copy: the schedule goes back with it, and the means are part of the copy. The data
-    is an iterator, which cannot go back: the minibatches that are repeated were kept."""
+    is an iterator, which cannot go back: the minibatches that are repeated were kept. The folder tells it."""
     with LocalFleet(("pi", "nuc", "cloud")) as local:
         local.crew.wait_for(local.names, 180.0)
         killed: list[str] = []
@@ -124,9 +125,21 @@ def test_a_run_that_loses_a_device_ends_with_the_weights_of_an_undisturbed_one(
                 local.kill("nuc")
 
         data = iter([minibatch(n) for n in range(STEPS)])
-        result = train(triangle, local, keep_every=2, on_progress=progress, data=data)
+        result = train(triangle, local, keep_every=2, on_progress=progress, data=data,
+                       out=tmp_path)  # fmt: skip
     assert {"device_lost", "recovered"} & {event["kind"] for event in result.events}
     check_equal(result)
+    lines = (tmp_path / "events.jsonl").read_bytes().splitlines()
+    assert [msgspec.json.decode(line) for line in lines] == result.events
+    live = msgspec.json.decode((tmp_path / "live.json").read_bytes(), type=LiveFile)
+    assert (live.state, live.steps, live.fleet) == ("ended", STEPS, triangle)
+    assert [live.devices[name].state for name in ("pi", "nuc", "cloud")] == [
+        "works",
+        "lost",
+        "works",
+    ]
+    rows = [msgspec.json.decode(line) for line in (tmp_path / "metrics.jsonl").open("rb")]
+    assert {row["step"]: row["lr"] for row in rows} == result.learning_rates
 
 
 @pytest.mark.parametrize(

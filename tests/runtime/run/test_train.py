@@ -26,8 +26,8 @@ from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.run.record import Folder
 
 X, Y = torch.randn(60, 20, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 10
-FILES = ["metrics.jsonl", "optimizer.safetensors", "plan.json", "run.json", "saves",
-         "timeline.json", "weights.safetensors"]  # fmt: skip
+FILES = ["events.jsonl", "live.json", "metrics.jsonl", "optimizer.safetensors", "plan.json",
+         "run.json", "saves", "timeline.json", "weights.safetensors"]  # fmt: skip
 
 
 def network() -> nn.Module:

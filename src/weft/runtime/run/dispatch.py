@@ -246,11 +246,12 @@ class Dispatch:
                 place_state(segment, own_memory, memory)
 
     def spans(
-        self, devices: Iterable[str], since: int | None = None
+        self, devices: Iterable[str], since: int | None = None, seconds: float | None = None
     ) -> tuple[list[Span], dict[str, msg.Spans]]:
-        """What these devices did when, on this machine's clock."""
+        """What these devices did when, on this machine's clock. `seconds`: how long they may take."""
         replies = self.crew.ask_all(
-            {d: msg.GetTimeline(self.run_id, since) for d in devices}, self.settings.deadline_s
+            {d: msg.GetTimeline(self.run_id, since) for d in devices},
+            self.settings.deadline_s if seconds is None else seconds,
         )
         reported: dict[str, msg.Spans] = {}
         for device, (spans,) in replies.items():

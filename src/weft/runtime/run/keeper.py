@@ -36,10 +36,11 @@ class Weights(NamedTuple):
 
 
 class Keeper:
-    """Writes to the folder of one run. `last` is the minibatch with which the run ends."""
+    """Writes to the folder of one run. `last` is the minibatch with which the run ends, `rate` gives the
+    learning rate of a minibatch."""
 
-    def __init__(self, folder: Folder, plan: Plan, last: int) -> None:
-        self.folder, self.plan, self.last = folder, plan, last
+    def __init__(self, folder: Folder, plan: Plan, last: int, rate: Callable[[int], float]) -> None:
+        self.folder, self.plan, self.last, self._rate = folder, plan, last, rate
         self._changes = -1  # changes of the first plan that are in the folder
         self._saved: set[int] = set()  # minibatches whose losses are in the folder
         self._failing: set[str] = set()  # what the folder did not take when it was last tried
@@ -74,7 +75,9 @@ class Keeper:
             return
 
         def write() -> None:
-            self.folder.add_metrics([{"step": s, "loss": losses[s]} for s in due])
+            self.folder.add_metrics(
+                [{"step": s, "loss": losses[s], "lr": self._rate(s)} for s in due]
+            )
             self._saved.update(due)
 
         self.written(run, end, "losses", write)

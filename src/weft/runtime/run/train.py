@@ -30,6 +30,7 @@ from weft.runtime.run.injector import Injector
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.keeper import Keeper, Weights
 from weft.runtime.run.launch import open_crew
+from weft.runtime.run.live import Live
 from weft.runtime.run.measured import total_counts
 from weft.runtime.run.orphans import newest_copy
 from weft.runtime.run.outcome import Outcome
@@ -76,10 +77,13 @@ class _Training:
     def __init__(self, asked: Asked, options: Options, work: AnyWorkload) -> None:
         self.asked, self.options, self.work = asked, options, work
         self.folder = Folder(options.out) if options.out is not None else None
+        self.live = Live(self.folder)
         self.recovery = Stop() if options.on_loss == "stop" else recovery_of(work.plan)
         self.adviser = self._adviser()
         self.plan = self.adviser.first(work.plan)
-        self.keeper = Keeper(self.folder, self.plan, asked.steps) if self.folder else None
+        self.keeper = (
+            Keeper(self.folder, self.plan, asked.steps, self._rate) if self.folder else None
+        )
         self.first = 0
         self.end = asked.steps  # a run that is stopped ends earlier
         self.watcher = watcher_of(options.watching, asked, work)
@@ -90,7 +94,8 @@ class _Training:
 
     def go(self) -> TrainResult:
         try:
-            return self._go()
+            with self.live:
+                return self._go()
         finally:
             self.watcher.close()
 
@@ -112,7 +117,8 @@ class _Training:
             if settings.trace is not None:
                 run.start_trace()
             self._watch(run)
-            with self._faults(settings) as injector:
+            follows = self.live.follow(run, self.first, self.asked)
+            with self._faults(settings) as injector, follows:
                 if injector is not None:
                     injector.watch(run)
                 trained = self._train(run)

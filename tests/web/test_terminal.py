@@ -1,0 +1,45 @@
+"""The terminal shows what the page shows."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from weft.cli import app
+from weft.web.terminal import sparkline, watch
+
+
+def test_devices_links_losses_and_events_are_there(make_folder: Callable[..., Path]) -> None:
+    folder = make_folder().parent
+    make_folder("runs/second", "failed", why="nuc is gone")
+    out = io.StringIO()
+    watch(folder, once=True, console=Console(file=out, width=110))
+    text = out.getvalue()
+    for words in ("first", "second", "6 of 40 minibatches", "cloud", "lost", "nuc – cloud", "1.0%",
+                  "device_lost cloud", "test accuracy 0.5", "nuc is gone"):  # fmt: skip
+        assert words in text
+
+
+def test_a_curve_in_one_line() -> None:
+    assert sparkline([3.0, 2.0, 1.0], 10) == "█▅▁"
+    assert sparkline([1.0, 1.0], 10) == "▁▁"
+    assert len(sparkline([float(n) for n in range(1000)], 40)) == 40
+
+
+@pytest.mark.parametrize("command", ["web", "top"])
+def test_a_folder_that_is_none_is_refused(command: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, [command, str(tmp_path / "nothing")])
+    assert result.exit_code == 2
+
+
+def test_top_prints_a_document(make_folder: Callable[..., Path]) -> None:
+    result = CliRunner().invoke(app, ["top", str(make_folder()), "--json"])
+    assert result.exit_code == 0
+    (run,) = json.loads(result.stdout)["runs"]
+    assert run["run"]["done"] == 6
