@@ -24,7 +24,7 @@ from weft.plans import registry
 from weft.plans.plan import Plan
 from weft.plans.profile import Profile
 from weft.runtime.run.survivors import plan_that_fits, within
-from weft.simulate.price import candidate_seconds
+from weft.simulate.price import candidate_worth
 from weft.web.folder import plan_part, predicted_part
 from weft.zoo.models import names as zoo_names
 
@@ -103,7 +103,7 @@ def _kept(
     if needed:
         return None, f"it needs {', '.join(needed)}"
     try:
-        seconds = candidate_seconds(msgspec.structs.replace(plan, fleet=fleet, profile=profile))
+        seconds = candidate_worth(msgspec.structs.replace(plan, fleet=fleet, profile=profile))
     except WeftError as error:
         return None, str(error)
     return (seconds, None) if math.isfinite(seconds) else (None, "a device lacks the memory")

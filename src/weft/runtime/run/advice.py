@@ -72,3 +72,10 @@ class Adviser:
 
 class Nobody(Adviser):
     """A run without an adviser keeps its plan."""
+
+
+def kind_of(before: Plan, after: Plan) -> str:
+    """`worker_changed` where other devices compute than before, else `replanned`."""
+    if {s.device for s in before.shards} != {s.device for s in after.shards}:
+        return "worker_changed"
+    return "replanned"

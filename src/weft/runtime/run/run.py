@@ -25,7 +25,7 @@ from weft.fleet.faults import During
 from weft.graph.network import Graph
 from weft.plans.plan import Plan
 from weft.program.timeline import Span, Timeline
-from weft.runtime.run.advice import Adviser, Change, Nobody
+from weft.runtime.run.advice import Adviser, Change, Nobody, kind_of
 from weft.runtime.run.copies import Copies, Copy
 from weft.runtime.run.dispatch import Dispatch
 from weft.runtime.run.feeder import Feed
@@ -400,10 +400,3 @@ class Run(Dispatch):
         """What happened in the whole run, under all of its plans, on this machine's clock."""
         spans, counts = self._all_spans(frozenset(self.absent))
         return self.workload.timeline(self, spans), counts
-
-
-def kind_of(before: Plan, after: Plan) -> str:
-    """`worker_changed` where other devices compute than before, else `replanned`."""
-    if {s.device for s in before.shards} != {s.device for s in after.shards}:
-        return "worker_changed"
-    return "replanned"

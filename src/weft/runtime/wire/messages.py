@@ -20,6 +20,12 @@ from weft.runtime.wire.frames import BadMessage
 from weft.runtime.wire.measuring import LayersMeasured as LayersMeasured
 from weft.runtime.wire.measuring import MeasureLayers as MeasureLayers
 from weft.runtime.wire.radio import RadioRules
+from weft.runtime.wire.reports import Failed as Failed
+from weft.runtime.wire.reports import Finished as Finished
+from weft.runtime.wire.reports import Kept as Kept
+from weft.runtime.wire.reports import Notice as Notice
+from weft.runtime.wire.reports import Progress as Progress
+from weft.runtime.wire.reports import ServerProbed as ServerProbed
 from weft.runtime.wire.seal import RunKeys
 
 
@@ -297,67 +303,6 @@ class Probed(Struct, frozen=True, tag="probed"):
     """The result of a probe."""
 
     gflops: float = 0.0
-
-
-class Progress(Struct, frozen=True, tag="progress"):
-    """Minibatches done since the last report, and their losses if this device computes them."""
-
-    device: str
-    step: int  # the newest minibatch that is done here
-    losses: tuple[tuple[int, float], ...] = ()
-    version: int = 0  # of the plan
-
-
-class Finished(Struct, frozen=True, tag="finished"):
-    """A device has done all minibatches of a series."""
-
-    device: str
-    last: int
-    version: int = 0  # of the plan
-
-
-class Failed(Struct, frozen=True, tag="failed"):
-    """A device's work ended with an error."""
-
-    device: str
-    error: str
-    bad_input: bool = False
-    forgotten: bool = False  # it does not know the run: it has been restarted since
-    version: int = 0  # of the plan that it worked on
-
-
-class ServerProbed(Struct, frozen=True, tag="server_probed"):
-    """The result of probing one server."""
-
-    device: str  # the device that probed
-    server: str
-    reached: bool
-    seconds: float = 0.0  # of a step of the test network
-    up_bytes_per_s: float = 0.0
-    down_bytes_per_s: float = 0.0
-    rtt_s: float = 0.0
-    why: str = ""  # it was not reached
-    message_s: float = 0.0  # CPU time of the asking device for one message at its end
-    byte_s: float = 0.0  # and for each byte
-
-
-class Notice(Struct, frozen=True, tag="notice"):
-    """A server's notice that it has become faster."""
-
-    device: str
-    slowdown: float  # relative to the idle server
-
-
-class Kept(Struct, frozen=True, tag="kept"):
-    """A piece of a device's state after a minibatch, as safetensors, in case the device dies."""
-
-    device: str
-    version: int  # of the plan
-    step: int
-    data: bytes
-    optimizer: bool = False
-    last: bool = True  # the last piece of this minibatch
-    segments: tuple[Segment, ...] = ()  # what the device computes; only in an answer to `GetCopies`
 
 
 Reply = Welcome | Done | StatePiece | At | Spans | Probed | LayersMeasured | Kept

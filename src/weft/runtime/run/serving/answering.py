@@ -24,14 +24,14 @@ from weft.graph.sequence import in_sequence
 from weft.graph.split.state import sliced_state
 from weft.plans.plan import Plan
 from weft.program.timeline import Span
-from weft.runtime.run.advice import Adviser, Change
+from weft.runtime.run.advice import Adviser, Change, kind_of
 from weft.runtime.run.dispatch import CANCEL_S, State
 from weft.runtime.run.feeder import Feed
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.migrate import next_version
 from weft.runtime.run.outcome import Outcome
 from weft.runtime.run.recovery.protocol import Recovery
-from weft.runtime.run.run import LISTEN_S, Progress, Run, kind_of
+from weft.runtime.run.run import LISTEN_S, Progress, Run
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire.crew import Crew
 
@@ -207,14 +207,14 @@ class Answering(Run):
         super().enlist(device)
 
     def spans(
-        self, devices: Iterable[str], since: int | None = None
+        self, devices: Iterable[str], since: int | None = None, seconds: float | None = None
     ) -> tuple[list[Span], dict[str, msg.Spans]]:
         """Who is lost meanwhile is missing from the timeline, and nobody else."""
         spans: list[Span] = []
         reported: dict[str, msg.Spans] = {}
         for device in devices:
             with contextlib.suppress(LostDevice):
-                own_spans, own_report = super().spans([device], since)
+                own_spans, own_report = super().spans([device], since, seconds)
                 spans += own_spans
                 reported |= own_report
         return spans, reported
