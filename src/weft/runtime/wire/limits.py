@@ -22,6 +22,7 @@ from torch import Tensor
 from weft.dtypes import torch_dtype
 from weft.errors import InputError
 from weft.graph.network import Node, State
+from weft.graph.operators.calls import LITERAL
 from weft.runtime.wire.messages import Exchange, Job, TestNetwork
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -129,11 +130,16 @@ def check_memory(
         _check_count(f"bytes of the optimizer's {name[:80]}", tensor.nbytes, most)
 
 
+# Operators whose single numbers say how large their result is.
+_COUNTING = ("arange", "linspace", "eye", "_indices", "randperm", "one_hot", "repeat_interleave")
+
+
 def _check_sizes(nodes: Iterable[Node]) -> None:
-    """A list of numbers in an operator's arguments may be the shape of its result."""
+    """A list of numbers in an operator's arguments may be the shape of its result. A literal has its numbers
+    first."""
     for node in nodes:
-        for argument in (*node.args, *node.kwargs.values()):
-            counts = any(word in node.op for word in ("arange", "linspace", "eye"))
+        counts = any(word in node.op for word in _COUNTING)
+        for argument in (*node.args[node.op == LITERAL :], *node.kwargs.values()):
             sizes = argument if isinstance(argument, list) else [argument] if counts else []
             size = math.prod(n for n in sizes if isinstance(n, int) and n > 0)
             _check_count(f"elements of {node.op[:60]}", size, MAX_ELEMENTS)
