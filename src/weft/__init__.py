@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from weft.adapt.train import train
     from weft.api import load_model, plan
     from weft.errors import InputError, LostDevice, WeftError
+    from weft.fleet.faults import Faults
     from weft.fleet.fleet import Fleet
     from weft.graph.capture import capture
     from weft.plans.plan import Plan
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from weft.version import __version__
 
 __all__ = [
+    "Faults",
     "Fleet",
     "InputError",
     "LostDevice",
@@ -37,6 +39,7 @@ __all__ = [
 
 # The module of each name.
 LATER = {
+    "Faults": "weft.fleet.faults",
     "Fleet": "weft.fleet.fleet",
     "InputError": "weft.errors",
     "LostDevice": "weft.errors",
