@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from weft.adapt.train import train
     from weft.api import load_model, plan
     from weft.errors import InputError, LostDevice, WeftError
+    from weft.fleet.faults import Faults
     from weft.fleet.fleet import Fleet
     from weft.graph.capture import capture
     from weft.plans.plan import Plan
@@ -28,6 +29,7 @@ __all__ = [
     "Callback",
     "CsvLog",
     "EarlyStopping",
+    "Faults",
     "Fleet",
     "InputError",
     "LostDevice",
@@ -48,6 +50,7 @@ LATER = {
     "Callback": "weft.runtime.run.watch.callbacks",
     "CsvLog": "weft.runtime.run.watch.logs",
     "EarlyStopping": "weft.runtime.run.watch.callbacks",
+    "Faults": "weft.fleet.faults",
     "Fleet": "weft.fleet.fleet",
     "InputError": "weft.errors",
     "LostDevice": "weft.errors",
