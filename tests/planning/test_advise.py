@@ -131,6 +131,21 @@ def test_auto_is_never_slower_than_any_exact_strategy_by_more_than_what_is_not_w
         assert taken.predicted.seconds <= min(row.cost for row in rows) * 1.06
 
 
+def test_auto_asks_for_plans_without_codecs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """hiertrain+ codes messages unless it is told not to; its plan without codecs may be the best one."""
+    asked: list[dict[str, str]] = []
+
+    def listening(task: Task) -> Plan:
+        asked.append(dict(task.options))
+        return _by_hand(task, (Shard("a", (0, 3)),))
+
+    record = dataclasses.replace(registry.get("hiertrain+"), decide=listening)
+    monkeypatch.setitem(registry.STRATEGIES, "hiertrain+", record)
+    for options, wanted in (({}, "none"), ({"codecs": "all"}, "all")):
+        decide("auto", dataclasses.replace(task(), options=options))
+        assert asked.pop() == {"codecs": wanted}
+
+
 def test_auto_hands_options_to_the_strategies_that_know_them() -> None:
     plan = decide("auto", dataclasses.replace(task(), options={"micro_batches": "2"}))
     assert plan.micro_batches in (1, 2)

@@ -25,6 +25,8 @@ from weft.plans.protocols import GO_BACK, ONE_NETWORK
 from weft.plans.task import Task
 
 LIMIT_S = 60.0  # for one strategy
+# Options by which a strategy that codes messages on its own leaves that out, where the user does not say so.
+EXACT = {"codecs": "none"}
 
 
 class Best(Struct, frozen=True):
@@ -130,7 +132,7 @@ def choose(task: Task) -> Plan:
     """The plan of the best strategy: what `--strategy auto` runs."""
     names = candidates(task)
     known = {key for name in names for key in registry.get(name).options}
-    options = {key: value for key, value in task.options.items() if key in known}
+    options = {key: value for key, value in {**EXACT, **task.options}.items() if key in known}
     asked = dataclasses.replace(task, options=options)
     best = advise(compare(asked, names, limit_s=LIMIT_S), asked)
     if best is None:
