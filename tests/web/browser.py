@@ -70,6 +70,7 @@ class Page:
         """Goes to a page."""
         self.size(width, height)
         self.call("Page.navigate", url=url)
+        self.until("document.readyState === 'complete' && location.host", f"loading {url}")
 
     def size(self, width: int, height: int) -> None:
         """The size of the window."""
@@ -84,13 +85,12 @@ class Page:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
-    def until(self, script: str, what: str, seconds: float = DEADLINE_S) -> Any:
+    def until(self, script: str, what: str, seconds: float = DEADLINE_S) -> None:
         """Waits until an expression is true."""
         end = time.monotonic() + seconds
-        while not (value := self.run(script)):
+        while not self.run(f"Boolean({script})"):
             assert time.monotonic() < end, f"{what}: not within {seconds} s; {self.errors}"
             time.sleep(0.2)
-        return value
 
     def picture(self, path: Path, height: int | None = None) -> None:
         """A screenshot of the page from its top, down to `height`."""
@@ -122,7 +122,9 @@ def open_page(folder: Path) -> Iterator[Page]:
             assert time.monotonic() < end, f"{path} opened no debugging port"
             time.sleep(0.1)
         number, place = port.read_text().splitlines()
-        with connect(f"ws://127.0.0.1:{number}{place}", max_size=None) as socket:
+        with connect(
+            f"ws://127.0.0.1:{number}{place}", max_size=None, ping_interval=None
+        ) as socket:
             yield Page(socket)
     finally:
         process.terminate()

@@ -27,13 +27,14 @@ from weft.adapt.steer import View
 from weft.errors import WeftError
 from weft.graph.network import Graph
 from weft.planning.decide import decide
+from weft.planning.fallback import plan_that_fits, within
 from weft.planning.one_place import one_places
 from weft.planning.task import make_task
 from weft.plans.plan import Plan
 from weft.plans.profile import Profile
 from weft.plans.task import Task
 from weft.runtime.run.advice import Change
-from weft.runtime.run.survivors import plan_that_fits, shards_of, within
+from weft.runtime.run.survivors import shards_of
 from weft.simulate.price import price
 
 

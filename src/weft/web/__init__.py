@@ -4,6 +4,7 @@ Read in this order:
 
     lines.py       files of JSON lines that grow while they are read: metrics and events
     folder.py      a run's folder as parts: run, fleet, plan, predicted, measured, curves, events, map
+    planned.py     a plan as the page shows it
     gantt.py       a timeline as the rows and bars that the page draws
     what_if.py     the plan for a fleet that is a little different, and its price
     planner.py     the process that answers such questions, and its time limit

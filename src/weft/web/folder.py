@@ -22,15 +22,13 @@ from weft.fleet.fleet import Fleet
 from weft.fleet.trace import Trace
 from weft.planning.decide import load_plan
 from weft.plans.plan import Plan
-from weft.program.lower.lower import lower
 from weft.program.timeline import Timeline
-from weft.report.words import part_words
 from weft.runtime.run.live import EVENTS as EVENTS_FILE
 from weft.runtime.run.live import LIVE, TRACE, LiveFile
 from weft.runtime.run.saves import RUN_FILE, RunFile
-from weft.simulate.simulate import simulate
-from weft.web.gantt import MINIBATCHES, gantt, rates
+from weft.web.gantt import gantt, rates
 from weft.web.lines import Curves, Events
+from weft.web.planned import plan_part, predicted_part
 
 Part = dict[str, Any]
 T = TypeVar("T")
@@ -261,39 +259,6 @@ class RunFolder:
             "moves": moves,
             "trail": paths[moves][-TRAIL:],
         }
-
-
-def plan_part(plan: Plan) -> Part:
-    """Which device holds what, and what the plan should cost."""
-    predicted = plan.predicted
-    return {
-        "strategy": plan.strategy,
-        "version": plan.version,
-        "devices": list(plan.devices),
-        "layers": [layer.name for layer in plan.profile.layers],
-        "shards": [
-            {"device": s.device, "layers": list(s.layers), "part": part_words(s.part, plan.batch)}
-            for s in plan.shards
-        ],
-        "standby": [{"device": s.device, "layers": list(s.layers)} for s in plan.standby],
-        "batch": plan.batch,
-        "micro_batches": plan.micro_batches,
-        "in_flight": max(plan.in_flight, plan.stale + 1),
-        "codec": plan.codec,
-        "seconds": predicted.seconds if predicted else None,
-        "per": "minibatch" if plan.mode == "train" else "answer",
-        "memory_bytes": dict(predicted.memory_bytes) if predicted else {},
-        "transfer_bytes": dict(predicted.transfer_bytes) if predicted else {},
-    }
-
-
-def predicted_part(plan: Plan) -> Part:
-    """The simulator's timeline of a plan, in the steady state."""
-    steps = max(2 * MINIBATCHES, 16 * (plan.stale + 1))  # the first ones fill the pipeline
-    document = gantt(simulate(lower(plan), steps), MINIBATCHES)
-    if plan.predicted is not None:
-        document["step_s"] = plan.predicted.seconds
-    return document
 
 
 def _decoded(kind: type[T]) -> Callable[[Path], T]:

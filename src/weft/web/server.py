@@ -35,7 +35,7 @@ STATIC = Path(__file__).parent / "static"
 KINDS = {
     ".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml",
 }  # fmt: skip
-REFRESH_S = 0.7
+REFRESH_S = 0.4
 MOST_BYTES = 64 << 10  # of a question
 SEND_S = 20.0  # a page that takes nothing for so long is disconnected
 COOKIE = "weft-token"

@@ -19,14 +19,13 @@ from weft.errors import InputError, WeftError
 from weft.fleet.fleet import Device, Fleet, Link, Medium
 from weft.graph.network import Graph
 from weft.planning.decide import decide
+from weft.planning.fallback import plan_that_fits, within
 from weft.planning.task import make_task, named_graph
 from weft.plans import registry
 from weft.plans.plan import Plan
 from weft.plans.profile import Profile
-from weft.runtime.run.survivors import plan_that_fits, within
 from weft.simulate.price import candidate_worth
-from weft.web.folder import plan_part, predicted_part
-from weft.zoo.models import names as zoo_names
+from weft.web.planned import plan_part, predicted_part
 
 LEAST, MOST = 0.01, 100.0  # factors that make sense
 
@@ -113,6 +112,8 @@ def _graph(plan: Plan, strategy: str) -> Graph | None:
     """The network, where the strategy needs it. A folder has none, so it must be one of the zoo's."""
     if "graph" not in registry.get(strategy).needs:
         return None
+    from weft.zoo.models import names as zoo_names  # imports torch, which takes seconds
+
     if plan.model in zoo_names():
         graph = named_graph(plan.model)
         planned = [layer.param_bytes for layer in plan.profile.layers]

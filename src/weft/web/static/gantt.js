@@ -11,9 +11,9 @@ function rowsOf(sides) {
   return [...names.filter((name) => !channels.has(name)), ...names.filter((name) => channels.has(name))];
 }
 
-function bars(side, place, lane, scale, x0, kind) {
+function bars(side, place, lane, down, scale, x0, kind) {
   return side.bars.filter((bar) => side.rows[bar[0]] in place).map(([row, what, start, end, step, label, size]) => {
-    const name = side.rows[row], y = place[name] + (kind === "measured" ? lane : 0), waits = what === "wait";
+    const name = side.rows[row], y = place[name] + down, waits = what === "wait";
     const known = KINDS.includes(what) ? what : "other";
     const told = `${kind}: ${name} ${what} ${label}, minibatch ${step}, ${seconds(end - start)}${size ? `, ${bytes(size)}` : ""}`;
     return s("rect", { class: `${known} ${kind}${step % 2 ? " odd" : ""}`, x: x0 + start * scale, y: y + (waits ? lane / 2 - 1 : 1),
@@ -21,21 +21,20 @@ function bars(side, place, lane, scale, x0, kind) {
   });
 }
 
-export function ganttPicture(sides, width, height = null) {
+export function ganttPicture(sides, width) {
   const shown = sides.filter((side) => side.value && side.value.bars && side.value.bars.length);
   if (!shown.length) return null;
   const all = rowsOf(shown.map((side) => side.value)), rows = all.slice(0, MANY_ROWS);
   const left = 104, lane = shown.length > 1 ? 13 : 18, gap = 9, tall = lane * shown.length + gap;
   const end = Math.max(...shown.flatMap((side) => side.value.bars.map((bar) => bar[3]))) || 1;
-  const scale = (width - left - 8) / end, full = height || rows.length * tall + 26;
+  const scale = (width - left - 8) / end, full = rows.length * tall + 26;
   const place = Object.fromEntries(rows.map((name, index) => [name, index * tall + 2])), parts = [];
   for (const at of ticks(0, end, width > 600 ? 8 : 4)) {
     const x = left + at * scale;
     parts.push(s("line", { class: "grid", x1: x, x2: x, y1: 0, y2: rows.length * tall }), s("text", { class: "small", x, y: rows.length * tall + 16, "text-anchor": "middle" }, end < 1 ? `${digits(at * 1e3)} ms` : `${digits(at)} s`));
   }
   rows.forEach((name) => parts.push(s("text", { x: left - 8, y: place[name] + (lane * shown.length) / 2 + 4, "text-anchor": "end" }, name.replace(">", " → "))));
-  for (const side of shown) parts.push(...bars(side.value, place, shown.length > 1 ? lane : 0, scale, left, side.kind).map((bar) => bar));
-  if (shown.length === 1) parts.filter((part) => part.tagName === "rect").forEach((bar) => bar.setAttribute("height", Math.max(2, lane - 2)));
+  shown.forEach((side, index) => parts.push(...bars(side.value, place, lane, index * lane, scale, left, side.kind)));
   const label = shown.map((side) => `${side.kind}: ${seconds(side.value.step_s)} a minibatch`).join("; ");
   const svg = picture(width, full, `What each device and link does when. ${label}.`, parts);
   return all.length > rows.length ? h("div", {}, svg, h("p", { class: "readout" }, `${rows.length} of ${all.length} rows are shown.`)) : svg;
