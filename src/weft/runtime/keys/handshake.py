@@ -13,7 +13,7 @@ WAIT_S = 2.0
 WORDS = {
     "CERTIFICATE_VERIFY_FAILED": "it is not of this fleet: its certificate is from another authority",
     "UNKNOWN_CA": "it does not know this fleet's authority: it is not of this fleet",
-    "CERTIFICATE_EXPIRED": "this machine's certificate has expired",
+    "CERTIFICATE_EXPIRED": "this machine's certificate has expired; the owner invites it again",
     "CERTIFICATE_REQUIRED": "it wants a certificate, and none was shown",
     "BAD_CERTIFICATE": "it does not accept this machine's certificate",
     "DECRYPT_ERROR": "it does not accept this machine's certificate",

@@ -7,16 +7,20 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import torch
 
+from weft.errors import WeftError
 from weft.runtime.keys.folder import Folder
 from weft.runtime.node.node import Node
 from weft.runtime.wire.session import Endpoints
 
+REOPEN_S = 10.0
 LEAVE_S = 0.9  # from a signal to the end of the process, whatever the node is doing
 
 
@@ -40,12 +44,25 @@ def serve_node(
         signal.signal(number, lambda *_: _leave(stop))
     if tether:
         threading.Thread(target=_leave_with_parent, args=(stop,), daemon=True).start()
+    patience_s = 0.0
     while not stop.is_set():
-        with Node(name, endpoints, group, scratch) as node:
+        with _opened(partial(Node, name, endpoints, group, scratch), patience_s) as node:
             if ready:
                 ready(node)
             node.serve(stop)
-        endpoints, ready = _again(endpoints), None
+        endpoints, ready, patience_s = _again(endpoints), None, REOPEN_S
+
+
+def _opened(make: Callable[[], Node], patience_s: float) -> Node:
+    """A node. The port that it had a moment ago may not be free at once."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return make()
+        except WeftError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(0.2)
 
 
 def _again(endpoints: Endpoints) -> Endpoints:

@@ -63,7 +63,7 @@ def open_session(endpoints: Endpoints) -> Any:
         asked = ", ".join([*endpoints.listen, *endpoints.join]) or "any free port"
         why = _first(error)
         if endpoints.join and endpoints.keys is None and endpoints.config is None:
-            why += _wants_keys(endpoints.join)
+            why = _wants_keys(endpoints.join) or why
         raise WeftError(f"cannot open the network on {asked}: {why}") from None
     _sessions[:] = [one for one in _sessions if not one.is_closed()] + [session]
     return session
@@ -95,7 +95,7 @@ def _wants_keys(join: Sequence[str]) -> str:
     if not closed:
         return ""
     return (
-        f"; {', '.join(closed)} wants a certificate, and this machine has no keys of that fleet: "
+        f"{', '.join(closed)} wants a certificate, and this machine has no keys of that fleet: "
         "the owner makes some with `weft keys invite NAME`"
     )
 
