@@ -191,7 +191,7 @@ def put_in(file: Path, place: str, text: str, before: bool = False) -> None:
 
 
 def test_a_codec_and_an_operator_are_added_and_really_run(folder: Path, extended: Path) -> None:
-    words = shlex.split(command("weft train sinh_net.py"))
+    words = shlex.split(command("weft train i0_net.py"))
     cache = {"XDG_CACHE_HOME": str(extended.parent / "cache")}
     done = subprocess.run(
         [sys.executable, "-m", "weft", *words[1:]],
@@ -205,6 +205,6 @@ def test_a_codec_and_an_operator_are_added_and_really_run(folder: Path, extended
 
 
 def test_without_its_record_the_operator_is_refused_by_name(folder: Path) -> None:
-    net, example = run_of(folder / "sinh_net.py")["build"]()
-    with pytest.raises(weft.InputError, match="sinh"):
+    net, example = run_of(folder / "i0_net.py")["build"]()
+    with pytest.raises(weft.InputError, match="i0"):
         weft.capture(net, example)

@@ -70,9 +70,7 @@ class Run(Dispatch):
         super().__init__(crew, plan, graph, state, settings, feed, also, self.workload.own)
         self.fleet = self.plan.fleet  # the whole fleet, whoever is there
         self.events: list[dict[str, Any]] = []  # what happened on the way
-        self.plans: list[
-            tuple[int, Plan, str]
-        ] = []  # changes of plan: from which minibatch on, why
+        self.plans: list[tuple[int, Plan, str]] = []  # changes: from which minibatch on, why
         self.begun_s = time.monotonic()  # events are counted from here
         self.heard: Callable[[msg.ServerProbed | msg.Notice], None] | None = None
         self.on_copy: Callable[[Copy], None] | None = None

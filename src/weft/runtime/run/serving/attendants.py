@@ -17,12 +17,13 @@ from torch import Tensor
 
 from weft.errors import InputError, WeftError
 from weft.graph.network import Graph
+from weft.planning.fallback import plan_that_fits, within
 from weft.planning.task import make_task
 from weft.plans.plan import Plan
 from weft.plans.profile import Profile
 from weft.runtime.run.advice import Adviser, Change
 from weft.runtime.run.recovery.clone import units_weigh
-from weft.runtime.run.survivors import LOOK_S, Survivors, plan_that_fits, within
+from weft.runtime.run.survivors import LOOK_S, Survivors
 from weft.simulate.price import priced
 from weft.strategies.stitchnet.copies import copied
 
