@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.ready
 
 # Parts of other benchmarks.
-NOT_RUN := benchmarks/two_stages.py benchmarks/torch_rank.py
+NOT_RUN := benchmarks/two_stages.py benchmarks/torch_rank.py benchmarks/more_models.py
 
 # Groups of benchmarks, for `make bench-GROUP`.
 BENCH_speed := pipeline overhead goodput startup keys simulator capture planning

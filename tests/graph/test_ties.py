@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import cache
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from weft.fleet.fleet import Device, Fleet, Link
 from weft.graph.capture import capture, capture_loss, state_of
+from weft.graph.network import Graph
 from weft.graph.optimizer import Optimizer
 from weft.loom.woven import execute
 from weft.plans.derive import derive_profile
@@ -58,15 +60,20 @@ PLANS = {
 }
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "sgd clip"])
-@pytest.mark.parametrize("kind", PLANS)
-def test_a_shared_weight_is_trained_as_in_one_process(kind: str, optimizer: str) -> None:
+@cache
+def words() -> tuple[Words, Tensor, Tensor, Graph]:
+    """The network, a minibatch, and the graph with its loss."""
     torch.manual_seed(0)
     module = Words()
     x, y = torch.randint(0, 11, (BATCH, 5)), torch.randint(0, 11, (BATCH, 5))
-    graph = capture(module, x, mode="train")
+    return module, x, y, capture_loss(capture(module, x, mode="train"), _loss, y)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "sgd clip"])
+@pytest.mark.parametrize("kind", PLANS)
+def test_a_shared_weight_is_trained_as_in_one_process(kind: str, optimizer: str) -> None:
+    module, x, y, graph = words()
     assert len(graph.layers) == 4
-    graph = capture_loss(graph, _loss, y)
     settings, shards = PLANS[kind]
     plan = Plan(
         strategy="by hand", model="words", batch=BATCH, mode="train", shards=shards, source="a",

@@ -164,7 +164,7 @@ def test_a_run_its_loss_of_a_device_and_its_recovery_appear(tmp_path: Path) -> N
             "the end",
         )
         check_page(page, url)
-        take(page, "web-light")
+        take(page, "web-loss")
 
 
 def check_page(page: Page, url: str) -> None:

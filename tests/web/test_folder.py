@@ -145,6 +145,22 @@ def test_a_page_hears_of_each_change_once(make_folder: MakeFolder) -> None:
     assert ("first", "curves") not in parts
 
 
+def test_a_change_counts_only_when_it_can_be_heard(
+    make_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages ask in another thread. One that had seen the number of a message before the message missed it."""
+    feed = Feed(make_folder().parent)
+    encode = msgspec.json.encode
+
+    def asked_meanwhile(value: object) -> bytes:
+        assert feed.number == len(feed.since(0))
+        return encode(value)
+
+    monkeypatch.setattr(msgspec.json, "encode", asked_meanwhile)
+    assert feed.refresh()
+    assert feed.number == len(feed.since(0)) == 9
+
+
 def test_lines_wait_for_their_end_and_begin_anew_with_the_file(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     lines = Lines(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import urllib.error
 import urllib.request
@@ -20,6 +21,7 @@ websockets = pytest.importorskip("websockets", reason="the extra [web] is not in
 from websockets.sync.client import connect  # noqa: E402
 
 from weft.errors import InputError  # noqa: E402
+from weft.web.prometheus import HELP  # noqa: E402
 from weft.web.server import STATIC, Serving, is_loopback  # noqa: E402
 
 MakeFolder = Callable[..., Path]
@@ -67,6 +69,23 @@ def test_the_page_tells_what_is_there_and_what_comes(make_folder: MakeFolder) ->
                 file.write('{"step": 9, "kind": "device_joined", "device": "cloud"}\n')
             newest = hear(socket, "events")[-1]
             assert newest["value"]["rows"][-1]["device"] == "cloud"
+
+
+def test_prometheus_reads_all_runs(make_folder: MakeFolder) -> None:
+    path = make_folder()
+    make_folder('runs/a "b"', "ended")
+    with served(path.parent) as serving:
+        status, text, headers = get(f"{serving.url}metrics")
+    assert (status, headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    rows = [line for line in text.splitlines() if not line.startswith("# ")]
+    sample = re.compile(r'(weft_\w+)\{(\w+="(?:[^"\\]|\\["\\n])*",?)+\} -?[0-9.e+-]+')
+    assert all(sample.fullmatch(row) for row in rows)
+    assert 'weft_run_minibatches_done{run="first"} 6' in rows
+    assert 'weft_device_up{run="first",device="cloud"} 0' in rows
+    assert 'weft_run_events_total{run="first",kind="device_lost"} 1' in rows
+    assert 'weft_run_test{run="a \\"b\\"",metric="accuracy"} 0.5' in rows
+    named = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+    assert named == set(HELP)
 
 
 def hear(socket: Any, part: str) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ Read in this order:
     what_if.py     the plan for a fleet that is a little different, and its price
     planner.py     the process that answers such questions, and its time limit
     feed.py        the parts that have changed since a page last heard of them
+    prometheus.py  the same for Prometheus
     server.py      HTTP, the WebSocket, and who may use them
     terminal.py    the same parts as tables in a terminal
     static/        the page: plain ES modules, no build step, no request to other hosts

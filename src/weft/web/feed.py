@@ -42,9 +42,10 @@ class Feed:
         return self.number > before
 
     def _say(self, run: str, part: str, value: object) -> None:
-        self.number += 1
+        # A page may ask meanwhile: a change has its number only when its message is there.
         message = msgspec.json.encode({"run": run, "part": part, "value": value})
-        self._messages[run, part] = self.number, message
+        self._messages[run, part] = self.number + 1, message
+        self.number += 1
 
     def since(self, number: int) -> list[bytes]:
         """The messages of all changes after this one, in their order."""

@@ -193,6 +193,10 @@ class RunFolder:
             return "silent"
         return self.live.state
 
+    def event_counts(self) -> dict[str, int]:
+        """How many events of each kind there were."""
+        return dict(self._events.counts)
+
     def whole_fleet(self) -> Fleet:
         """The fleet with its lost devices, and its links as they are now."""
         assert self.plan is not None

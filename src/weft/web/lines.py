@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections import deque
+from collections import Counter, deque
 from pathlib import Path
 from typing import Any
 
@@ -119,13 +119,16 @@ class Events:
     def __init__(self, path: Path) -> None:
         self._lines = Lines(path)
         self.rows: deque[dict[str, Any]] = deque(maxlen=EVENTS)
+        self.counts: Counter[str] = Counter()  # of all events, by kind
 
     def read(self) -> bool:
         """Takes the new lines. Whether there were any."""
         anew, rows = self._lines.read()
         if anew:
             self.rows.clear()
+            self.counts.clear()
         self.rows.extend(rows)
+        self.counts.update(str(row.get("kind", "")) for row in rows)
         return anew or bool(rows)
 
 

@@ -29,6 +29,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from weft.errors import InputError
 from weft.web.feed import Feed
 from weft.web.planner import Planner, Question
+from weft.web.prometheus import exposition
 from weft.web.what_if import Change
 
 STATIC = Path(__file__).parent / "static"
@@ -93,6 +94,7 @@ class Pages:
         self.feed, self.planner, self.token = Feed(folder), Planner(), token
         self._changed = asyncio.Condition()
         self._listeners = 0
+        self._looking = asyncio.Lock()
 
     async def index(self, request: Request) -> Response:
         response = FileResponse(STATIC / "index.html", headers=HEADERS)
@@ -127,6 +129,15 @@ class Pages:
         answer = await self.planner.ask(question)
         return Response(msgspec.json.encode(answer), 200, HEADERS, "application/json")
 
+    async def metrics(self, request: Request) -> Response:
+        await self._refresh()
+        text = await asyncio.to_thread(exposition, list(self.feed.runs.values()))
+        return PlainTextResponse(text, 200, HEADERS, "text/plain; version=0.0.4")
+
+    async def _refresh(self) -> bool:
+        async with self._looking:  # one look at a time
+            return await asyncio.to_thread(self.feed.refresh)
+
     async def changes(self, page: WebSocket) -> None:
         """Tells a page of everything, then of what changes, until it goes."""
         await page.accept()
@@ -156,7 +167,7 @@ class Pages:
     async def look(self) -> None:
         """Looks at the folders again and again while a page is open."""
         while True:
-            if self._listeners and await asyncio.to_thread(self.feed.refresh):
+            if self._listeners and await self._refresh():
                 async with self._changed:
                     self._changed.notify_all()
             await asyncio.sleep(REFRESH_S)
@@ -178,6 +189,7 @@ def make_app(folder: Path, host: str = "127.0.0.1", token: str | None = None) ->
     routes = [
         Route("/", pages.index),
         Route("/static/{name}", pages.static),
+        Route("/metrics", pages.metrics),
         Route("/what-if", pages.what_if, methods=["POST"]),
         WebSocketRoute("/changes", pages.changes),
     ]

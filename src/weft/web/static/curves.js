@@ -17,7 +17,7 @@ export function chart(title, series, width, options = {}) {
   const py = (y) => top + (1 - (y - yMin) / (yMax - yMin)) * (height - top - bottom);
   const parts = [];
   for (const y of ticks(yMin, yMax, 4)) parts.push(s("line", { class: "grid", x1: left, x2: width - right, y1: py(y), y2: py(y) }), s("text", { class: "small", x: left - 6, y: py(y) + 4, "text-anchor": "end" }, digits(y)));
-  for (const x of ticks(xMin, xMax, width > 500 ? 7 : 4)) parts.push(s("text", { class: "small", x: px(x), y: height - 6, "text-anchor": "middle" }, String(x)));
+  for (const x of ticks(xMin, xMax, width > 500 ? 7 : 4).filter(Number.isInteger)) parts.push(s("text", { class: "small", x: px(x), y: height - 6, "text-anchor": "middle" }, String(x)));
   lines.forEach((line, index) => {
     const colour = `c${(options.colours || [0, 1, 2, 3, 4])[index % 5]}`;
     const points = line.x.map((x, i) => [x, line.y[i]]).filter(([, y]) => known(y));

@@ -9,27 +9,27 @@ const MANY = 14, ROW = 92;
 const tierOf = (devices, name) => devices.find((device) => device.name === name)?.tier;
 
 /** Places of all devices, and the picture's height. */
-function layout(devices, links, media, width) {
+function layout(devices, links, media, width, many) {
   const tiers = TIERS.filter((tier) => devices.some((device) => device.tier === tier));
   const places = {};
   if (tiers.length === 1 || devices.length > 3 * MANY) {
-    const size = Math.min(width, devices.length > MANY ? 640 : 420);
+    const size = Math.min(width, devices.length > MANY ? 640 : 420), margin = many ? 30 : 75;
     devices.forEach((device, index) => {
       const angle = (2 * Math.PI * index) / devices.length - Math.PI / 2;
-      places[device.name] = [width / 2 + Math.cos(angle) * (width / 2 - 75), size / 2 + Math.sin(angle) * (size / 2 - 40)];
+      places[device.name] = [width / 2 + Math.cos(angle) * (width / 2 - margin), size / 2 + Math.sin(angle) * (size / 2 - 40)];
     });
     for (const medium of media) places[`medium ${medium.name}`] = [width / 2, size / 2];
     return [places, size];
   }
   const most = Math.max(...tiers.map((tier) => devices.filter((d) => d.tier === tier).length));
   const over = tiers.length > 2 && links.some((link) => link.between.some((end) => tierOf(devices, end) === tiers[0]) && link.between.some((end) => tierOf(devices, end) === tiers[2]));
-  const room = over ? 44 : 0, height = room + Math.max(170, most * (devices.length > MANY ? 34 : ROW));
+  const room = over ? 44 : 0, height = room + Math.max(170, most * (devices.length > MANY ? 34 : many ? 52 : ROW));
   tiers.forEach((tier, column) => {
     const inside = devices.filter((device) => device.tier === tier);
     const x = 70 + (column * (width - 140)) / (tiers.length - 1);
     inside.forEach((device, row) => { places[device.name] = [x, room + ((row + 0.5) * (height - room)) / inside.length]; });
   });
-  Object.defineProperties(places, { columns: { value: (width - 140) / (tiers.length - 1) }, room: { value: 0 } });
+  Object.defineProperties(places, { columns: { value: (width - 140) / (tiers.length - 1) }, small: { value: many } });
   for (const medium of media) {
     const ends = [medium.gateway, ...medium.members].map((name) => places[name]).filter(Boolean);
     places[`medium ${medium.name}`] = [0, 1].map((axis) => ends.reduce((sum, end) => sum + end[axis], 0) / ends.length);
@@ -47,13 +47,13 @@ function rateWords(link) {
 function way(places, [first, second]) {
   const a = places[first], b = places[second];
   if (!a || !b) return null;
-  const rows = Math.round(Math.abs(a[1] - b[1]) / ROW);
+  const rows = Math.round(Math.abs(a[1] - b[1]) / (places.small ? 52 : ROW));
   if (Math.abs(a[0] - b[0]) < 2) {
-    const out = a[0] + 66 + 26 * rows;
-    return { path: `M${a[0] + 45} ${a[1]}C${out + 10} ${a[1]} ${out + 10} ${b[1]} ${b[0] + 45} ${b[1]}`, at: [a[0] + 70 + 19 * rows - (rows > 1 ? 4 : 12), a[1] + (b[1] - a[1]) * (rows > 1 ? 1 / 3 : 1 / 2)], side: true };
+    const out = a[0] + (places.small ? 14 + 16 * rows : 76 + 26 * rows), edge = places.small ? 8 : 45;
+    return { path: `M${a[0] + edge} ${a[1]}C${out} ${a[1]} ${out} ${b[1]} ${b[0] + edge} ${b[1]}`, at: [a[0] + 70 + 19 * rows - (rows > 1 ? 4 : 12), a[1] + (b[1] - a[1]) * (rows > 1 ? 1 / 3 : 1 / 2)], side: true };
   }
   if (places.columns && Math.abs(a[0] - b[0]) > places.columns * 1.5) {
-    return { path: `M${a[0]} ${a[1]}C${a[0] + (b[0] - a[0]) * 0.1} ${-places.room} ${b[0] - (b[0] - a[0]) * 0.1} ${-places.room} ${b[0]} ${b[1]}`, at: [(a[0] + b[0]) / 2, 14] };
+    return { path: `M${a[0]} ${a[1]}C${a[0] + (b[0] - a[0]) * 0.1} 0 ${b[0] - (b[0] - a[0]) * 0.1} 0 ${b[0]} ${b[1]}`, at: [(a[0] + b[0]) / 2, 14] };
   }
   return { path: `M${a[0]} ${a[1]}L${b[0]} ${b[1]}`, at: [(a[0] + b[0]) / 2, (a[1] + b[1]) / 2] };
 }
@@ -106,9 +106,9 @@ function dot(device, plan, [x, y]) {
 }
 
 export function drawFleet(card, { fleet, plan }) {
-  const width = Math.max(300, card.clientWidth - 34), many = fleet.devices.length > MANY;
-  const [places, height] = layout(fleet.devices, fleet.links, fleet.media, width);
-  const label = fleet.links.length <= 24;
+  const width = Math.max(300, card.clientWidth - 34), many = fleet.devices.length > MANY || (width < 520 && fleet.devices.length > 4);
+  const [places, height] = layout(fleet.devices, fleet.links, fleet.media, width, many);
+  const label = fleet.links.length <= 24 && (!many || width >= 520);
   const lines = fleet.links.map((link) => line(places, link, label));
   const hubs = fleet.media.map((medium) => {
     const centre = places[`medium ${medium.name}`];

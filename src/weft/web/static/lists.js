@@ -30,7 +30,7 @@ export function drawEvents(card, { events }) {
       h("p", {}, h("strong", { class: event.kind }, EVENTS[event.kind] || event.kind.replaceAll("_", " ")), known(event.device) ? ` ${event.device}` : "", event.why ? `: ${event.why}` : "", extra.length ? ` (${extra.join(", ")})` : ""));
   });
   const old = card.querySelector("ol");
-  const list = h("ol", { class: "events", role: "log", "aria-label": "events, the newest first", tabindex: 0 }, rows.length ? rows : h("li", {}, h("span", { class: "quiet" }, "Nothing out of the ordinary.")));
+  const list = h("ol", { class: "events", role: "log", "aria-label": "events, the newest first", tabindex: 0 }, rows.length ? rows : h("li", {}, h("span", { class: "quiet only" }, "Nothing out of the ordinary.")));
   const top = old ? old.scrollTop : 0;
   fill(card, h("h2", {}, "Events", h("small", {}, rows.length ? `${rows.length}, the newest first` : "")), list);
   list.scrollTop = top;
