@@ -176,7 +176,7 @@ def train(
             patience=patience, out=out,
             resume=resume, save_every=save_every, name=short_name(model), config=config,
             group=group, measure=measure, objective=objective.value, adapt=adapt, replay=replay,
-            look_every=look_every, trace=changes, on_progress=on_progress,
+            look_every=look_every, trace=changes, say=say, on_progress=on_progress,
         )  # fmt: skip
     if result.too_fast:
         say(f"note: {', '.join(result.too_fast)} ran at this machine's speed, which is slower")

@@ -8,6 +8,7 @@ its recovery what happens when a device is lost, its adviser who may change the 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import secrets
 import time
@@ -77,7 +78,8 @@ class _Training:
         self._saved: set[int] = set()  # minibatches whose losses are in the folder
         self._id = secrets.token_hex(4)  # of the run; a resumed run keeps it
         self._passed_over = ""  # why the newest save was not taken
-        self._changes = -1  # of the plan that are in the folder
+        self._changes = 0  # of the plan that are in the folder
+        self._record_before: PlanRecord | None = None  # of the run that is resumed
         self._failing: set[str] = set()  # what the folder did not take when it was last tried
 
     def go(self) -> TrainResult:
@@ -196,6 +198,8 @@ class _Training:
         assert self.folder is not None
         changes = tuple(PlanChange(step, plan, why) for step, plan, why in run.plans)
         record = PlanRecord(self.plan, changes)
+        if self._record_before is not None:
+            record = self._record_before.resumed(self.first, record)
         self.folder.write(CHANGES, msgspec.json.encode(record))
         self._changes = len(run.plans)
 
@@ -275,6 +279,8 @@ class _Training:
         self.work.resume_with(saved.weights)
         check_like(folder.path, saved.run, self._record(saved.run.steps))
         self.first, self._id = saved.run.steps, saved.run.id
+        with contextlib.suppress(InputError):  # without it only the record of this part is kept
+            self._record_before = PlanRecord.load(folder.path)
         if saved.passed_over:
             self._passed_over = (
                 f"goes on after minibatch {saved.run.steps} of an older save: {saved.passed_over}"
