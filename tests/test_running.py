@@ -264,12 +264,26 @@ def test_a_fleet_is_found_probed_and_written_as_a_file_that_can_be_read(
     assert [d["name"] for d in document["devices"]] == ["nuc", "pi"]
     assert all(d["gflops"] > 0 and d["memory_mb"] > 0 for d in document["devices"])
     assert {(k["source"], k["dest"]) for k in document["links"]} == {("nuc", "pi"), ("pi", "nuc")}
-    assert all(k["mbps"] > 0 and k["latency_ms"] > 0 for k in document["links"])
+    assert all(k["mbps"] > 0 and k["latency_ms"] >= 0 for k in document["links"])
     found = Fleet.load(folder / "found.toml")
     assert found.names == ("nuc", "pi")
     assert len(found.link) == 1
     table = weft(f"fleet --join {endpoint} --wait 1")
     assert "nuc" in table.stdout
+
+
+def test_a_network_is_measured_on_joined_nodes_and_planned_from_the_files(
+    folder: Path, two_nodes: tuple[str, int]
+) -> None:
+    endpoint, _ = two_nodes
+    result = weft(f"profile lenet5 --batch 4 --join {endpoint} --wait 1 -o real.toml --json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert set(document["profile"]["devices"]) == {"nuc", "pi"}
+    assert all(times["message_s"] > 0 for times in document["profile"]["devices"].values())
+    planned = weft("plan lenet5 --batch 4 -f real.toml -p real.json -s auto --json")
+    assert planned.exit_code == 0, planned.output
+    assert json.loads(planned.stdout)["predicted"]["step_s"] > 0
 
 
 def test_training_on_joined_nodes(folder: Path, two_nodes: tuple[str, int]) -> None:

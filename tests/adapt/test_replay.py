@@ -81,6 +81,14 @@ def test_what_was_done_again_after_a_loss_counts_under_the_later_plan() -> None:
     assert [c.step for c in PlanRecord(plan(2), changes).lasting] == [5, 7]
 
 
+def test_a_resumed_run_goes_on_with_the_record_of_the_run_before() -> None:
+    before = PlanRecord(plan(2), (PlanChange(5, plan(1)), PlanChange(9, plan(2))))
+    record = before.resumed(7, PlanRecord(plan(3), (PlanChange(11, plan(1)),)))
+    assert [c.step for c in record.changes] == [5, 7, 11]
+    assert record.changes[1].plan == plan(3)
+    assert record.first == before.first
+
+
 def test_a_record_that_is_none_or_not_alone_is_refused(tmp_path: Path, script: Path) -> None:
     model, loss = nn.Linear(2, 2), nn.CrossEntropyLoss()
     with pytest.raises(InputError, match="No such file"):

@@ -95,6 +95,7 @@ def train(
     config: str | None = None,
     objective: Objective = "time",
     measure: bool = True,
+    say: Callable[[str], None] = lambda text: None,
     on_progress: Callable[[Step], None] | None = None,
     evaluate_every: int | None = None,
     test: Test | None = None,
@@ -124,7 +125,8 @@ def train(
     minibatches lie between two looks: small values follow a changing fleet faster and measure less well.
     `replay` repeats the plans of an earlier run, from its folder, at the same minibatches.
     `objective` is what a plan is chosen for: time, or energy, money or memory by the fleet's numbers.
-    Real nodes measure the network's layers where their times are not known yet, unless `measure` is False.
+    Real nodes measure the network's layers where their times are not known yet, unless `measure` is False;
+    `say` gets a line about that.
     `trace` makes an emulated fleet change in time. `faults` is a script of what goes wrong in an emulated
     fleet; the result's `faults` say what came of it.
     Every `evaluate_every` minibatches the network is evaluated on this machine: its loss, its accuracy where
@@ -174,7 +176,7 @@ def train(
         timetable=timetable,
         place=Place(local, netns, ends, group=group, config=config), options=options,
         seed=seed, deadline=deadline, patience=patience, profile=profile, measure=measure,
-        objective=objective, name=name, on_progress=on_progress,
+        objective=objective, say=say, name=name, on_progress=on_progress,
     )  # fmt: skip
     adviser = _adviser(asked, False if record else adapt, look_every)
     kept = Options(Path(out) if out is not None else None, resume, save_every, trace, faults, on_loss,

@@ -189,7 +189,7 @@ def train(
             patience=patience, out=out,
             resume=resume, save_every=save_every, name=short_name(model), config=config,
             group=group, measure=measure, objective=objective.value, adapt=adapt, replay=replay,
-            look_every=look_every, trace=changes, on_progress=on_progress,
+            look_every=look_every, trace=changes, say=say, on_progress=on_progress,
             evaluate_every=evaluate_every, keep_best=keep_best,
             callbacks=_callbacks(stop_after, keep_best, log or [], out),
         )  # fmt: skip

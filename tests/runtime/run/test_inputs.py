@@ -182,7 +182,7 @@ def test_served_by_three_devices_it_answers_as_the_module(
     x, _ = minibatch(subject, 0)
     with weft.serve(
         module, x, triangle, strategy="chain", options={"devices": "pi,nuc,cloud"},
-        join=nodes.endpoint, group=nodes.group,
+        join=nodes.endpoint, group=nodes.group, measure=False,
     ) as net:  # fmt: skip
         for step in range(2):
             args, kwargs = call_of(minibatch(subject, step)[0])
@@ -201,7 +201,7 @@ def test_a_served_network_refuses_inputs_of_another_form(
     tokens, mask = (SUBJECTS["mask and dict"].samples[name][:2] for name in ("tokens", "mask"))
     with weft.serve(
         module, {"tokens": tokens, "mask": mask}, triangle, strategy="all-edge",
-        join=nodes.endpoint, group=nodes.group,
+        join=nodes.endpoint, group=nodes.group, measure=False,
     ) as net:  # fmt: skip
         for args, kwargs, says in (
             ((tokens,), {}, "has no tokens, mask; give it as a dict with tokens, mask"),

@@ -26,8 +26,8 @@ from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.run.record import Folder
 
 X, Y = torch.randn(60, 20, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 10
-FILES = ["events.jsonl", "live.json", "metrics.jsonl", "optimizer.safetensors", "plan.json",
-         "run.json", "saves", "timeline.json", "weights.safetensors"]  # fmt: skip
+FILES = ["changes.json", "events.jsonl", "live.json", "metrics.jsonl", "optimizer.safetensors",
+         "plan.json", "run.json", "saves", "timeline.json", "weights.safetensors"]  # fmt: skip
 
 
 def network() -> nn.Module:
@@ -65,7 +65,8 @@ def train(nodes: LocalFleet, triangle: Fleet) -> Callable[..., Any]:
         settings: dict[str, Any] = {
             "fleet": triangle, "strategy": "chain", "steps": 8, "batch": 12, "seed": 3,
             "options": {"devices": "pi,nuc", "micro_batches": 1},
-            "join": nodes.endpoint, "group": nodes.group, **changes,
+            "join": nodes.endpoint, "group": nodes.group, "measure": False, "adapt": False,
+            **changes,
         }  # fmt: skip
         return weft.train(
             settings.pop("model", None) or network(), data, nn.CrossEntropyLoss(), **settings
@@ -240,7 +241,7 @@ def test_a_served_network_answers_like_the_module(nodes: LocalFleet, triangle: F
     module = network().eval()
     with weft.serve(
         module, X[:4], triangle, strategy="chain", join=nodes.endpoint, group=nodes.group,
-        options={"devices": "pi,nuc"},
+        options={"devices": "pi,nuc"}, measure=False,
     ) as net:  # fmt: skip
         for first in (0, 4, 8):
             with torch.no_grad():

@@ -9,12 +9,14 @@ A disk that is full does not end a run: what was not written becomes an event, a
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import msgspec
 from torch import Tensor
 
+from weft.errors import InputError
 from weft.fleet.faults import During
 from weft.plans.plan import Plan
 from weft.program.timeline import Timeline
@@ -41,7 +43,9 @@ class Keeper:
 
     def __init__(self, folder: Folder, plan: Plan, last: int, rate: Callable[[int], float]) -> None:
         self.folder, self.plan, self.last, self._rate = folder, plan, last, rate
-        self._changes = -1  # changes of the first plan that are in the folder
+        self.first = 0  # the minibatch that the run began with
+        self._changes = 0  # changes of the first plan that are in the folder
+        self._before: PlanRecord | None = None  # of the run that is resumed
         self._saved: set[int] = set()  # minibatches whose losses are in the folder
         self._failing: set[str] = set()  # what the folder did not take when it was last tried
 
@@ -95,6 +99,11 @@ class Keeper:
         """Losses and evaluations from minibatch `step` on do not count."""
         self.written(run, step, "losses", lambda: self.folder.forget_metrics(step))
 
+    def recall_plans(self) -> None:
+        """The plans of the run that is resumed; without them only those of this part are kept."""
+        with contextlib.suppress(InputError):
+            self._before = PlanRecord.load(self.folder.path)
+
     def close(self, run: Run, timeline: Timeline) -> None:
         """The plan that ran last, and what happened when."""
         self.written(run, self.last, "plan", lambda: self.folder.save_plan(run.plan))
@@ -104,5 +113,8 @@ class Keeper:
     def _save_changes(self, run: Run) -> None:
         """Every change of plan, so that another run can repeat it."""
         changes = tuple(PlanChange(step, plan, why) for step, plan, why in run.plans)
-        self.folder.write(CHANGES, msgspec.json.encode(PlanRecord(self.plan, changes)))
+        record = PlanRecord(self.plan, changes)
+        if self._before is not None:
+            record = self._before.resumed(self.first, record)
+        self.folder.write(CHANGES, msgspec.json.encode(record))
         self._changes = len(run.plans)

@@ -65,6 +65,12 @@ class PlanRecord(Struct, frozen=True):
                 )
         return record
 
+    def resumed(self, step: int, after: PlanRecord) -> PlanRecord:
+        """This record up to minibatch `step`, and from there on the record of the run that went on."""
+        before = tuple(change for change in self.changes if change.step < step)
+        again = PlanChange(step, after.first, "resumed")
+        return PlanRecord(self.first, (*before, again, *after.changes))
+
     @property
     def lasting(self) -> tuple[PlanChange, ...]:
         """The changes that count: where a run went back after a loss, what it did after that minibatch was

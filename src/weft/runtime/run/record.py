@@ -1,6 +1,7 @@
 """What a run leaves in its folder, and how it is taken up again.
 
     plan.json  weights.safetensors  optimizer.safetensors  metrics.jsonl  timeline.json  run.json
+    changes.json, every change of plan (weft.runtime.run.plan_changes)
     ema.safetensors where running means of the weights were asked for
     best.safetensors the weights of the best evaluation, where that was asked for
     saves/     the last two saves, each one whole (weft.runtime.run.saves)

@@ -156,6 +156,7 @@ class _Training:
             run.note(copy.step, "taken_up", why)
             self.first = copy.step
         if self.keeper is not None and self.options.resume:
+            self.keeper.first = self.first
             self.keeper.forget_from(run, self.first)
             self._recall(self.keeper.folder)
         return memory
@@ -354,6 +355,8 @@ class _Training:
         self.work.resume_with(saved.weights)
         check_like(folder.path, saved.run, self._record(saved.run.steps))
         self.first, self._id = saved.run.steps, saved.run.id
+        if self.keeper is not None:
+            self.keeper.recall_plans()
         if saved.passed_over:
             self._passed_over = (
                 f"goes on after minibatch {saved.run.steps} of an older save: {saved.passed_over}"

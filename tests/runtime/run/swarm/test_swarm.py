@@ -188,6 +188,7 @@ def test_training_by_name_on_nodes_that_are_there_draws_no_losses(
         model, (torch.rand(40, 6), torch.randint(3, (40,))), nn.CrossEntropyLoss(),
         fleet=perceptron.fleet, strategy="stitchnet", steps=6, batch=8, optimizer="adam",
         join=swarm.endpoint, group=swarm.group, options={"slot_ms": 40},
+        measure=False,
     )  # fmt: skip
     assert result.plan.swarm is not None
     assert result.predicted_step_s == pytest.approx(0.04 * 5)

@@ -42,5 +42,6 @@ class Asked:
     profile: Profile | None = None
     objective: Objective = "time"  # what a plan is chosen for
     measure: bool = True  # on real nodes, where no profile is given
+    say: Callable[[str], None] = lambda text: None  # gets a line about each part of measuring
     name: str = ""
     on_progress: Callable[[Step], None] | None = None

@@ -30,7 +30,6 @@ from weft.runtime.run.feeds import Source, accuracy, source_of
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.known import known_profile
 from weft.runtime.run.pace import Emulation, emulation
-from weft.runtime.run.results import Step
 from weft.runtime.run.run import Run
 from weft.runtime.run.workload.asked import Asked, Loss
 from weft.runtime.run.workload.protocol import Trained, Workload
@@ -135,14 +134,9 @@ class OneNetwork(Workload):
             return profile_for(self.trainee, asked.fleet, asked.profile)
         if asked.plan is not None and asked.plan.layering == "depth":
             return asked.plan.profile  # it runs as it is, so nothing has to be measured
-
-        def say(text: str) -> None:
-            if asked.on_progress is not None:
-                asked.on_progress(Step(0, asked.steps, None, 0.0, None, asked.batch, what=text))
-
         known = known_profile(
             self.graph, asked.fleet, asked.place, batch=asked.batch, training=True,
-            optimizer=asked.rule, say=say,
+            optimizer=asked.rule, say=asked.say,
         )  # fmt: skip
         self.measured = known.notes
         return known.profile
