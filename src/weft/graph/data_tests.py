@@ -134,7 +134,7 @@ class Replay(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         place = _place() if func in _TESTS else None
-        if place in self._refused:
+        if place is not None and place in self._refused:
             raise InputError(self._refused[place])
         if place is None or place not in self._results:
             return func(*args, **(kwargs or {}))
@@ -186,7 +186,8 @@ def _recorded(
                         tensor.copy_(buffers[name])
             if not changed:
                 break
-    return recorder
+    done: _Recorder = recorder
+    return done
 
 
 def _refusal(label: str, place: _Place, what: str) -> str:
