@@ -125,15 +125,17 @@ class _Recorder(TorchFunctionMode):
 class Replay(TorchFunctionMode):
     """Gives the recorded result of each test of data, instead of a look at the data."""
 
-    def __init__(self, results: Mapping[_Place, list[Any]]) -> None:
+    def __init__(self, results: Mapping[_Place, list[Any]], refused: Mapping[_Place, str]) -> None:
         super().__init__()
-        self._results = results
+        self._results, self._refused = results, refused
         self._next: dict[_Place, int] = defaultdict(int)
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         place = _place() if func in _TESTS else None
+        if place is not None and place in self._refused:
+            raise InputError(self._refused[place])
         if place is None or place not in self._results:
             return func(*args, **(kwargs or {}))
         results = self._results[place]
@@ -143,24 +145,25 @@ class Replay(TorchFunctionMode):
 
 
 def recorded_tests(module: nn.Module, example: Sample, label: str, mode: Mode) -> Replay | None:
-    """The constant tests of data of a module; None if it has none. Raises InputError if a test is not
-    constant."""
-    runs = []
-    for samples, drawn in _RUNS:
-        runs.append(_recorded(module, example, label, mode, samples, drawn))
-    first = runs[0]
-    for run in runs[1:]:
-        for place in {*first, *run}:
-            if first.get(place) != run.get(place):
-                raise InputError(
-                    _refusal(label, place, "the number of samples or on random numbers")
+    """The tests of data of a module; None if it has none. The replay raises InputError at a test that is not
+    constant. A test that only eager runs meet does not matter."""
+    runs = [_recorded(module, example, mode, samples, drawn) for samples, drawn in _RUNS]
+    results, refused = runs[0].results, {}
+    for run in runs:
+        for place in {*results, *run.results}:
+            if results.get(place) != run.results.get(place):
+                refused[place] = _refusal(
+                    label, place, "the number of samples or on random numbers"
                 )
-    return Replay(first) if first else None
+    for run in runs:
+        what = "the numbers in the inputs, weights or changing buffers"
+        refused |= {place: _refusal(label, place, what) for place in run.varying}
+    return Replay(dict(results), refused) if results else None
 
 
 def _recorded(
-    module: nn.Module, example: Sample, label: str, mode: Mode, samples: int, drawn: float | None
-) -> dict[_Place, list[Any]]:
+    module: nn.Module, example: Sample, mode: Mode, samples: int, drawn: float | None
+) -> _Recorder:
     """The results of the tests in one eager run. Buffers and random numbers are left as they were."""
     args, kwargs = grown(example, samples)
     buffers = {name: tensor.detach().clone() for name, tensor in module.named_buffers()}
@@ -183,10 +186,8 @@ def _recorded(
                         tensor.copy_(buffers[name])
             if not changed:
                 break
-    if recorder.varying:
-        what = "the numbers in the inputs, weights or changing buffers"
-        raise InputError(_refusal(label, recorder.varying[0], what))
-    return dict(recorder.results)
+    done: _Recorder = recorder
+    return done
 
 
 def _refusal(label: str, place: _Place, what: str) -> str:

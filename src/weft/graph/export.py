@@ -94,6 +94,8 @@ def _replayed(
         raise _refused(label, error) from error
     try:
         return _exported(module, example, mode, replay)
+    except InputError:
+        raise
     except Exception as again:
         raise _refused(label, again) from again
 

@@ -19,13 +19,7 @@ from torch.library import Library
 
 from weft.graph.operators.table import OPERATORS
 
-_OPAQUE = (
-    "aten.batch_norm.default", "aten.instance_norm.default", "aten.dropout.default",
-    "aten.feature_dropout.default", "aten.alpha_dropout.default", "aten.rrelu.default",
-    "aten.scaled_dot_product_attention.default", "aten.lstm.input", "aten.gru.input",
-    "aten.rnn_tanh.input", "aten.rnn_relu.input", "aten.lstm_cell.default", "aten.gru_cell.default",
-    "aten.rnn_tanh_cell.default", "aten.rnn_relu_cell.default",
-)  # fmt: skip
+_OPAQUE = tuple(name for name, record in OPERATORS.items() if record.opaque)
 _LIBRARIES: list[Any] = []
 
 

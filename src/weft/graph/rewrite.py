@@ -30,12 +30,21 @@ from weft.graph.network import (
     State,
     Value,
 )
-from weft.graph.operators.calls import COUNTER, GETITEM, LITERAL, renewed, snapshot
+from weft.graph.operators.calls import (
+    ADD,
+    ALIAS,
+    COUNTER,
+    GETITEM,
+    LITERAL,
+    TO_DTYPE,
+    renewed,
+    snapshot,
+)
 from weft.graph.operators.table import OPERATORS
 from weft.graph.signature import Constant
 
 _DROPPED_KWARGS = {"layout", "device", "pin_memory", "memory_format", "non_blocking", "generator"}
-_DEVICE_MOVES = {"aten.to.device": "aten.to.dtype", "aten.to.prim_Device": "aten.to.dtype"}
+_DEVICE_MOVES = ("aten.to.device", "aten.to.prim_Device")
 _COUNTED = "num_batches_tracked"  # a batch norm's buffer, which only counts
 LITERAL_NUMBERS = 4096  # a tensor that is no state may have so many: they travel with the graph
 
@@ -119,7 +128,7 @@ class Rewriter:
             op in _DEVICE_MOVES
         ):  # there is one device: `to` only changes the type of numbers, or nothing
             dtype = kwargs.pop("dtype", args[2] if len(args) > 2 else None)
-            op = _DEVICE_MOVES[op] if dtype is not None else "aten.alias.default"
+            op = TO_DTYPE if dtype is not None else ALIAS
             args, kwargs = [args[0], *([dtype] if dtype is not None else [])], {}
         if op.startswith("aten.") and op.split(".")[1].endswith("_") and op not in OPERATORS:
             op = self._out_of_place(node, op)
@@ -269,7 +278,7 @@ class Rewriter:
     def _buffer_changed(self, item: fx.Node, buffer: str) -> None:
         """A buffer takes a new value at the end. Its readers read a copy of the old one."""
         made = next((n for n in self.nodes if n.name == self._resolved(item.name)), None)
-        if made and buffer.endswith(_COUNTED) and made.op == "aten.add.Tensor":
+        if made and buffer.endswith(_COUNTED) and made.op == ADD:
             self.nodes[self.nodes.index(made)] = Node(made.name, COUNTER, made.args)
             return
         if all(n.name != f"{buffer}@before" for n in self.nodes):

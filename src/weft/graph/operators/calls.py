@@ -12,6 +12,7 @@ CONVOLUTION, DENSE = "aten.conv2d.default", "aten.linear.default"
 COUNTER = "buffer.add_"  # counts batches in a buffer
 RENEWED = "buffer.copy_"  # a new value of a buffer; with COUNTER the only in-place operators
 LITERAL = "literal"  # a small tensor, written as numbers
+ALIAS, ADD, TO_DTYPE = "aten.alias.default", "aten.add.Tensor", "aten.to.dtype"
 
 
 def snapshot(name: str, buffer: str) -> Node:
@@ -26,7 +27,7 @@ def renewed(name: str, buffer: str, source: str) -> Node:
 
 def alias(name: str, source: Arg) -> Node:
     """The same values under another name."""
-    return Node(name, "aten.alias.default", [source])
+    return Node(name, ALIAS, [source])
 
 
 def narrow(name: str, source: str, dim: int, first: int, length: int) -> Node:

@@ -50,12 +50,21 @@ class Operator:
     training_flag: int | None = None  # position of the argument that says "training"
     drop_probability: int | None = None  # position of the argument that says how much to drop
     training_only: bool = False  # left out when the network only infers
+    own_statistics: bool = (
+        False  # normalises each sample, and may keep running statistics in buffers
+    )
     changes_state: bool = False  # writes into the buffer that is its first argument
 
     @property
     def normalises_batch(self) -> bool:
         """Whether it normalises with the statistics of the current samples in training."""
         return self.training_flag is not None and not self.random
+
+    @property
+    def opaque(self) -> bool:
+        """Whether torch must not take it apart: it has a mode, changes buffers, or is a whole recurrence."""
+        modal = self.training_flag is not None or self.drop_probability is not None
+        return modal or self.recurrent or self.own_statistics
 
     @property
     def always_random(self) -> bool:

@@ -75,7 +75,7 @@ _RECORDS: tuple[Operator, ...] = (
     _operator("layer_norm", direct="torch.layer_norm", rows=sequences.LAYER_NORM),
     _operator("group_norm", direct="torch.group_norm"),
     _operator("rms_norm", rows=sequences.LAYER_NORM),
-    _operator("instance_norm"),
+    _operator("instance_norm", own_statistics=True),
 
     # Dropout.
     _operator("dropout", direct="torch.dropout", random=True, training_flag=2, **_ELEMENTWISE),
