@@ -29,6 +29,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from weft.adapt.serve import serve
 from weft.adapt.train import train
 from weft.errors import WeftError
 from weft.fleet.fleet import Device, Fleet, Link
@@ -42,7 +43,7 @@ from weft.plans.profile import Profile
 from weft.runtime.emulate.namespaces import NamespaceFleet
 from weft.runtime.run.known import measured_fleet
 from weft.runtime.run.launch import Place
-from weft.runtime.run.serve import latency_s, serve
+from weft.runtime.run.serve import latency_s
 from weft.runtime.wire.session import Endpoints
 from weft.zoo.loading import load
 

@@ -326,7 +326,7 @@ def test_wrong_use_ends_with_exit_code_2(folder: Path, line: str) -> None:
         (lambda plan: plan["profile"]["layers"][0].update(output_bytes=-1), "output_bytes"),
         (lambda plan: plan["shards"].pop(), "layers"),
         (lambda plan: plan.update(source="nobody"), "nobody"),
-        (lambda plan: plan.update(micro_batches=0), "micro_batches = 0"),
+        (lambda plan: plan.update(micro_batches=0), "micro_batches is 0"),
         (lambda plan: plan.update(batch=0), "batch"),
     ],
 )

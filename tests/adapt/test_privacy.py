@@ -13,6 +13,7 @@ from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.wire import crew as crew_module
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire.frames import Header, unpack_header
+from weft.runtime.wire.seal import split_header
 
 Subject = Any
 STEPS = 40
@@ -34,8 +35,10 @@ class Wire:
         monkeypatch.setattr(crew_module.msg, "unpack_reply", spy)
 
     def _take(self, sample: Any) -> None:
-        attachment = sample.attachment
-        header = unpack_header(attachment.to_bytes()) if attachment else None
+        header = None
+        if "/data/" in str(sample.key_expr):
+            sealed, _ = split_header(sample.attachment.to_bytes())
+            header = unpack_header(sealed)
         self.messages.append((header, sample.payload.to_bytes()))
 
     def leaves(self, device: str) -> list[bytes]:

@@ -88,7 +88,6 @@ def test_a_mean_or_a_sum_over_samples_is_known_as_one(
         (lambda y, t: functional.mse_loss(y, t) + y.mean(0).square().sum(), NUMBERS),
         (lambda y, t: functional.mse_loss(y, t) + y.abs().sum(), NUMBERS),
         (lambda y, t: ((y - t) ** 2).sum() ** 2, NUMBERS),
-        (lambda y, t: functional.mse_loss(y[1:], t[:-1]), NUMBERS),
     ],
 )
 def test_a_loss_that_is_no_mean_or_sum_over_samples_is_known_as_such(
@@ -133,6 +132,18 @@ def test_the_probe_does_not_change_the_loss() -> None:
     assert loss.state_dict() == before
 
 
-def test_a_tensor_that_a_loss_does_not_own_is_refused() -> None:
-    with pytest.raises(InputError, match=r"shape \(3,\).*register_buffer"):
-        added(lambda y, t: functional.cross_entropy(y, t, weight=WEIGHTS), CLASSES)
+def test_a_loss_that_compares_neighbouring_samples_is_refused() -> None:
+    """Two samples would be compared in another way than more."""
+    with pytest.raises(InputError, match="must not choose by the number of samples"):
+        added(lambda y, t: functional.mse_loss(y[1:], t[:-1]), NUMBERS)
+
+
+def test_a_large_tensor_that_a_loss_does_not_own_is_refused_and_a_small_one_is_written_as_numbers() -> (
+    None
+):
+    assert (
+        added(lambda y, t: functional.cross_entropy(y, t, weight=WEIGHTS), CLASSES)[1] == "totals"
+    )
+    many = torch.rand(5000)
+    with pytest.raises(InputError, match=r"shape \(5000,\).*register_buffer"):
+        added(lambda y, t: functional.cross_entropy(y, t, weight=many), CLASSES, nn.Linear(4, 5000))

@@ -81,10 +81,11 @@ def test_a_value_that_is_read_twice_is_needed_for_both() -> None:
         def __init__(self) -> None:
             super().__init__()
             self.wide, self.near = nn.Conv2d(1, 1, 5, padding=2), nn.Conv2d(1, 1, 3, padding=1)
+            self.next = nn.Conv2d(1, 1, 3, padding=1)
 
         def forward(self, x: Tensor) -> Tensor:
             x = torch.relu(x)
-            result: Tensor = torch.cat([self.near(self.near(x)) + x, self.wide(x) * x], 1)
+            result: Tensor = torch.cat([self.next(self.near(x)) + x, self.wide(x) * x], 1)
             return result
 
     graph = capture(Twice(), torch.zeros(2, 1, 20, 20))

@@ -111,7 +111,7 @@ def test_a_busy_node_is_not_measured(nodes: LocalFleet, small: Subject) -> None:
             Survey(nodes.crew, ("pi",))
         with pytest.raises(WeftError, match="times measured now would be wrong"):
             nodes.crew.ask("pi", msg.MeasureLayers(small.graph, (4,)), 10.0)
-    assert Survey(nodes.crew, ("pi",)).hosts["pi"].busy == ""
+    assert Survey(nodes.crew, ("pi",)).hosts["pi"].busy is False
 
 
 @pytest.mark.parametrize(

@@ -162,12 +162,12 @@ def samples() -> simulated.Samples:
 
 def simulation(
     net: DecoupledNet, near: str, ends: list[simulated.Gathered] | None = None, **changes: Any
-) -> list[simulated.Peer]:
+) -> list[simulated.PeerTrainer]:
     """The same rounds in one process, with tensors in the memory order that nodes use."""
     recipe, data = replace(RECIPE, **changes), samples()
     rows = class_rows(data.y, FOUR_OF_FIVE, recipe.deal, seed=SEED)
     peers = [
-        simulated.Peer(net, held, mine, data, recipe, SEED * 100 + p)
+        simulated.PeerTrainer(net, held, mine, data, recipe, SEED * 100 + p)
         for p, (held, mine) in enumerate(zip(FOUR_OF_FIVE, rows, strict=True))
     ]
     for peer in peers:
@@ -198,7 +198,7 @@ def test_peers_end_with_the_weights_of_the_one_process_simulation(
     assert keepers(run.ended, 4) == [n for n in NAMES if n in run.peers.near("p1")]
 
 
-def assert_same_weights(run: Peered, expected: list[simulated.Peer]) -> None:
+def assert_same_weights(run: Peered, expected: list[simulated.PeerTrainer]) -> None:
     for name, peer in zip(NAMES, expected, strict=True):
         for key, tensor in peer.net.state_dict().items():
             torch.testing.assert_close(run.ended[name][key], tensor, rtol=1e-5, atol=1e-5)
