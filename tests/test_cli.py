@@ -195,6 +195,7 @@ def test_compare_fails_when_no_strategy_is_possible(folder: Path) -> None:
     assert "error: no strategy is possible" in result.stderr
 
 
+@pytest.mark.proof
 def test_a_compared_option_reaches_the_strategies_that_know_it(folder: Path) -> None:
     line = "compare three -f fleet.toml -p profile.json --batch 64 --json"
     plain, halved = document(line), document(f"{line} --set codec=fp16")

@@ -35,6 +35,7 @@ def alone(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in module.state_dict().items()}
 
 
+@pytest.mark.proof
 def test_hiertrain_plus_gives_way_when_its_edge_device_dies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -79,6 +79,7 @@ def test_a_worker_that_died_with_its_standby_is_not_planned_with(
 @pytest.mark.parametrize(
     "strategy", ["edgemove", pytest.param("pipedream-e", marks=pytest.mark.proof)]
 )
+@pytest.mark.proof
 def test_a_policy_leaves_a_worker_out_of_reach(
     strategy: str, go: Callable[..., Any], shared: LocalFleet, subject: Subject, fleet: Fleet
 ) -> None:

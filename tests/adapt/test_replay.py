@@ -55,6 +55,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.proof
 def test_a_replay_changes_plans_at_the_same_minibatches_and_gives_the_same_bits(
     script: Path, tmp_path: Path
 ) -> None:

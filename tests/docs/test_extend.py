@@ -136,6 +136,7 @@ def run_of(path: Path) -> dict[str, Any]:
     return runpy.run_path(str(path))
 
 
+@pytest.mark.proof
 def test_a_killed_device_leaves_the_result_as_it_would_have_been(
     folder: Path, kill_when: Callable[..., Callable[..., None]]
 ) -> None:

@@ -110,6 +110,7 @@ def test_the_schemes_come_in_the_paper_s_order(ten: Runs) -> None:
         assert speedups == sorted(speedups)
 
 
+@pytest.mark.proof
 def test_figures_maps_and_tables_are_written(quick: Reproduction) -> None:
     names = {Path(file).name for file in quick.files}
     assert names == {
@@ -124,6 +125,7 @@ def test_figures_maps_and_tables_are_written(quick: Reproduction) -> None:
     assert ("generated city" in tables) == (data_root(None) is None)
 
 
+@pytest.mark.proof
 def test_every_claim_that_fails_has_a_reason(quick: Reproduction) -> None:
     assert len({claim.id for claim in quick.claims}) == len(quick.claims)
     assert [claim.id for claim in quick.claims if not (claim.reproduced or claim.note)] == []

@@ -46,6 +46,7 @@ def found(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Reproductio
     return written(out, study, prr, silent)
 
 
+@pytest.mark.proof
 def test_every_figure_and_table_is_written(found: Reproduction) -> None:
     names = {Path(file).name for file in found.files}
     pictures = {f"figure{n}.png" for n in range(7, 19)} | {"stitchnet_plus.png"}
@@ -58,6 +59,7 @@ def test_every_figure_and_table_is_written(found: Reproduction) -> None:
     assert "stitchnet+ beside Mix-Mapped" in tables
 
 
+@pytest.mark.proof
 def test_every_claim_that_does_not_hold_says_why(found: Reproduction) -> None:
     ids = [claim.id for claim in found.claims]
     assert len(set(ids)) == len(ids)
@@ -184,6 +186,7 @@ def test_a_difference_counts_only_beyond_the_noise_of_several_topologies() -> No
     assert not beyond_noise([5.0, 5.0])
 
 
+@pytest.mark.proof
 def test_the_rival_that_is_tested_is_the_one_that_is_printed(found: Reproduction) -> None:
     claims = {claim.id: claim for claim in found.claims}
     assert claims["fig10-mapping"].what.endswith(("(random mapping)", "(reverse mapping)"))
@@ -191,6 +194,7 @@ def test_the_rival_that_is_tested_is_the_one_that_is_printed(found: Reproduction
     assert "20 points" in claims["fig7-vertical-poor"].what
 
 
+@pytest.mark.proof
 def test_quick_counts_no_gain_of_ours_as_reached(found: Reproduction) -> None:
     """--quick once printed +5.85 as reached where the full run has +2.0."""
     ours = [claim for claim in found.claims if claim.id.startswith("plus-")]
@@ -199,6 +203,7 @@ def test_quick_counts_no_gain_of_ours_as_reached(found: Reproduction) -> None:
     assert all("Not decided" in claim.note for claim in ours)
 
 
+@pytest.mark.proof
 def test_packets_are_printed_both_ways(found: Reproduction) -> None:
     claims = {claim.id: claim for claim in found.claims}
     assert 0.3 < claims["fig7-cost"].ours < 0.45  # type: ignore[operator]

@@ -65,6 +65,7 @@ def train(script: Faults, steps: int, deadline: float = 30.0) -> TrainResult:
     )  # fmt: skip
 
 
+@pytest.mark.proof
 def test_two_devices_that_die_together_are_both_noted_and_both_taken_back() -> None:
     """The second one was forgotten once: it came back, and never got a part again."""
     script = Faults().kill("nuc", step=10).kill("cloud", step=10)
@@ -80,6 +81,7 @@ def test_two_devices_that_die_together_are_both_noted_and_both_taken_back() -> N
         assert torch.allclose(result.model.state_dict()[name], tensor, atol=1e-6), name
 
 
+@pytest.mark.proof
 def test_a_link_that_is_cut_for_good_costs_a_device_and_not_the_run() -> None:
     """Both ends send heartbeats and wait for each other. Such a run ended after the deadline."""
     result = train(Faults().cut("pi", "nuc", step=10), steps=30, deadline=4.0)

@@ -93,6 +93,7 @@ def test_another_network_batch_or_host_is_measured_anew(small: Subject, kept: Pa
         assert other.kept("pi", "one") is None
 
 
+@pytest.mark.proof
 def test_a_device_that_is_not_there_goes_by_its_gflops_or_is_refused(
     nodes: LocalFleet, small: Subject, triangle: Fleet, kept: Path
 ) -> None:

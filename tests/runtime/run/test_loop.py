@@ -85,6 +85,7 @@ def check_equal(result: Any) -> None:
             torch.testing.assert_close(tensor, expected[name], rtol=0, atol=1e-5)
 
 
+@pytest.mark.proof
 def test_a_resumed_run_goes_on_with_its_schedule_and_its_means(
     nodes: LocalFleet, triangle: Fleet, tmp_path: Path
 ) -> None:

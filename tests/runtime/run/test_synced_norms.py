@@ -115,6 +115,7 @@ def test_several_devices_with_data_share_statistics_too(dense: Subject, run_plan
 
 
 @pytest.mark.parametrize("strategy", ["hiertrain", "hiertrain+"])
+@pytest.mark.proof
 def test_a_planned_residual_network_really_run_equals_one_process(
     strategy: str, resnet: Subject
 ) -> None:

@@ -95,6 +95,7 @@ def smooth(output: Tensor, target: Tensor) -> Tensor:
     return nn.functional.cross_entropy(output, target, label_smoothing=0.05)
 
 
+@pytest.mark.proof
 def test_a_residual_network_is_trained_over_two_processes_with_a_loss_of_one_s_own() -> None:
     torch.manual_seed(0)
     result = weft.train(

@@ -109,6 +109,7 @@ def test_it_has_a_plan_that_is_not_slower_than_coopai_s(model: nn.Module, size: 
             assert plus.predicted.seconds <= plain.predicted.seconds * (1 + 1e-9)
 
 
+@pytest.mark.proof
 def test_in_a_deep_network_blocks_are_shorter_and_the_plan_still_comes() -> None:
     made = planned(Dense(60), 16, "coopai+", 2000.0, gateway="off", polish=5)
     lengths = [last - first + 1 for first, last in made.decisions["blocks"]]

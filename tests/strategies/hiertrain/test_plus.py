@@ -68,6 +68,7 @@ def profile(seed: float, layers: int = 4) -> Profile:
     seed=st.floats(0.2, 5),
     codecs=st.sampled_from(["none", "all"]),
 )
+@pytest.mark.proof
 def test_no_other_strategy_is_faster_with_the_same_codecs(
     near: float, far: float, seed: float, codecs: str
 ) -> None:
