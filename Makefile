@@ -4,10 +4,10 @@ BIN := .venv/bin
 STAMP := .venv/.ready
 
 # Parts of other benchmarks.
-NOT_RUN := benchmarks/two_stages.py benchmarks/torch_rank.py benchmarks/more_models.py
+NOT_RUN := two_stages torch_rank more_models other_models
 
 # Groups of benchmarks, for `make bench-GROUP`.
-BENCH_speed := pipeline overhead goodput startup keys simulator capture planning
+BENCH_speed := pipeline overhead goodput startup keys simulator capture planning fleet_scale
 BENCH_prediction := prediction edgemove_period edgemove_vgg
 BENCH_codecs := codec_accuracy codec_error
 BENCH_papers := plus hiertrain coopai_planning coopai_plus coopai stitchnet stitchnet_run \
@@ -22,15 +22,15 @@ help:
 	@echo "make test        the tests"
 	@echo "make lint        style and types"
 	@echo "make proof       checks every promise by a real run: at most an hour; goes on where it was stopped"
-	@echo "make bench       all benchmarks"
+	@echo "make bench       all benchmarks; says which figures changed (records: benchmarks/results)"
 	@echo "make bench-NAME  benchmarks/NAME.py, or a group: speed, prediction, codecs, papers"
-	@echo "make docs        checks the links of the documentation"
+	@echo "make docs        checks the documentation and writes it as a site to site/"
 
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,data,bench,web]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,data,bench,web,papers,dask,notebook,docs]'
 	touch $@
 
 test: setup
@@ -46,13 +46,15 @@ lint: setup
 	$(BIN)/pytest -q tests/test_imports.py
 
 bench: setup
-	set -e; for file in $(filter-out $(NOT_RUN),$(wildcard benchmarks/*.py)); do echo "== $$file"; $(BIN)/python "$$file"; done
+	$(BIN)/python benchmarks/regenerate.py --not $(NOT_RUN)
 
 bench-%: setup
-	set -e; for name in $(or $(BENCH_$*),$*); do echo "== $$name"; $(BIN)/python "benchmarks/$$name.py"; done
+	$(BIN)/python benchmarks/regenerate.py $(or $(BENCH_$*),$*)
 
 proof: setup
 	$(BIN)/python proofs/prove.py
 
 docs: setup
 	$(BIN)/python docs/check_links.py
+	$(BIN)/python docs/write_commands.py --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from weft import zoo
-from weft.graph.capture import capture, state_of
+from weft.graph.capture.module import capture, state_of
 from weft.graph.execute import Runner
 
 BATCH = 16
@@ -26,6 +26,10 @@ NETWORKS = {
     "resnet8": (3, 32, 32),
     "transformer": (1, 32, 32),
     "mobilenet": (3, 32, 32),
+    "mlp": (1, 28, 28),
+    "vgg-small": (1, 28, 28),
+    "cnn5": (3, 32, 32),
+    "resnet18": (3, 32, 32),
 }
 
 

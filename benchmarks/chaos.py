@@ -29,41 +29,40 @@ sys.path.insert(0, str(ROOT))
 
 from proofs.chaos import training, trial_of  # noqa: E402
 from weft.chaos.chaos import NEEDS_FOLDER, Asked, chaos  # noqa: E402
-from weft.chaos.report import Row  # noqa: E402
+from weft.chaos.report import Report  # noqa: E402
 from weft.chaos.scenes import Scene  # noqa: E402
 from weft.plans import registry  # noqa: E402
 from weft.plans.protocols import GO_BACK  # noqa: E402
 
-STEPS, EACH = 200, 4
-
 
 def run(name: str, given: argparse.Namespace) -> bool:
     """All faults of one strategy; False where something was lost."""
-    trial = trial_of(name, STEPS)
+    trial = trial_of(name, given.steps)
     scenes = [Scene(word) for word in given.scenes.split(",")]
     if not Asked(trial).saves:
         scenes = [scene for scene in scenes if scene not in NEEDS_FOLDER]
     if not scenes:
         return True
     undisturbed = 1 if registry.get(name).recovery == GO_BACK else given.undisturbed
-    asked = Asked(trial, tuple(scenes), given.seed, EACH, undisturbed, given.limit)
-    load = os.getloadavg()[0]
+    asked = Asked(trial, tuple(scenes), given.seed, given.each, undisturbed, given.limit)
 
-    def keep(row: Row) -> None:
+    def keep(report: Report) -> None:
+        """A line for each run, as soon as it has ended: a series that is cut off keeps what it has found."""
+        row = report.rows[-1]
         words = f"{name} {row.run}: {row.outcome.value}"
         print(f"{words} ({row.seconds:.0f} s) {row.error}", file=sys.stderr, flush=True)
-
-    report = chaos(asked, given.faults, keep, given.first)
-    losses = report.document()["undisturbed_loss"]
-    for row in report.rows:
         plain: dict[str, Any] = msgspec.to_builtins(row)
-        if not row.error:
+        if not row.error and not row.unequal:
             plain.pop("events", None)
-        line = {"strategy": name, "seed": given.seed, "scenes": given.scenes, "load": round(load, 1),
-                "unequal": row.unequal, "undisturbed_loss": losses, **plain}  # fmt: skip
+        line = {"strategy": name, "seed": given.seed, "scenes": given.scenes, "steps": given.steps,
+                "each": given.each, "load": round(os.getloadavg()[0], 1),
+                "unequal": row.unequal, "rounding": report.rounding,
+                "undisturbed_losses": report.undisturbed_losses, **plain}  # fmt: skip
         if given.append:
             with Path(given.append).open("a") as file:
                 file.write(json.dumps(line) + "\n")
+
+    report = chaos(asked, given.faults, keep, given.first)
     print(json.dumps({k: v for k, v in report.document().items() if k != "rows"}), flush=True)
     return not report.failed
 
@@ -77,8 +76,8 @@ def table(path: Path) -> str:
 def _by_strategy(lines: list[dict[str, Any]]) -> str:
     rows = [
         "| strategy | runs | kills | other faults | hangs | lost | resumed | recovery median | p95 "
-        "| repeated | largest difference | loss, undisturbed loss |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| repeated | largest difference | loss, undisturbed loss | above noise |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name in dict.fromkeys(line["strategy"] for line in lines):
         mine = [line for line in lines if line["strategy"] == name]
@@ -92,7 +91,7 @@ def _by_strategy(lines: list[dict[str, Any]]) -> str:
         rows.append(
             f"| `{name}` | {len(mine)} | {kinds['kill']} | {others} | {ends['hang']} | {ends['lost']} | "
             f"{ends['resumed']} | {_recovery(faults)} | {sum(line.get('repeated', 0) for line in mine)} | "
-            f"{f'{off:.0e}' if exact and off is not None else '-'} | {_losses(mine)} |"
+            f"{f'{off:.0e}' if exact and off is not None else '-'} | {_noise(mine)} |"
         )
     return "\n".join(rows)
 
@@ -111,7 +110,7 @@ def _by_kind(lines: list[dict[str, Any]]) -> str:
     ]
     for kind, faults in sorted(kinds.items()):
         if kind != "restart":
-            hit = sum(bool(fault.get("had_part")) for fault in faults)
+            hit = sum(bool(f.get("had_part")) or f["device"] == "@coordinator" for f in faults)
             rows.append(f"| {kind} | {len(faults)} | {hit} | {_recovery(faults)} |")
     return "\n".join(rows)
 
@@ -124,13 +123,22 @@ def _recovery(faults: list[dict[str, Any]]) -> str:
     return f"{statistics.median(seconds):.2f} s | {p95:.2f} s"
 
 
-def _losses(lines: list[dict[str, Any]]) -> str:
-    losses = [line["final_loss"] for line in lines if line.get("final_loss") is not None]
-    ranges = [line["undisturbed_loss"] for line in lines if line.get("undisturbed_loss")]
-    if not losses or not ranges:
-        return "-"
-    low, high = min(r[0] for r in ranges), max(r[1] for r in ranges)
-    return f"{min(losses):.2f} to {max(losses):.2f}, {low:.2f} to {high:.2f}"
+def _noise(lines: list[dict[str, Any]]) -> str:
+    """The losses with faults, the range of the seeds without, and how many of the former are above it."""
+    seeds: dict[int, set[float]] = defaultdict(set)  # by minibatches of a run
+    for line in lines:
+        seeds[line["steps"]].update(line["undisturbed_losses"])
+    losses = [
+        (line["steps"], line["final_loss"]) for line in lines if line.get("final_loss") is not None
+    ]
+    if not losses:
+        return "- | -"
+    low, high = (end(loss for _, loss in losses) for end in (min, max))
+    least, most = (end(loss for those in seeds.values() for loss in those) for end in (min, max))
+    compared = [(steps, loss) for steps, loss in losses if len(seeds[steps]) > 1]
+    above = sum(loss > max(seeds[steps]) for steps, loss in compared)
+    words = f"{above} of {len(compared)}" if compared else "-"
+    return f"{low:.2f} to {high:.2f}, {least:.2f} to {most:.2f} | {words}"
 
 
 def main() -> int:
@@ -143,6 +151,8 @@ def main() -> int:
     )
     parser.add_argument("--faults", type=int, default=8, help="of each strategy")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=200, help="minibatches of a run")
+    parser.add_argument("--each", type=int, default=4, help="scenes in a run")
     parser.add_argument("--first", type=int, default=0, help="the number of the first run")
     parser.add_argument("--undisturbed", type=int, default=5, help="runs for the range of the loss")
     parser.add_argument("--limit", type=float, default=240.0, help="seconds until a run hangs")

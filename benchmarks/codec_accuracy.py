@@ -16,8 +16,8 @@ from torch import nn
 from weft import zoo
 from weft.adapt.train import train
 from weft.fleet.parse import parse_fleet
-from weft.graph.capture import capture
-from weft.graph.optimizer import Optimizer
+from weft.graph.capture.module import capture
+from weft.graph.optimizers.optimizer import Optimizer
 from weft.planning.task import make_task
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan

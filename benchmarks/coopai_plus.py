@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from weft.api import load_model
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
-from weft.graph.capture import capture
+from weft.graph.capture.module import capture
 from weft.graph.network import Graph
 from weft.papers.coopai.measured import cell
 from weft.planning.task import make_task

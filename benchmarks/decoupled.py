@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from weft import zoo
-from weft.graph.capture import capture
+from weft.graph.capture.module import capture
 from weft.graph.split.classes.averaged import averaged
 from weft.graph.split.classes.decouple import captured, decouple, score_filters
 from weft.graph.split.classes.network import DecoupledNet

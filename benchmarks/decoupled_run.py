@@ -23,7 +23,7 @@ from weft import zoo
 from weft.data import load
 from weft.fleet.faults import Faults
 from weft.fleet.fleet import Device, Fleet, Medium
-from weft.graph.optimizer import Optimizer
+from weft.graph.optimizers.optimizer import Optimizer
 from weft.graph.split.classes.network import DecoupledNet
 from weft.papers.decoupled.methods import eight_bits
 from weft.program.lower.lower import lower

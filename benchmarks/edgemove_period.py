@@ -19,7 +19,7 @@ from torch import nn
 from weft import zoo
 from weft.adapt.train import train
 from weft.fleet.fleet import Device, Fleet, Link
-from weft.graph.optimizer import Optimizer
+from weft.graph.optimizers.optimizer import Optimizer
 from weft.plans.plan import Plan, Shard
 from weft.program.cost import compute_seconds
 from weft.program.instructions import Send, Update

@@ -17,8 +17,8 @@ from torch import nn
 from weft import zoo
 from weft.fleet.fleet import Fleet
 from weft.fleet.parse import parse_fleet
-from weft.graph.capture import capture, capture_loss, state_of
-from weft.graph.optimizer import Optimizer
+from weft.graph.capture.module import capture, capture_loss, state_of
+from weft.graph.optimizers.optimizer import Optimizer
 from weft.planning.decide import decide
 from weft.planning.task import make_task
 from weft.plans.plan import Plan, Shard

@@ -33,7 +33,7 @@ from weft.runtime.wire.seal import (
     sealed,
     split_header,
 )
-from weft.runtime.wire.session import Endpoints, free_endpoint, open_session
+from weft.runtime.wire.session import Endpoints, door_hosts, free_endpoint, open_session
 
 ROUNDS = 7
 OPEN, CLOSED = "bench-open", "bench-keys"
@@ -102,8 +102,11 @@ def hop_cost(size: int, count: int) -> None:
         pairs = {}
         for group in took:
             first, second = ends(group)
-            sessions = [stack.enter_context(open_session(e)) for e in (first, second)]
-            receiver, sender = Fabric(sessions[0], group, "a"), Fabric(sessions[1], group, "b")
+            receiver, sender = (
+                Fabric(stack.enter_context(open_session(e)), group, name, None, door_hosts(e),
+                       e.keys is not None)
+                for name, e in (("a", first), ("b", second))
+            )  # fmt: skip
             key = RunSecret().tensors
             receiver.begin("run", Roads(), record=False, key=key)
             sender.begin("run", Roads((OutLink("a", "b>a"),)), record=False, key=key)

@@ -2,6 +2,7 @@
 
     python benchmarks/models.py                  the 55 models of a folder (WEFT_MODELS, or ../shared/models)
     python benchmarks/models.py --more           the 25 models of benchmarks/more_models.py
+    python benchmarks/models.py --other          the 40 models of benchmarks/other_models.py
     python benchmarks/models.py gpt2 detr        those whose names contain one of these words
 
 A model counts if one of its variants passes all of this:
@@ -10,7 +11,8 @@ A model counts if one of its variants passes all of this:
 - chain, hiertrain+ and edgemove+ plan it for three unequal devices;
 - split into three parts it gives the answer of the eager module in evaluation mode (1e-5);
 - 5 steps of training in three parts give the losses and weights of one eager process (1e-5, dropout off).
-  If rounding is amplified (a batch norm of 4 numbers), float64 decides, and the line says so.
+  If they do not in float32, the same limit in float64 decides: rounding that the network amplifies (a batch
+  norm of 4 numbers) is then 1e-9 of what it was, a wrong gradient is as large as before. The line says so.
 
 The parts run in one process with the nodes' own interpreter; their messages are packed as on a link. If the
 network itself draws random numbers, the eager process draws the same. A refusal is shown in one line.
@@ -20,6 +22,7 @@ It needs transformers, timm, torchvision, segmentation-models-pytorch and einops
 from __future__ import annotations
 
 import copy
+import importlib
 import os
 import sys
 import time
@@ -35,11 +38,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from weft.errors import InputError, WeftError
 from weft.fleet.fleet import Device, Fleet, Link
-from weft.graph.capture import capture_loss, capture_signed, state_of
+from weft.graph.capture.module import Captured, capture_loss, capture_signed, state_of
+from weft.graph.capture.signature import Signature, call_of
 from weft.graph.network import Graph
 from weft.graph.operators.table import operator_named
-from weft.graph.optimizer import Optimizer
-from weft.graph.signature import Signature, call_of
+from weft.graph.optimizers.optimizer import Optimizer
 from weft.loom.woven import execute
 from weft.planning.decide import decide
 from weft.planning.task import make_task
@@ -49,6 +52,10 @@ from weft.program.lower.lower import lower
 from weft.program.validate import validate
 
 STEPS, RATE, SEED, CLOSE = 5, 0.01, 3, 1e-5
+OWN_LISTS = (
+    "more",
+    "other",
+)  # more_models.py and other_models.py, whose losses take what the module returns
 STRATEGIES = ("chain", "hiertrain+", "edgemove+")
 FLEET = Fleet(
     (
@@ -78,7 +85,7 @@ def main(words: list[str]) -> int:
     is no failure."""
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
-    builders = _builders("--more" in words)
+    builders = _builders(words)
     words = [word for word in words if not word.startswith("--")]
     names = [n for n in builders if not words or any(word in n for word in words)]
     passed, skipped, wrong = 0, 0, 0
@@ -92,15 +99,16 @@ def main(words: list[str]) -> int:
     return 1 if wrong else 0
 
 
-def _builders(more: bool) -> Mapping[str, Callable[[], list[Variant]]]:
+def _builders(words: list[str]) -> Mapping[str, Callable[[], list[Variant]]]:
     """The models by name. Raises SystemExit with words if their file is not there."""
     here = Path(__file__).resolve().parent
     folder = Path(os.environ.get("WEFT_MODELS", here.parent.parent / "shared" / "models"))
-    if more:
-        sys.path.insert(0, str(here))
-        from more_models import MODELS as listed
-
-        return listed
+    for name in OWN_LISTS:
+        if f"--{name}" in words:
+            sys.path.insert(0, str(here))
+            listed: Mapping[str, Callable[[], list[Variant]]]
+            listed = importlib.import_module(f"{name}_models").MODELS
+            return listed
     if not (folder / "models.py").exists():
         print(f"skipped: there is no {folder / 'models.py'}; set WEFT_MODELS to its folder")
         raise SystemExit(0)
@@ -143,16 +151,30 @@ def _checked(variant: Variant) -> str:
     if layers < 2:
         raise InputError("it has one layer, so it cannot be split")
     off = _answers(module, inputs, *answering)
-    graph, signature = capture_signed(module, inputs, mode="train")
     apart = _of_first(loss)
-    graph = capture_loss(graph, apart, target, signature)
-    task = make_task(derive_profile(graph, FLEET), FLEET, batch=_batch(target), graph=graph)
+    trained = _captured(module, inputs, target, apart)
+    task = make_task(
+        derive_profile(trained.graph, FLEET), FLEET, batch=_batch(target), graph=trained.graph
+    )
     for strategy in STRATEGIES:
         decide(strategy, task)
-    worst, crossing = _trained(module, inputs, target, apart, graph, signature)
+    note = ""
+    try:
+        worst, crossing = _trained(module, inputs, target, apart, trained)
+    except Differs as single:
+        double = copy.deepcopy(module).double(), *_doubled((inputs, target)), apart
+        worst, crossing = _trained(*double, _captured(*double))
+        note = f" in float64 (float32: {single})"
     return (
-        f"{layers} layers, answers {off:.0e} off, training {worst:.0e} off, {crossing} values cross"
+        f"{layers} layers, answers {off:.0e} off, training {worst:.0e} off{note}, "
+        f"{crossing} values cross"
     )
+
+
+def _captured(module: nn.Module, inputs: Any, target: Any, loss: Any) -> Captured:
+    """The network for training, with its loss."""
+    graph, signature = capture_signed(module, inputs, mode="train")
+    return Captured(capture_loss(graph, loss, target, signature), signature)
 
 
 def _doubled(tensors: Any) -> Any:
@@ -171,7 +193,7 @@ def without_dropout(module: nn.Module) -> None:
 
 def _of_first(loss: Any) -> Any:
     """The loss of a module that returns a tree, where the list's loss expects its first tensor."""
-    if getattr(loss, "__module__", "").endswith("more_models"):
+    if getattr(loss, "__module__", "") in [f"{name}_models" for name in OWN_LISTS]:
         return loss
 
     def apart(output: Any, target: Any) -> Tensor:
@@ -202,20 +224,20 @@ def _answers(module: nn.Module, inputs: Any, graph: Graph, signature: Signature)
 
 
 def _trained(
-    module: nn.Module, inputs: Any, target: Any, loss: Any, graph: Graph, signature: Signature
-) -> tuple[float, int]:
+    module: nn.Module, inputs: Any, target: Any, loss: Any, captured: Captured
+) -> tuple[float, int]:  # fmt: skip
     """The result of `_compared`, at a lower rate if the network diverges in one process too."""
     try:
-        return _compared(module, inputs, target, loss, graph, signature, RATE)
+        return _compared(module, inputs, target, loss, captured, RATE)
     except Diverges:
-        return _compared(module, inputs, target, loss, graph, signature, RATE / 100)
+        return _compared(module, inputs, target, loss, captured, RATE / 100)
 
 
 def _compared(
-    module: nn.Module, inputs: Any, target: Any, loss: Any, graph: Graph, signature: Signature,
-    rate: float,
+    module: nn.Module, inputs: Any, target: Any, loss: Any, captured: Captured, rate: float
 ) -> tuple[float, int]:  # fmt: skip
     """(the largest difference from one eager process after 5 steps, how many values cross the two cuts)."""
+    graph, signature = captured
     plan = _in_three(graph, _batch(target), "train")
     program = lower(plan)
     validate(program)
@@ -244,9 +266,8 @@ def _compared(
             raise Diverges(f"the loss of step {step} is {value.item()}")
         value.backward()
         optimizer.step()
-        worst = max(
-            worst, _apart(torch.tensor(result.losses[step]), value, f"the loss of step {step}")
-        )
+        ours = torch.tensor(result.losses[step], dtype=torch.float64)
+        worst = max(worst, _apart(ours, value, f"the loss of step {step}"))
     for name, tensor in state_of(eager).items():
         if name in graph.state:
             worst = max(worst, _apart(result.state[name], tensor, name))

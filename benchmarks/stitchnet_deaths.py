@@ -22,7 +22,7 @@ from torch import nn
 from weft.data import batch_indices
 from weft.draws import TRAINING
 from weft.fleet.faults import Faults
-from weft.graph.capture import capture, capture_loss, state_of
+from weft.graph.capture.module import capture, capture_loss, state_of
 from weft.graph.split.masked_conv import ConvNet
 from weft.plans.delivery import known_links
 from weft.plans.plan import Plan

@@ -25,8 +25,8 @@ from weft.data import batch_indices, load
 from weft.draws import TRAINING
 from weft.fleet.faults import Faults
 from weft.fleet.radio import fleet_delivery, radio_fleet
-from weft.graph.capture import capture, capture_loss, state_of
-from weft.graph.optimizer import Optimizer
+from weft.graph.capture.module import capture, capture_loss, state_of
+from weft.graph.optimizers.optimizer import Optimizer
 from weft.graph.split.masked import Perceptron
 from weft.planning.decide import decide
 from weft.planning.task import make_task

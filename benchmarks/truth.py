@@ -1,11 +1,14 @@
 """Predicted against measured on real nodes: nothing is paced, the kernel shapes the links and the processors.
 
-    python benchmarks/truth.py [--quick] [--case TEXT] [--json FILE]
+    python benchmarks/truth.py [--quick] [--case TEXT] [--from N] [--to N] [--add FILE]
+    python benchmarks/truth.py --table FILE
 
 Every node is a process in a network namespace of its own. Its links are veth pairs under `tc tbf`, its CPU
 time is limited by a cgroup (quota of a core, period 4 ms). The prediction comes from what `weft profile
---join` measures on these nodes, and from nothing else. A case is run until two medians in a row agree to 3%,
-at most six times. For each network and fleet the plan that `auto` takes is run too, and the best one place.
+--join` measures on these nodes, and from nothing else. A case is run until two means in a row agree to 3%,
+at most six times; their mean counts. For each network and fleet the plan that `auto` takes is run too, and
+the best one place. A plan that several strategies have in common is one case. `--add` appends each case to
+a file, so that the table can be collected in parts.
 
 It needs root, iproute2 and cgroup v1 (cpu). On a machine that does other work, figures are not to be trusted:
 the cgroup asks for a large weight, but caches and memory are shared.
@@ -20,8 +23,8 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -33,26 +36,30 @@ from weft.adapt.serve import serve
 from weft.adapt.train import train
 from weft.errors import WeftError
 from weft.fleet.fleet import Device, Fleet, Link
-from weft.graph.capture import capture
+from weft.graph.capture.module import capture
 from weft.graph.network import Graph
 from weft.planning.decide import decide
+from weft.planning.exactness import differs
 from weft.planning.one_place import best_place, one_places
 from weft.planning.task import make_task
 from weft.plans.plan import Mode, Plan
 from weft.plans.profile import Profile
+from weft.program.lower.lower import lower
+from weft.program.timeline import Timeline
 from weft.runtime.emulate.namespaces import NamespaceFleet
-from weft.runtime.run.known import measured_fleet
 from weft.runtime.run.launch import Place
-from weft.runtime.run.serve import latency_s
+from weft.runtime.run.measuring.known import measured_fleet
+from weft.runtime.run.serve import latencies_s
 from weft.runtime.wire.session import Endpoints
+from weft.simulate.simulate import simulate
 from weft.zoo.loading import load
 
 CPU = Path("/sys/fs/cgroup/cpu")
 PERIOD_US = 4000
-WEIGHT = 60_000  # of all nodes together, against 1024 of any other process of this machine
+WEIGHT = 200_000  # of all nodes together, against 1024 of any other process of this machine
 NAMES = ("phone", "edge", "cloud")
 TIERS = ("device", "edge", "cloud")
-AGREE, MOST_RUNS, RUN_S = 0.03, 6, 6.0
+AGREE, MOST_RUNS, RUN_S = 0.03, 6, 4.0
 UNSHAPED = 10_000.0  # Mbps: a rate that nothing here reaches
 
 
@@ -94,11 +101,11 @@ TRAIN = ("auto", "chain", "hiertrain+", "edgemove+")
 INFER = ("auto", "chain", "coopai+")
 SLOW, EVEN, STEEP = (0.25, 0.5, 0.5), (0.5, 0.5, 0.5), (0.25, 0.5, 1.0)
 SETTINGS = [
-    Setting("lenet5", (1, 28, 28), 512, "train", 20.0, SLOW, TRAIN),
+    Setting("lenet5", (1, 28, 28), 512, "train", UNSHAPED, EVEN, TRAIN),
     Setting("vgg-small", (1, 28, 28), 64, "train", 100.0, EVEN, TRAIN),
     Setting("resnet18", (3, 64, 64), 8, "infer", 100.0, EVEN, INFER),
-    Setting("lenet5", (1, 28, 28), 512, "train", UNSHAPED, EVEN, TRAIN),
     Setting("transformer", (1, 28, 28), 256, "train", 20.0, STEEP, TRAIN),
+    Setting("lenet5", (1, 28, 28), 512, "train", 20.0, SLOW, TRAIN),
     Setting("vgg-small", (1, 28, 28), 64, "train", 5.0, STEEP, TRAIN),
     Setting("resnet18", (3, 64, 64), 8, "train", 100.0, STEEP, TRAIN),
     Setting("resnet18", (3, 64, 64), 8, "infer", 20.0, STEEP, INFER),
@@ -116,6 +123,10 @@ class Outcome:
     predicted_s: float
     measured_s: float
     runs: tuple[float, ...]
+    differs: str = ""  # from what one process computes
+    load: float = 0.0  # of the machine
+    # By device: the seconds of a step that each kind of work takes, predicted and measured.
+    parts: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
 
     @property
     def error(self) -> float:
@@ -128,19 +139,45 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help=f"only the first {QUICK} settings")
     parser.add_argument("--case", default="", help="only settings whose label contains this text")
-    parser.add_argument("--json", type=Path, help="write the outcomes to this file")
+    parser.add_argument("--from", dest="first", type=int, default=0, help="number of a setting")
+    parser.add_argument("--to", type=int, help="number of the setting after the last one")
+    parser.add_argument("--add", type=Path, help="append each case to this file, as JSON")
+    parser.add_argument("--table", type=Path, help="print the cases of this file; measure nothing")
     options = parser.parse_args()
+    if options.table:
+        table([load_outcome(text) for text in options.table.read_text().splitlines()])
+        return
     torch.set_num_threads(1)
-    settings = [s for s in SETTINGS[: QUICK if options.quick else None] if options.case in s.label]
+    chosen = SETTINGS[options.first : QUICK if options.quick else options.to]
     outcomes: list[Outcome] = []
-    for setting in settings:
+    for setting in (s for s in chosen if options.case in s.label):
         print(f"\n{setting.label}", flush=True)
         for outcome in run_setting(setting):
             outcomes.append(outcome)
             print(f"  {line(outcome)}", flush=True)
+            if options.add:
+                with options.add.open("a") as file:
+                    file.write(json.dumps(asdict(outcome)) + "\n")
     summary(outcomes)
-    if options.json:
-        options.json.write_text(json.dumps([asdict(o) for o in outcomes], indent=1))
+
+
+def load_outcome(text: str) -> Outcome:
+    return msgspec.json.decode(text, type=Outcome)
+
+
+def table(outcomes: list[Outcome]) -> None:
+    """The cases as a table for docs/benchmarks.md."""
+    print(
+        "| setting | plan | on | predicted | measured | error | load |\n|---|---|---|---|---|---|---|"
+    )
+    before = ""
+    for o in outcomes:
+        name = f"{o.strategy} ({o.differs})" if o.differs else o.strategy
+        times = f"{o.predicted_s * 1e3:.0f} ms | {o.measured_s * 1e3:.0f} ms | {o.error:+.0%}"
+        setting = "" if o.setting == before else o.setting
+        print(f"| {setting} | {name} | {o.devices} | {times} | {o.load:.0f} |")
+        before = o.setting
+    summary(outcomes)
 
 
 def line(outcome: Outcome) -> str:
@@ -160,14 +197,14 @@ def summary(outcomes: list[Outcome]) -> None:
         f"\n{len(errors)} cases: median error {statistics.median(errors):.1%}, largest {errors[-1]:.1%}"
     )
     for label in dict.fromkeys(o.setting for o in outcomes):
-        mine = {o.strategy: o.measured_s for o in outcomes if o.setting == label}
-        exact = {
-            name: s for name, s in mine.items() if name != "edgemove+"
-        }  # its weights are stale
-        best = min(exact, key=lambda name: exact[name])
-        if "auto" in mine:
+        here = [o for o in outcomes if o.setting == label]
+        auto = next((o for o in here if "auto" in o.strategy.split(", ")), None)
+        exact = [o for o in here if not o.differs]  # the others do not compute the same
+        if auto is not None and exact:
+            best = min(exact, key=lambda o: o.measured_s)
+            more = auto.measured_s / best.measured_s - 1
             print(
-                f"{label}: auto is {mine['auto'] / exact[best] - 1:+.1%} against the best, {best}"
+                f"{label}: auto is {more:+.1%} against the best, {best.strategy} on {best.devices}"
             )
 
 
@@ -195,8 +232,8 @@ def run_setting(setting: Setting) -> Iterator[Outcome]:
             flush=True,
         )
         fleet = with_tiers(measured.fleet)
-        for name, plan in plans(setting, measured.profile, fleet, graph):
-            outcome = run_case(setting, name, plan, nodes, module)
+        for names, plan in distinct(plans(setting, measured.profile, fleet, graph)):
+            outcome = run_case(setting, names, plan, nodes, module, differs(plan, graph))
             if outcome is not None:
                 yield outcome
 
@@ -235,28 +272,70 @@ def plans(
         yield "one place", alone
 
 
+def distinct(named: Iterable[tuple[str, Plan]]) -> list[tuple[str, Plan]]:
+    """Each plan once, with the names of all strategies that have it."""
+    found: list[tuple[list[str], Plan]] = []
+    for name, plan in named:
+        code = lower(plan).code
+        same = next((names for names, other in found if lower(other).code == code), None)
+        if same is None:
+            found.append(([name], plan))
+        else:
+            same.append(name)
+    return [(", ".join(names), plan) for names, plan in found]
+
+
 def run_case(
-    setting: Setting, name: str, plan: Plan, nodes: RealNodes, module: nn.Module
+    setting: Setting, name: str, plan: Plan, nodes: RealNodes, module: nn.Module, differs: str
 ) -> Outcome | None:
-    """Runs a plan until two medians agree."""
+    """Runs a plan until two means agree."""
     assert plan.predicted is not None
     predicted = plan.predicted.seconds
     count = max(8, min(200, round(RUN_S / predicted)))
     runs: list[float] = []
+    timeline = Timeline((), ())
     while len(runs) < MOST_RUNS and not (len(runs) > 1 and abs(runs[-1] / runs[-2] - 1) < AGREE):
         try:
-            runs.append(once(setting, plan, count, nodes, module))
+            timeline, seconds = once(setting, plan, count, nodes, module)
+            runs.append(seconds)
         except WeftError as error:
             print(f"  {name}: {error}")
             return None
     workers = dict.fromkeys(shard.device for shard in plan.shards)
     return Outcome(
-        setting.label, name, ",".join(workers), predicted, statistics.mean(runs[-2:]), tuple(runs)
-    )
+        setting.label, name, ",".join(workers), predicted, statistics.mean(runs[-2:]), tuple(runs),
+        differs, os.getloadavg()[0], parts(plan, timeline),
+    )  # fmt: skip
 
 
-def once(setting: Setting, plan: Plan, count: int, nodes: RealNodes, module: nn.Module) -> float:
-    """Median seconds of a step, or of an answer."""
+def parts(plan: Plan, measured: Timeline) -> dict[str, dict[str, tuple[float, float]]]:
+    """Where the time of a step goes: what devices do, predicted and measured."""
+    both = [seconds_of(simulate(lower(plan), 6)), seconds_of(measured)]
+    keys = sorted({key for side in both for key in side})
+    found: dict[str, dict[str, tuple[float, float]]] = {}
+    for where, what in keys:
+        predicted, took = (side.get((where, what), 0.0) for side in both)
+        found.setdefault(where, {})[what] = predicted, took
+    return found
+
+
+def seconds_of(timeline: Timeline) -> dict[tuple[str, str], float]:
+    """Seconds of a step by device and kind of work, over the later half."""
+    steps = {span.step for span in timeline.spans}
+    half = (min(steps) + max(steps)) / 2 if steps else 0.0
+    counted = max(1, sum(step >= half for step in steps))
+    seconds: dict[tuple[str, str], float] = {}
+    for span in timeline.spans:
+        if span.step >= half and span.what != "transfer":
+            key = span.where, span.what
+            seconds[key] = seconds.get(key, 0.0) + (span.end - span.start) / counted
+    return seconds
+
+
+def once(
+    setting: Setting, plan: Plan, count: int, nodes: RealNodes, module: nn.Module
+) -> tuple[Timeline, float]:
+    """A run's timeline, and the mean seconds of a step, or of an answer, in its later half."""
     x = torch.rand(setting.batch, *setting.shape)
     if setting.mode == "infer":
         with serve(
@@ -265,13 +344,17 @@ def once(setting: Setting, plan: Plan, count: int, nodes: RealNodes, module: nn.
         ) as net:  # fmt: skip
             for _ in range(count):
                 net(x)
-            return latency_s(net.timeline()[0])
+            timeline = net.timeline()[0]
+            answers = latencies_s(timeline)
+            return timeline, statistics.mean(answers[len(answers) // 2 :])
     data = DataLoader(TensorDataset(x, torch.arange(setting.batch) % 10), batch_size=setting.batch)
     result = train(
         module.train(), data, nn.CrossEntropyLoss(), plan=plan, steps=count, lr=1e-3, adapt=False,
         join=nodes.place.join, group=nodes.group, profile=plan.profile, patience=20.0,
     )  # fmt: skip
-    return result.step_s
+    ends = result.timeline.step_ends
+    first = len(ends) // 2
+    return result.timeline, (ends[-1] - ends[first]) / (len(ends) - 1 - first)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.fleet.parse import parse_fleet
-from weft.graph.capture import capture, capture_loss, state_of
+from weft.graph.capture.module import capture, capture_loss, state_of
 from weft.plans.plan import Plan, Shard
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.launch import Place, open_crew

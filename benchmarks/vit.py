@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from weft.fleet.fleet import Device, Fleet, Link, Medium
-from weft.graph.capture import capture
+from weft.graph.capture.module import capture
 from weft.planning.decide import decide
 from weft.planning.task import make_task
 from weft.plans.derive import derive_profile

@@ -21,7 +21,7 @@ from weft.commands.app import app
 PAGE = Path(__file__).resolve().parent / "commands.md"
 ORDER = (
     "demo", "models", "strategies", "profile", "plan", "compare", "simulate", "train", "infer",
-    "chaos", "node", "fleet", "keys new", "keys invite", "keys list", "keys revoke",
+    "chaos", "web", "top", "node", "fleet", "doctor", "keys new", "keys invite", "keys list", "keys revoke",
 )  # fmt: skip
 KINDS = {Path: "PATH", int: "NUMBER", float: "NUMBER"}
 HEAD = """# Commands

@@ -187,7 +187,9 @@ def silent(name: str) -> str:
 
 def comes_back(name: str) -> str:
     """Killed, and started again: it gets a part again, where the strategy has one for it."""
-    result = _faulty(name, Faults().kill(step=12).restart(step=25), steps=170)
+    # Long enough for a new process to start, and for the run to look for it, on a busy machine.
+    steps = 170 if registry.get(name).workload == PEERS else 340
+    result = _faulty(name, Faults().kill(step=12).restart(step=25), steps=steps)
     fault, seen = result.faults[0], kinds(result)
     if fault.had_part:
         check("device_joined" in seen, f"nobody noted that {fault.device} is back: {seen}")

@@ -30,7 +30,7 @@ def trial_of(name: str, steps: int) -> Trial:
     """A small run of a strategy, on the fleet that fits it."""
     it = subject_of(registry.get(name))
     return Trial(
-        model=f"{SUBJECTS}:small" if it.model is small else "cnn5",
+        model=f"{SUBJECTS}:drawn" if it.model is small else "cnn5",
         data=f"{SUBJECTS}:pairs" if it.data is pairs else str(it.data),
         fleet=dump_fleet(it.fleet), strategy=name, steps=steps, out="", batch=BATCH,
         optimizer=RULE.name, lr=RULE.lr, options={k: str(v) for k, v in it.options.items()},

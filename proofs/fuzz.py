@@ -24,12 +24,14 @@ import zenoh
 from safetensors.torch import save
 
 from proofs.case import Case, check, digest_of, source_digest
+from proofs.fuzz_lines import SENDER, Lines, record
 from weft.errors import WeftError
 from weft.graph.network import Node, Ref, Segment, State, Value
-from weft.graph.optimizer import Optimizer
+from weft.graph.optimizers.optimizer import Optimizer
 from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire import topics
+from weft.runtime.wire.carrier.tickets import ask, greeting
 from weft.runtime.wire.channel import OutLink, Roads
 from weft.runtime.wire.frames import BadMessage, Header, pack_header
 from weft.runtime.wire.seal import COMMAND, REPORT, Numbers, seal_header, sealed
@@ -47,7 +49,7 @@ def cases() -> list[Case]:
     code = source_digest()
     return [
         Case("fuzz", f"{MESSAGES:,} messages, seed {seed}", partial(prove, seed), LIMIT_S,
-             digest_of(code, files=[Path(__file__)]))
+             digest_of(code, files=[Path(__file__), Path(__file__).with_name("fuzz_lines.py")]))
         for seed in SEEDS
     ]  # fmt: skip
 
@@ -69,13 +71,15 @@ class Result:
     growth: int  # bytes of the node's memory, at the end over the start
     answer_s: float  # the longest that `hello` took
     counts: Counter[str] = field(default_factory=Counter)  # messages by kind
+    places: Counter[str] = field(default_factory=Counter)  # messages by where they went
     last_words: str = ""
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{n:,} {kind}" for kind, n in sorted(self.counts.items()))
+        places = ", ".join(f"{n:,} {place}" for place, n in sorted(self.places.items()))
         state = "0 crashes" if self.alive else f"it failed: {self.last_words}"
         return (
-            f"{self.messages:,} messages ({kinds}): {state}, {self.growth / 2**20:+.0f} MB, "
+            f"{self.messages:,} messages ({kinds}; to {places}): {state}, {self.growth / 2**20:+.0f} MB, "
             f"hello within {self.answer_s:.2f} s"
         )
 
@@ -99,7 +103,11 @@ class _Fuzz:
         self.headers = [pack_header(header) for header in _headers()]
         self.reports = [msg.pack(report) for report in _reports()]
         self.kept: deque[tuple[str, bytes, bytes]] = deque(maxlen=64)  # to be sent again
+        self.questions = [ask(run, SENDER, "v1", self.tensors) for run in (RUN, "", "other")]
+        self.lines = Lines(self.crew.session, local.group, RUN, self.tensors)
+        self.last_record = b""
         self.counts: Counter[str] = Counter()
+        self.places: Counter[str] = Counter()
         self.slowest = 0.0
 
     def run(self, messages: int, progress: Callable[[int], None] | None = None) -> Result:
@@ -112,13 +120,13 @@ class _Fuzz:
             try:
                 self.look()
             except WeftError as error:
-                return Result(sent, False, 0, self.slowest, self.counts, str(error))
+                return Result(sent, False, 0, self.slowest, self.counts, self.places, str(error))
             if progress is not None:
                 progress(sent)
             if not before and sent >= min(messages // 4, 10_000):  # warm: all code has been used
                 before = self.memory()
         growth = self.memory() - before
-        return Result(sent, True, growth, self.slowest, self.counts)
+        return Result(sent, True, growth, self.slowest, self.counts, self.places)
 
     def look(self) -> None:
         """The node answers and does honest work, and all is as at the start."""
@@ -128,6 +136,7 @@ class _Fuzz:
         self.slowest = max(self.slowest, time.monotonic() - began)
         self.crew.ask("v1", msg.End(RUN), ANSWER_S)
         self.crew.ask("v1", msg.Assign(_job()), ANSWER_S)
+        self.lines.new_run()
 
     def memory(self) -> int:
         status = Path(f"/proc/{self.local.processes['v1'].pid}/status").read_text()
@@ -138,14 +147,35 @@ class _Fuzz:
         if self.kept and self.rng.random() < 0.1:
             self.send("replayed", *self.rng.choice(self.kept))
             return
-        key = self.rng.choice(("control", "data", "data", "echo", "report", "answer"))
-        what, data = self.changed(
-            {"control": self.commands, "echo": self.commands, "report": self.reports}.get(
-                key, self.headers
-            )
+        key = self.rng.choice(
+            ("control", "data", "data", "echo", "report", "answer", "door", "line")
         )
+        if key == "line":
+            self.on_a_line()
+            return
+        what, data = self.changed(
+            {"control": self.commands, "echo": self.commands, "report": self.reports,
+             "door": self.questions}.get(key, self.headers)
+        )  # fmt: skip
         genuine = self.rng.random() < 0.5
         self.send(what, *self.addressed(key, data, genuine))
+
+    def on_a_line(self) -> None:
+        """A message on a connection for tensors; now and then the greeting of one."""
+        if self.rng.random() < 0.1:
+            what, data = self.changed([greeting(self.rng.randbytes(16), self.rng.randbytes(32))])
+            self.lines.greet(data)
+        else:
+            header = _renumbered(self.rng.choice(self.headers), self.numbers.next())
+            sealed_header = seal_header(self.tensors, header)
+            payload = bytes(min(msgspec.msgpack.decode(header, type=Header).bytes, 4096))
+            what, data = self.changed([record(sealed_header, payload)])
+            if self.rng.random() < 0.1:
+                what, data = "replayed", self.last_record
+            self.last_record = data
+            self.lines.send(data)
+        self.counts[what] += 1
+        self.places["line"] += 1
 
     def changed(self, corpus: list[bytes]) -> tuple[str, bytes]:
         """A valid message with something wrong."""
@@ -176,6 +206,8 @@ class _Fuzz:
             right = genuine and _of_this_run(data)
             seal = sealed(self.keys.device, COMMAND, data, count) if right else b""
             return topic, data, seal
+        if key == "door":
+            return topics.door(group, "v1", SENDER), data, b""
         if key == "report":
             seal = sealed(self.keys.device, REPORT, data, count) if genuine else b"x"
             return topics.report(group, RUN, "v1"), data, seal
@@ -188,9 +220,10 @@ class _Fuzz:
 
     def send(self, what: str, topic: str, payload: bytes, attachment: bytes) -> None:
         self.counts[what] += 1
+        self.places[topic.removeprefix(f"{self.local.group}/").partition("/")[0]] += 1
         self.kept.append((topic, payload, attachment))
         session = self.crew.session
-        if "/control/" in topic or "/echo/" in topic:
+        if any(f"/{key}/" in topic for key in ("control", "echo", "door")):
             nobody: Any = zenoh.handlers.Callback(lambda _: None)
             session.get(topic, nobody, payload=payload, attachment=attachment, timeout=5.0)
         else:

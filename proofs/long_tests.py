@@ -28,7 +28,7 @@ def cases() -> list[Case]:
 def run(path: Path) -> str:
     """All marked tests of the file pass, or are skipped for want of data."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-m", "proof", str(path)], cwd=ROOT,
+        [sys.executable, "-m", "pytest", "-q", "-m", "proof", "--show-capture=no", str(path)], cwd=ROOT,
         capture_output=True, text=True, timeout=LIMIT_S - 10, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     check(done.returncode == 0, done.stdout.strip()[-1500:])

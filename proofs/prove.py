@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from proofs import chaos, docs, fuzz, long_tests, loom, matrix, wheel  # noqa: E402
+from proofs import chaos, control, docs, fuzz, long_tests, loom, matrix, wheel  # noqa: E402
 from proofs.book import Book, table  # noqa: E402
 from proofs.case import Case, tenth  # noqa: E402
 from proofs.worker import Worker, work  # noqa: E402
@@ -35,6 +35,7 @@ PROOFS = {
     "loom": loom.cases,
     "wheel": wheel.cases,
     "fuzz": fuzz.cases,
+    "control": control.cases,
 }
 
 
@@ -77,7 +78,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--fresh", action="store_true")
     parser.add_argument("--record", action="store_true")
     parser.add_argument("--list", action="store_true")
-    parser.add_argument("--jobs", type=int, default=1, help="cases at a time")
+    parser.add_argument("--jobs", type=int, default=2, help="cases at a time")
     parser.add_argument("--minutes", type=float, default=60.0, help="then nothing more is begun")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()

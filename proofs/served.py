@@ -28,7 +28,7 @@ from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.run.serve import Served
 
 SAME = 1e-5
-SLOWER = 3.0
+SLOWER = 20.0  # an answer takes a device a millisecond; on a busy machine soon two or three
 WAIT_S = 60.0
 LOOK_S = 12.0  # for a service to see that a device is slower, and to plan again
 
@@ -143,7 +143,7 @@ def trace(name: str) -> str:
             seen.ask(12)
             times.append(_computing_s(seen.net))
     ratio = times[1] / times[0]
-    check(ratio > (1 + SLOWER) / 2, f"computing takes {ratio:.2f} times as long, not {SLOWER}")
+    check(ratio > SLOWER / 4, f"computing takes {ratio:.2f} times as long, not {SLOWER}")
     return f"computing takes {ratio:.1f} times as long; {seen.said()}"
 
 

@@ -17,7 +17,7 @@ from weft import zoo
 from weft.chaos.fleets import HOME, ROAMING, SWARM, TIERS
 from weft.data import batch_indices
 from weft.fleet.fleet import Device, Fleet, Medium
-from weft.graph.optimizer import Optimizer
+from weft.graph.optimizers.optimizer import Optimizer
 from weft.plans import registry
 from weft.plans.protocols import CLONE, PEERS
 from weft.plans.strategy import Strategy
@@ -57,6 +57,11 @@ CELL = Fleet(
 
 def small() -> nn.Module:
     torch.manual_seed(1)
+    return drawn()
+
+
+def drawn() -> nn.Module:
+    """The same network with the weights that torch's seed gives: runs with several seeds must differ."""
     return nn.Sequential(
         nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 8, 3, padding=1),
         nn.ReLU(), nn.Flatten(), nn.Linear(128, 16), nn.ReLU(), nn.Linear(16, CLASSES),

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -39,3 +40,46 @@ def test_what_a_benchmark_imports_of_weft_is_there(path: Path) -> None:
             for alias in node.names:
                 if not hasattr(module, alias.name):
                     importlib.import_module(f"{node.module}.{alias.name}")
+
+
+@pytest.fixture
+def regenerate(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module("regenerate")
+
+
+def test_regenerating_says_which_figures_changed(
+    regenerate: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The benchmark prints what the file `said` holds, so it is another one each time."""
+    said = tmp_path / "said.txt"
+    (tmp_path / "small.py").write_text(f"print(open({str(said)!r}).read())\n")
+    arguments = ["--folder", str(tmp_path)]
+
+    def news(text: str) -> str:
+        said.write_text(text)
+        assert regenerate.main(arguments) == 0
+        return capfd.readouterr().out.split("== what changed\n")[1]
+
+    assert "recorded for the first time (3 figures)" in news("resnet18  1.00 ms  2.0x\nall 5 s")
+    assert "as recorded (3 figures" in news("resnet18  1.05 ms  2.0x\nall 5 s")
+    told = news("resnet18  1.04 ms  3.0x\nothers 5 s")
+    assert "resnet18 1.04 ms 3x   (2 -> 3)" in told
+    assert "new: others 5 s" in told
+    assert "gone: all 5 s" in told
+    assert "as recorded" in news(
+        "resnet18  1.04 ms  3.0x\nothers 5 s"
+    )  # the news is the record now
+    (tmp_path / "small.py").write_text("raise SystemExit(3)\n")
+    assert regenerate.main(arguments) == 1
+    assert "exit code 3; the record is as before" in capfd.readouterr().out
+    assert "3.0x" in (tmp_path / "results" / "small.txt").read_text()
+
+
+def test_regenerating_refuses_a_wrong_name(
+    regenerate: ModuleType, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        regenerate.main(["nothing_like_it"])
+    assert ended.value.code == 2
+    assert "there is no benchmark nothing_like_it" in capfd.readouterr().err

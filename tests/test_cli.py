@@ -100,7 +100,7 @@ def test_features_are_listed_for_every_strategy() -> None:
         assert list(row["cells"]) == table["features"]
     text = weft("strategies --features").stdout
     assert ["a", "device", "dies"][-1] in text
-    assert "peers keep their weights to themselves" in " ".join(text.split())
+    assert "peers keep to their own clocks" in " ".join(text.split())
 
 
 def test_a_strategy_of_a_file_is_planned_and_compared(folder: Path) -> None:

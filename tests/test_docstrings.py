@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -16,9 +17,16 @@ PATH = re.compile(r"\b(?:[a-z_0-9]+/)+[a-z_0-9]+\.(?:py|md)\b")
 MODULE = re.compile(r"\bweft(?:\.[a-z_0-9]+)+")
 
 
+@cache
+def trees() -> dict[Path, ast.Module]:
+    return {
+        file: ast.parse(file.read_text(encoding="utf-8")) for file in sorted(SOURCE.rglob("*.py"))
+    }
+
+
 def public() -> Iterator[tuple[Path, Definition]]:
-    for file in sorted(SOURCE.rglob("*.py")):
-        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+    for file, tree in trees().items():
+        for node in tree.body:
             if isinstance(node, Definition) and not node.name.startswith("_"):
                 yield file, node
 
@@ -31,8 +39,8 @@ def described(node: Definition) -> bool:
 def docstrings() -> Iterator[tuple[Path, str]]:
     """Of modules, classes and functions, private ones too."""
     kinds = (ast.Module, ast.FunctionDef, ast.ClassDef)
-    for file in sorted(SOURCE.rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for file, tree in trees().items():
+        for node in ast.walk(tree):
             if isinstance(node, kinds) and (text := ast.get_docstring(node)):
                 yield file, text
 
@@ -47,7 +55,13 @@ def test_every_public_function_and_class_has_a_docstring() -> None:
 
 
 def test_docstrings_name_files_that_are_there() -> None:
-    files = [str(p.relative_to(ROOT)) for p in ROOT.glob("*/**/*") if p.suffix in (".py", ".md")]
+    folders = [p for p in ROOT.iterdir() if p.is_dir() and not p.name.startswith(".")]
+    files = [
+        str(p.relative_to(ROOT))
+        for folder in folders
+        for p in folder.rglob("*")
+        if p.suffix in (".py", ".md")
+    ]
     lost = [
         (str(file.relative_to(ROOT)), named)
         for file, text in docstrings()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import weft
@@ -72,6 +73,7 @@ def _trees(*left_out: str) -> Iterator[tuple[str, ast.Module]]:
             yield file, _tree(path)
 
 
+@cache
 def _tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 

@@ -23,7 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
     ("cli",),
     ("commands",),
-    ("papers", "loom", "chaos", "web"),
+    ("papers", "loom", "chaos", "web", "doctor"),
     ("api",),
     ("report", "adapt"),
     ("runtime.run",),
@@ -41,10 +41,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("codecs", "graph", "fleet"),
     ("zoo", "data", "dtypes", "user_files"),
     ("reading",),
-    ("errors", "version", "draws"),
+    ("errors", "version", "draws", "showing"),
 )
 
-LEAVES = ("data", "dtypes", "draws", "errors", "version")
+LEAVES = ("data", "dtypes", "draws", "errors", "showing", "version")
 SCHEDULE = ("program.instructions", "program.timeline")
 # A node knows no planner: what its packages may import of the layers below them.
 ONLY: dict[str, tuple[str, ...]] = {

@@ -332,3 +332,17 @@ def test_nobody_there_ends_with_one(folder: Path) -> None:
     assert result.exit_code == 1
     assert str(port) in result.output
     assert "Traceback" not in result.output
+
+
+def test_a_plan_files_own_fleet_may_be_named_again_and_another_is_refused(folder: Path) -> None:
+    made = weft("plan mlp --fleet fleet.toml --strategy chain -o plan.json")
+    assert made.exit_code == 0, made.output
+    ran = weft(f"{TRAIN} --plan plan.json --strategy chain --steps 2 --local --json")
+    assert ran.exit_code == 0, ran.output
+    (folder / "other.toml").write_text(FLEET.replace("mbps = 1000", "mbps = 10"))
+    other = weft("train mlp --data mnist5k --fleet other.toml --plan plan.json --steps 2 --local")
+    assert other.exit_code == 2
+    assert "another fleet than other.toml" in " ".join(other.output.split())
+    strategy = weft("train mlp --data mnist5k --plan plan.json -s all-edge --steps 2 --local")
+    assert strategy.exit_code == 2
+    assert "a plan of chain, not of all-edge" in " ".join(strategy.output.split())

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from weft.adapt.serve import serve
     from weft.adapt.train import train
-    from weft.api import load_model, plan
+    from weft.api import compare, load_model, plan
     from weft.errors import InputError, LostDevice, WeftError
     from weft.fleet.faults import Faults
     from weft.fleet.fleet import Fleet
-    from weft.graph.capture import capture
+    from weft.graph.capture.module import capture
+    from weft.planning.comparison import Comparison
     from weft.plans.plan import Plan
+    from weft.report.curves import LiveChart
     from weft.runtime.run.results import TrainResult
     from weft.runtime.run.watch.callbacks import Callback, EarlyStopping
     from weft.runtime.run.watch.logs import CsvLog, TensorBoardLog
@@ -27,11 +29,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Callback",
+    "Comparison",
     "CsvLog",
     "EarlyStopping",
     "Faults",
     "Fleet",
     "InputError",
+    "LiveChart",
     "LostDevice",
     "Plan",
     "TensorBoardLog",
@@ -39,6 +43,7 @@ __all__ = [
     "WeftError",
     "__version__",
     "capture",
+    "compare",
     "load_model",
     "plan",
     "serve",
@@ -48,18 +53,21 @@ __all__ = [
 # The module of each name.
 LATER = {
     "Callback": "weft.runtime.run.watch.callbacks",
+    "Comparison": "weft.planning.comparison",
     "CsvLog": "weft.runtime.run.watch.logs",
     "EarlyStopping": "weft.runtime.run.watch.callbacks",
     "Faults": "weft.fleet.faults",
     "Fleet": "weft.fleet.fleet",
     "InputError": "weft.errors",
+    "LiveChart": "weft.report.curves",
     "LostDevice": "weft.errors",
     "Plan": "weft.plans.plan",
     "TensorBoardLog": "weft.runtime.run.watch.logs",
     "TrainResult": "weft.runtime.run.results",
     "WeftError": "weft.errors",
     "__version__": "weft.version",
-    "capture": "weft.graph.capture",
+    "capture": "weft.graph.capture.module",
+    "compare": "weft.api",
     "load_model": "weft.api",
     "plan": "weft.api",
     "serve": "weft.adapt.serve",

@@ -3,11 +3,22 @@
 import gc
 import signal
 
-from weft.commands import chaos, demo, keys, listing, nodes, planning, reproduce, running, watching
+from weft.commands import (
+    chaos,
+    demo,
+    doctor,
+    keys,
+    listing,
+    nodes,
+    planning,
+    reproduce,
+    running,
+    watching,
+)  # fmt: skip
 from weft.commands.app import app, end_in_order
 
 __all__ = [
-    "app", "chaos", "demo", "keys", "listing", "main", "nodes", "planning", "reproduce", "running",
+    "app", "chaos", "demo", "doctor", "keys", "listing", "main", "nodes", "planning", "reproduce", "running",
     "watching",
 ]  # fmt: skip
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from weft.adapt.adaptive import Adaptive
 from weft.adapt.steer import PolicySteering
 from weft.fleet.fleet import Device, Fleet, Link
-from weft.graph.capture import capture, capture_loss, state_of
+from weft.graph.capture.module import capture, capture_loss, state_of
 from weft.graph.network import Graph
-from weft.graph.optimizer import Optimizer
+from weft.graph.optimizers.optimizer import Optimizer
 from weft.plans.derive import derive_profile
 from weft.plans.online import Decision, Online, Seen, Setting
 from weft.plans.plan import Plan, Shard

@@ -14,7 +14,7 @@ from weft import zoo
 from weft.commands.demo import FLEET
 from weft.data import batch_indices
 from weft.fleet.parse import parse_fleet
-from weft.graph.optimizer import Optimizer
+from weft.graph.optimizers.optimizer import Optimizer
 from weft.runtime.emulate.local import LocalFleet
 
 STEPS, BATCH, SEED = 40, 16, 3

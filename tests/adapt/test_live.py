@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor, nn
 
 from weft.errors import WeftError
-from weft.graph.optimizer import Optimizer
+from weft.graph.optimizers.optimizer import Optimizer
 from weft.plans.online import Setting
 from weft.runtime.emulate.local import LocalFleet
 

@@ -19,6 +19,16 @@ Subject = Any
 STEPS = 40
 
 
+@pytest.fixture(scope="module")
+def shared() -> Iterator[LocalFleet]:
+    """Nodes whose tensors go through Zenoh, where a subscriber sees them. Lines carry the same messages."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WEFT_LINES", "off")
+        with LocalFleet(("phone", "e1", "e2", "e3")) as local:
+            local.crew.wait_for(local.names, 60.0)
+            yield local
+
+
 class Wire:
     """Everything that any process of the fleet publishes or answers."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -194,14 +195,23 @@ def test_a_server_on_which_a_step_takes_seconds_is_in_reach(
     assert slowdowns == {name: pytest.approx(1.0, rel=0.5) for name in ("e1", "e2", "e3")}
 
 
+@pytest.mark.proof  # it compares times that were really measured
 def test_unpaced_servers_are_told_by_the_clients_own_speed(
     go: Callable[..., Any], shared: LocalFleet, script: Any, fleet: Any
 ) -> None:
-    """All are this machine; the profile has the servers four times as fast as the client."""
-    policy = script(start=Setting(None, 4), every=20)
-    go(shared, policy, 3, start=(None, 4))
-    for server in policy.seen[0].probed:
-        assert 1.2 < server.slowdown < 14, server
+    """All are this machine; the profile has the servers four times as fast as the client.
+
+    Other work may disturb the one measurement of the client to which a run compares its servers, so this is
+    the median of three runs.
+    """
+    slowdowns: dict[str, list[float]] = {name: [] for name in ("e1", "e2", "e3")}
+    for _ in range(3):
+        policy = script(start=Setting(None, 4), every=20)
+        go(shared, policy, 3, start=(None, 4))
+        for server in policy.seen[0].probed:
+            slowdowns[server.name].append(server.slowdown)
+    for name, measured in slowdowns.items():
+        assert 1.2 < statistics.median(measured) < 14, (name, measured)
 
 
 def test_alone_says_why_and_the_prediction_is_that_of_the_plan_that_runs(

@@ -118,6 +118,20 @@ def test_a_lost_device_is_planned_around(plan: Plan) -> None:
     assert "near" not in change.plan.fleet.names
 
 
+def test_a_look_after_a_loss_plans_without_the_option_that_names_the_lost_device(
+    plan: Plan,
+) -> None:
+    """It reported `advice_failed` at every look until the run ended."""
+    steering = Replanning("chain", plan, options={"micro_batches": 2, "devices": "phone,near,far"})
+    change = steering.lost(view(plan, Watch(plan), 5, {"phone", "far"}), "near")
+    watch = Watch(change.plan)
+    watch.take(happened(change.plan))
+    steering.look(view(change.plan, watch, 10, {"phone", "far"}))
+    watch.take(happened(change.plan, phone=3.0, far=3.0))  # out of its band: it plans again
+    steering.look(view(change.plan, watch, 20, {"phone", "far"}))
+    assert steering.notes() == []
+
+
 @pytest.mark.parametrize("strategy", ["hiertrain+", "hiertrain"])
 def test_hiertrain_goes_on_with_the_two_machines_that_are_left(
     subject: Subject, strategy: str

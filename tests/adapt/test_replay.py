@@ -14,7 +14,7 @@ from weft.errors import InputError
 from weft.fleet.fleet import Device, Fleet, Link
 from weft.plans.plan import Plan, Shard
 from weft.plans.profile import DeviceTimes, LayerCost, Profile
-from weft.runtime.run.plan_changes import PlanChange, PlanRecord
+from weft.runtime.run.records.plan_changes import PlanChange, PlanRecord
 from weft.simulate.price import priced
 
 FLEET = Fleet(

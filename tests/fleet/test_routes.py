@@ -145,3 +145,9 @@ def test_a_fleet_travels_as_json_under_the_names_of_its_tables() -> None:
     text = msgspec.json.encode(LINE)
     assert msgspec.json.decode(text, type=Fleet) == LINE
     assert set(msgspec.json.decode(text)) == {"device", "link", "medium"}
+
+
+def test_a_device_that_is_not_in_the_fleet_is_connected_with_nobody() -> None:
+    """A device that came back was asked for its routes before the fleet had it again. An error there kept it
+    out of the run for good."""
+    assert not fleet_of("ab", Link(("a", "b"), 8.0, 8.0)).connected("new", "a")

@@ -10,9 +10,15 @@ from pathlib import Path
 import pytest
 
 from weft import api
-from weft.graph import cache
-from weft.graph.cache import graph_key, load_graph, sources_digest, store_graph
-from weft.graph.capture import capture
+from weft.graph.capture import cache
+from weft.graph.capture.cache import (
+    graph_key,
+    load_graph,
+    package_folder,
+    sources_digest,
+    store_graph,
+)
+from weft.graph.capture.module import capture
 from weft.graph.network import Graph
 from weft.planning import task
 
@@ -80,6 +86,12 @@ def test_a_changed_source_file_has_another_digest(tmp_path: Path) -> None:
     sources_digest.cache_clear()
     digests.append(sources_digest(tmp_path / "1"))
     assert len(set(digests)) == 3
+
+
+def test_the_key_covers_the_sources_of_the_zoo() -> None:
+    # The file was moved one folder down, and the key then covered the folder `graph` only.
+    assert package_folder() == Path(api.__file__).parent
+    assert (package_folder() / "zoo").is_dir()
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "folder"])

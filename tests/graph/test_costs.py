@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from weft import zoo
-from weft.graph.capture import capture
+from weft.graph.capture.module import capture
 from weft.plans.derive import layer_costs
 
 BATCH = 4

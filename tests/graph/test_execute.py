@@ -11,11 +11,11 @@ from torch import nn
 from torch.nn import functional
 
 from weft.errors import InputError
-from weft.graph.capture import capture, capture_loss, state_of
+from weft.graph.capture.module import capture, capture_loss, state_of
 from weft.graph.execute import Runner
 from weft.graph.measure import measure
 from weft.graph.network import DType, Graph, Infinite, Node, Ref, decode, encode
-from weft.graph.optimizer import Optimizer, load_state_tensors, state_tensors
+from weft.graph.optimizers.optimizer import Optimizer, load_state_tensors, state_tensors
 
 
 @pytest.fixture

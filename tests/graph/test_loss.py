@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from weft.errors import InputError
-from weft.graph.capture import capture, capture_loss, state_of
+from weft.graph.capture.module import capture, capture_loss, state_of
 from weft.graph.execute import Runner
 
 CLASSES = torch.tensor([0, 2, 1, 1, 0])

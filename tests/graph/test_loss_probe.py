@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from weft.errors import InputError
-from weft.graph.capture import capture, capture_loss
+from weft.graph.capture.module import capture, capture_loss
 
 CLASSES = torch.tensor([0, 2, 1, 1, 0, 2])
 TOKENS = torch.randint(1, 11, (6, 5), generator=torch.Generator().manual_seed(1))
@@ -114,7 +114,7 @@ def test_a_shifted_loss_of_equal_lengths_is_a_mean_and_one_with_padding_is_not()
     )[1] == "batch"  # fmt: skip
 
 
-def test_the_probe_does_not_change_the_loss() -> None:
+def test_a_loss_that_counts_is_refused_and_is_as_it_was() -> None:
     class Counting(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -128,7 +128,8 @@ def test_the_probe_does_not_change_the_loss() -> None:
     loss = Counting()
     before = copy.deepcopy(loss.state_dict())
     graph = capture(nn.Linear(4, 3), torch.zeros(2, 4))
-    capture_loss(graph, loss, CLASSES)
+    with pytest.raises(InputError, match="changes its buffer seen"):
+        capture_loss(graph, loss, CLASSES)
     assert loss.state_dict() == before
 
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
-from weft.graph.capture import capture, capture_loss, state_of
+from weft.errors import InputError
+from weft.graph.capture.module import capture, capture_loss, state_of
 from weft.graph.execute import Runner, TargetTotals
 from weft.graph.network import Graph, Loss
 
@@ -89,6 +90,18 @@ EXACT: dict[str, Case] = {
             functional.binary_cross_entropy_with_logits(y, t, reduction="none") * (t > 0)
         ).sum() / (t > 0).sum(), ONE, sparse,
     ),
+    "one less a masked mean": Case(
+        lambda y, t: 1 - 2 * ((y * t) * (t > 0)).sum() / (t > 0).sum() + 0.5, ONE, sparse,
+    ),
+    "less than a total": Case(
+        lambda y, t: (t > 0).float().mean() - ((y - t) ** 2 * (t > 0)).sum() / (t > 0).sum(), ONE, sparse,
+    ),
+    "weights by the classes of a minibatch": Case(
+        lambda y, t: (
+            functional.cross_entropy(y, t, reduction="none")
+            * (len(t) / functional.one_hot(t, CLASSES).sum(0).clamp(min=1))[t]
+        ).mean(), ONE, classes(),
+    ),
     "targets without their mean": Case(
         lambda y, t: functional.mse_loss(y, t - t.mean(0)), ONE, sparse
     ),
@@ -99,6 +112,7 @@ QUICK = {
     "shifted, padding",
     "masked mean",
     "mean and a sum of outputs",
+    "one less a masked mean",
 }
 REFUSED: dict[str, tuple[Function, str]] = {
     "root": (lambda y, t: functional.mse_loss(y, t).sqrt(), "sqrt of a sum"),
@@ -109,8 +123,8 @@ REFUSED: dict[str, tuple[Function, str]] = {
         lambda y, t: functional.mse_loss(y - y.mean(0), t), "reads a sum over all samples' outputs",
     ),
     "outputs weighted by outputs": (lambda y, t: (y * t).sum() / y.sum(), "not linear"),
-    "a number beside": (
-        lambda y, t: ((y - t) ** 2 * (t > 0)).sum() / (t > 0).sum() + 1.0, "that is none",
+    "similarities of all samples": (
+        lambda y, t: functional.cross_entropy(y @ y.T, torch.arange(len(y))), "on other samples",
     ),
     "a limited sum": (
         lambda y, t: ((y - t) ** 2).sum().clamp(max=1e6), "clamp of a sum",
@@ -220,3 +234,63 @@ def test_what_does_not_follow_from_its_pieces_says_why(name: str) -> None:
     record, _ = record_of(loss, ONE, sparse(torch.Generator().manual_seed(0)))
     assert (record.over, record.cut) == ("batch", None)
     assert says in record.why
+
+
+class Learned(nn.Module):
+    """A loss with a weight of its own, and one that keeps a mean."""
+
+    def __init__(self, mean: bool) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.zeros(1), requires_grad=not mean)
+        self.register_buffer("middle", torch.zeros(CLASSES))
+        self.mean = mean
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        if self.mean:
+            self.middle.mul_(0.9).add_(output.detach().mean(0), alpha=0.1)
+        return (self.scale.exp() * (output - self.middle - target).square()).mean()
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [(Learned(mean=False), "parameters of its own"), (Learned(mean=True), "changes its buffer")],
+)
+def test_a_loss_that_training_would_change_is_refused(loss: nn.Module, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        record_of(loss, ONE, sparse(torch.Generator().manual_seed(0)))
+
+
+def gaussian(output: Tensor, target: Tensor) -> Tensor:
+    return functional.gaussian_nll_loss(output[:, :2], target[:, :2], output[:, 2:].square() + 0.1)
+
+
+def intersection(output: Tensor, target: Tensor) -> Tensor:
+    both = (output.sigmoid() * target).sum(1)
+    return 1 - (both / (output.sigmoid() + target).sum(1)).mean()
+
+
+@pytest.mark.parametrize("loss", [gaussian, intersection])
+def test_losses_that_test_data_or_turn_a_mean_are_means(loss: Function) -> None:
+    record, _ = record_of(loss, ONE, sparse(torch.Generator().manual_seed(0)))
+    assert (record.over, record.reduction) == ("samples", "mean")
+
+
+def test_the_lengths_of_a_ctc_loss_are_targets() -> None:
+    def loss(output: Tensor, target: tuple[Tensor, Tensor]) -> Tensor:
+        scores = output.log_softmax(2).transpose(0, 1)
+        whole = torch.full((output.shape[0],), LENGTH)
+        return functional.ctc_loss(scores, target[0], whole, target[1])
+
+    _, plain = network(ROW)
+    words, lengths = torch.randint(1, CLASSES, (SAMPLES, 2)), torch.randint(1, 3, (SAMPLES,))
+    graph = capture_loss(plain, loss, (words, lengths))
+    assert graph.loss is not None
+    assert (graph.loss.over, graph.loss.reduction) == ("samples", "mean")
+
+
+def test_a_size_that_depends_on_data_is_told_with_the_line_of_the_loss() -> None:
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        return output[target > 0].mean()
+
+    with pytest.raises(InputError, match=r"test_loss_totals.py, line \d+\).*multiply by the mask"):
+        record_of(loss, ONE, sparse(torch.Generator().manual_seed(0)))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import InputError
-from weft.graph.capture import capture, capture_loss, state_of
+from weft.graph.capture.module import capture, capture_loss, state_of
 from weft.graph.execute import Runner
 from weft.graph.network import Graph
 

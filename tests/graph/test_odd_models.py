@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from weft.errors import InputError
-from weft.graph.capture import capture, state_of
+from weft.graph.capture.module import capture, state_of
 from weft.graph.execute import Runner
 from weft.graph.network import Graph
 
@@ -154,6 +154,53 @@ class Fixed(Net):
         return self.between(x * self.scale) * self.scale
 
 
+class Length(Net):
+    """`len` of a tensor, which Python makes an ordinary number."""
+
+    def odd(self, x: Tensor) -> Tensor:
+        return x.view(len(x), 2, 3).flip(1).reshape(len(x), -1)
+
+
+class WithoutGradient(Net):
+    def odd(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            largest = x.abs().amax(1, keepdim=True)
+            half = largest / 2
+        with torch.autocast("cpu", enabled=False):
+            return x / (largest + half + 1)
+
+
+class Checked(Net):
+    """Tests of data that only raise: eager mode has no result where they fail."""
+
+    def odd(self, x: Tensor) -> Tensor:
+        assert bool((x.abs() < 1e6).all())
+        if torch.any(x > 1e6):
+            raise ValueError("too large")
+        return x * 2
+
+
+class ByHand(nn.Module):
+    """Dense layers written as products with turned weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(torch.randn(6, 6) / 3 for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for weight in self.weights:
+            x = torch.tanh(x @ weight.T)
+        return x
+
+
+class DrawnOnce(Net):
+    """Random numbers that follow from no input, read in two layers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        noise = torch.randn(x.shape[0], 3)
+        return self.last(self.first(x) + noise.repeat(1, 2)) + noise.flip(1)
+
+
 LONGER = (
     Recurrent,
     Bag,
@@ -163,7 +210,8 @@ LONGER = (
     Steps,
 )  # they add seconds, not lines of the source
 ODD = [
-    SliceAssigned, Counted, Tied, ConstantTest, Noise, Written, Fixed,
+    SliceAssigned, Counted, Tied, ConstantTest, Noise, Written, Fixed, Length, WithoutGradient, Checked,
+    DrawnOnce, ByHand,
     *(pytest.param(kind, marks=pytest.mark.proof) for kind in LONGER),
 ]  # fmt: skip
 SEED = 5
@@ -254,7 +302,20 @@ class SizeOfData(Net):
         return x * x[x > 0].sum() if x.dim() == 2 else x
 
 
+class Rows(Net):
+    def odd(self, x: Tensor) -> Tensor:
+        return torch.stack([row * 2 for row in x])
+
+
+class RoundedPart(Net):
+    def odd(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return x @ self.first.weight
+
+
 REFUSED: list[tuple[Any, str]] = [
+    (Rows, r"test_odd_models.py, line \d+\): the number of samples becomes a fixed number"),
+    (RoundedPart, "runs under torch.autocast"),
     (ByValue, r"test_odd_models.py, line \d+\): a test in Python depends on the numbers"),
     (ByChance, r"test_odd_models.py, line \d+\): a test in Python depends on .* random numbers"),
     (BySamples, "something else for 2 samples"),
@@ -271,6 +332,25 @@ def test_a_network_that_is_not_the_same_for_all_inputs_is_refused(kind: Any, wor
     torch.manual_seed(0)
     with pytest.raises(InputError, match=words):
         capture(kind(), torch.randn(2, 6))
+
+
+def test_a_mask_with_rows_for_each_sample_and_head_does_not_join_layers() -> None:
+    class Heads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = nn.ModuleList(nn.Linear(6, 6) for _ in range(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            bias = x.cumsum(1).repeat(2, 1)
+            for part in self.parts:
+                x = (part(x).repeat(2, 1) + bias).view(2, -1, 6).sum(0)
+            return x
+
+    module, x = Heads(), torch.randn(4, 6)
+    graph = capture(module, x)
+    assert len(graph.layers) == 4
+    answer = Runner(graph.segment(0, 3), state_of(module)).forward({graph.inputs[0]: x})
+    assert torch.allclose(answer[graph.output], module(x), atol=1e-6)
 
 
 def test_a_chance_of_0_is_no_chance() -> None:

@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from weft.errors import InputError
-from weft.graph.capture import capture, capture_loss, capture_signed, state_of
+from weft.graph.capture.module import capture, capture_loss, capture_signed, state_of
 from weft.graph.execute import Runner
 from weft.graph.network import Graph, Loss, Value, decode, encode
 from weft.graph.sequence import in_sequence

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from weft.fleet.fleet import Device, Fleet, Link
-from weft.graph.capture import capture, capture_loss, state_of
+from weft.graph.capture.module import capture, capture_loss, state_of
 from weft.graph.network import Graph
-from weft.graph.optimizer import Optimizer
+from weft.graph.optimizers.optimizer import Optimizer
 from weft.loom.woven import execute
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Part, Plan, Shard

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from weft.errors import InputError
-from weft.graph.optimizer import CLASSES, Group, Optimizer, optimizer_class
-from weft.graph.optimizer_words import SLOTS, slots_of
-from weft.graph.user_optimizer import read_optimizer
+from weft.graph.optimizers.optimizer import CLASSES, Group, Optimizer, optimizer_class
+from weft.graph.optimizers.user_optimizer import read_optimizer
+from weft.graph.optimizers.words import SLOTS, slots_of
 
 
 @pytest.fixture

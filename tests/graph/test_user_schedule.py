@@ -11,10 +11,10 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from weft.errors import InputError
-from weft.graph.optimizer import Optimizer
-from weft.graph.schedule import Course, Rates
-from weft.graph.user_optimizer import read_optimizer
-from weft.graph.user_schedule import NAMES, Timetable, read_schedule
+from weft.graph.optimizers.optimizer import Optimizer
+from weft.graph.optimizers.schedule import Course, Rates
+from weft.graph.optimizers.user_optimizer import read_optimizer
+from weft.graph.optimizers.user_schedule import NAMES, Timetable, read_schedule
 
 STEPS = 12
 RULE = Optimizer("momentum", 0.1)

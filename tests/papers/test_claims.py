@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+import numpy as np
 from rich.console import Console
 
 from weft.papers.claims import Claim, Reproduction, joined, mark_fitted, number_claim
@@ -55,3 +57,9 @@ def test_all_papers_together_keep_the_mark() -> None:
     both = joined([ALL, ALL])
     assert (both.reproduced, both.not_reproduced, both.fitted) == (2, 4, 2)
     assert both.claims[2].id == "paper/fitted"
+
+
+def test_a_comparison_of_numpy_can_be_written() -> None:
+    claim = Claim("a", "b", 1.0, 2.0, "x", np.float64(1.0) < np.float64(2.0))
+    assert claim.reproduced is True
+    assert b"true" in msgspec.json.encode(claim)

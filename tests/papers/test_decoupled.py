@@ -153,7 +153,7 @@ def test_claims_on_data_that_is_not_there_name_the_file(
 def test_the_paper_s_networks_are_decoupled_as_the_paper_says(name: str, last: int) -> None:
     import torch
 
-    from weft.graph.capture import capture
+    from weft.graph.capture.module import capture
     from weft.graph.split.classes.reader import read_classes
 
     with torch.device("meta"):

@@ -8,7 +8,7 @@ from torch import nn
 
 from weft.fleet.fleet import Fleet
 from weft.fleet.parse import parse_fleet
-from weft.graph.capture import capture
+from weft.graph.capture.module import capture
 from weft.planning.task import make_task
 from weft.plans.derive import derive_profile
 from weft.plans.task import Task

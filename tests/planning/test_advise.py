@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import time
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,20 +14,22 @@ import pytest
 from weft.errors import InputError, WeftError
 from weft.fleet.fleet import Device, Fleet, Link
 from weft.planning import advise as advising
-from weft.planning.advise import advise, candidates
+from weft.planning.advise import advise, candidates, why_none
 from weft.planning.compare import Row, compare
 from weft.planning.decide import decide
 from weft.planning.exactness import differs
 from weft.planning.limit import TooLong, time_limit
 from weft.planning.one_place import best_place, one_places, place_of
-from weft.planning.task import make_task
+from weft.planning.task import ask, make_task
 from weft.plans import registry
 from weft.plans.plan import Plan, Shard
 from weft.plans.profile import DeviceTimes, LayerCost, Profile
 from weft.plans.task import Task
+from weft.report.tables import compare_table, render
 from weft.simulate.price import price
 
 NAMES = ("a", "b", "c")
+FLEETS = Path(__file__).parents[2] / "examples" / "fleets"
 
 
 def fleet(mbps: float, memory_mb: float | None = None) -> Fleet:
@@ -50,6 +53,28 @@ def test_a_split_that_pays_is_advised_with_its_gain_over_one_machine() -> None:
     assert best.against_one_machine == pytest.approx(one / best.seconds)
     assert best.against_one_machine > 1.5
     assert "alone" in best.why
+
+
+def test_speedups_are_over_the_same_single_machine_as_the_advice() -> None:
+    """A machine that is fed over a slow link computes while samples arrive. Once this counted as a gain of
+    splitting: `chain` had 1.63x for one machine that the advice called the best single one."""
+    asked = dataclasses.replace(task(mbps=1.0), fleet=remote_fleet())
+    rows = {row.strategy: row for row in compare(asked, ["chain", "all-edge"])}
+    best = advise(list(rows.values()), asked)
+    assert best is not None
+    assert not best.splits
+    assert rows["chain"].devices == ("a", "b")  # b computes alone
+    assert rows["chain"].speedup == pytest.approx(1.0)
+
+
+def remote_fleet() -> Fleet:
+    """Only b is quick, and the samples are at a."""
+    devices = (
+        Device("a", gflops=0.01, data=True, memory_mb=1.0),
+        Device("b", tier="edge"),
+        Device("c"),
+    )
+    return Fleet(devices, (Link(("a", "b"), 20.0, 20.0),))
 
 
 def test_a_split_that_does_not_pay_is_called_so() -> None:
@@ -158,6 +183,19 @@ def test_auto_says_where_nothing_fits() -> None:
         decide("auto", task(memory_mb=0.5))
 
 
+def test_where_no_plan_is_exact_the_advice_is_a_reason_in_words() -> None:
+    """Two devices have data, and a batch norm sees a part of the minibatch in each plan that there is."""
+    fleet = Fleet.load(FLEETS / "two-devices.toml")
+    task = ask("resnet18", fleet)
+    rows = compare(task, ["all-cloud", "all-edge", "chain"])
+    assert advise(rows, task) is None
+    words = why_none(rows, task)
+    assert "computes what one process computes. all-cloud takes" in words
+    assert "differs: batch norms of pieces" in words
+    assert "name it: --strategy all-cloud" in words
+    assert words in render(compare_table(rows, "", None, words), width=10_000)
+
+
 def test_a_strategy_that_thinks_too_long_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def endless(asked: Task) -> Plan:
         while True:
@@ -216,3 +254,16 @@ def test_candidates_compute_what_one_process_computes() -> None:
         record = registry.get(name)
         assert record.exact
         assert record.online is None
+
+
+@pytest.mark.parametrize("file", ["first", "demo", "three-tier"])
+def test_auto_takes_the_plan_that_the_whole_table_advises(file: str) -> None:
+    """A strategy that codes its messages has a second row without codecs. The advice missed that plan, which
+    `auto` took."""
+    asked = ask("lenet5", Fleet.load(FLEETS / f"{file}.toml"), batch=64, mode="train")
+    best = advise(compare(asked), asked)
+    taken = decide("auto", asked)
+    assert best is not None
+    assert taken.predicted is not None
+    assert best.seconds == pytest.approx(taken.predicted.seconds)
+    assert best.plan.devices == taken.devices

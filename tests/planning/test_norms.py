@@ -10,7 +10,7 @@ from torch import nn
 
 from weft.errors import InputError
 from weft.fleet.fleet import Device, Fleet, Link
-from weft.graph.capture import capture
+from weft.graph.capture.module import capture
 from weft.planning.decide import decide
 from weft.planning.task import make_task
 from weft.plans.derive import derive_profile

@@ -10,7 +10,7 @@ from torch import nn
 
 from weft import api
 from weft.fleet.fleet import Device, Fleet, Link, Medium
-from weft.graph.capture import capture
+from weft.graph.capture.module import capture
 from weft.graph.network import Graph
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Mode, Plan

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from weft.graph.optimizer import Optimizer
+from weft.graph.optimizers.optimizer import Optimizer
 from weft.reference.stale import StaleTraining
 
 STEPS = 6

@@ -13,7 +13,7 @@ from hypothesis import settings
 from torch import Tensor, nn
 
 from weft.fleet.fleet import Device, Fleet, Link
-from weft.graph.capture import capture, capture_loss, state_of
+from weft.graph.capture.module import capture, capture_loss, state_of
 from weft.graph.network import Graph
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan, Shard

@@ -16,7 +16,7 @@ from weft.plans.plan import Plan
 from weft.plans.profile import DeviceTimes, LayerCost, Profile
 from weft.program.lower.lower import lower
 from weft.program.timeline import Timeline
-from weft.runtime.run.live import DeviceNow, LiveFile
+from weft.runtime.run.records.live import DeviceNow, LiveFile
 from weft.simulate.simulate import simulate
 
 FLEET = Fleet(

@@ -29,7 +29,7 @@ from weft.planning.decide import decide
 from weft.planning.task import make_task
 from weft.plans.profile import DeviceTimes, LayerCost, Profile
 from weft.runtime.emulate.local import LocalFleet
-from weft.runtime.run.live import DeviceNow, LiveFile
+from weft.runtime.run.records.live import DeviceNow, LiveFile
 
 pytestmark = [
     pytest.mark.proof,
@@ -163,6 +163,10 @@ def test_a_run_its_loss_of_a_device_and_its_recovery_appear(tmp_path: Path) -> N
             "document.querySelector('[data-card=run] .state').textContent.includes('ended')",
             "the end",
         )
+        failed = page.run(f"{every('events', '[data-kind=advice_failed]')}.length")
+        assert failed == 0  # looks after the loss plan for those who are left
+        moving = "[...document.querySelectorAll('svg .used')].map((n) => getComputedStyle(n).animationName)"
+        assert set(page.run(moving)) <= {"none"}  # nothing is under way any more
         check_page(page, url)
         take(page, "web-loss")
 
@@ -193,11 +197,15 @@ def take(page: Page, name: str, width: int = 1280) -> None:
 def test_the_page_plans_again_and_comes_back_after_the_server_did(
     make_folder: Callable[..., Path], tmp_path: Path
 ) -> None:
-    runs = make_folder("runs/first").parent
+    works = dict.fromkeys(("pi", "nuc", "cloud"), DeviceNow("works", 5))
+    runs = make_folder("runs/first", devices=works).parent
     with open_page(tmp_path) as page:
         with served(runs) as url:
             page.open(f"{url}?theme=dark")
             page.until("document.querySelector('[data-group=rates]')", "sliders")
+            # The first slider is that of all links together.
+            every = page.run("document.querySelector('[data-group=rates]').ariaLabel")
+            assert every == "bandwidth of all links"
             move = "i.value = -40; i.dispatchEvent(new Event('input'))"
             page.run(
                 f"(() => {{ const i = document.querySelector('[data-group=rates]'); {move} }})()"
@@ -206,6 +214,12 @@ def test_the_page_plans_again_and_comes_back_after_the_server_did(
                 "document.querySelectorAll('.answer .bars strong').length === 3", "an answer"
             )
             assert page.run("document.querySelectorAll('.answer .block').length") > 0
+            seconds = page.run(
+                "[...document.querySelectorAll('.answer .bars strong')].map((n) => n.textContent)"
+            )
+            assert (
+                seconds[0] != seconds[1]
+            )  # today's price, and that of the same plan on slow links
             make_folder("runs/second", "ended")
             page.until("document.querySelectorAll('#choice input').length === 2", "the second run")
             page.run("document.querySelectorAll('#choice input')[0].click()")

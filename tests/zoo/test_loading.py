@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import InputError
-from weft.graph.capture import capture
+from weft.graph.capture.module import capture
 from weft.zoo.loading import load, short_name
 
 SOURCE = """

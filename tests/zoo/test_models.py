@@ -10,7 +10,7 @@ from torch import nn
 
 from weft import data, zoo
 from weft.errors import InputError
-from weft.graph.capture import capture
+from weft.graph.capture.module import capture
 from weft.zoo.parts import Shape
 from weft.zoo.transformer import Transformer
 

@@ -65,7 +65,7 @@ class Balance(Attendants):
         if not before & self._moved:
             return None
         present = self._present(run)
-        plan, _ = self._plan(run, present, self._scaled(self._profile))
+        plan, _ = self._decide(run, present, self._scaled(self._profile))
         self._planned |= {d: self._watch.slowdown(d) for d in run.working}
         measured = msgspec.structs.replace(run.plan, profile=self._scaled(run.plan.profile))
         now = price(measured).seconds

@@ -130,8 +130,11 @@ class Replanning:
                 view.watch.period_s,
             )
         task = self._task(view, view.reach, profile)
-        plan = decide(self.strategy, task)
-        view.check(plan)
+        if view.reach >= frozenset(self._fleet.names):
+            plan = decide(self.strategy, task)
+            view.check(plan)
+        else:  # the options may name a device that is gone, as after its loss
+            plan, _ = plan_that_fits(self.strategy, task, view.check)
         assert plan.predicted is not None
         best = plan, self._history.seconds(plan, view.step, plan.predicted.seconds)
         for other in (*one_places(task), *self._history.plans(view.reach)) if slow else ():

@@ -14,7 +14,7 @@ from torch import nn
 from weft.adapt.balance import Balance
 from weft.fleet.fleet import Fleet
 from weft.fleet.trace import Trace
-from weft.graph.signature import Sample
+from weft.graph.capture.signature import Sample
 from weft.plans.plan import Objective, Plan
 from weft.plans.profile import Profile
 from weft.runtime.run.launch import Place

@@ -23,19 +23,21 @@ from weft.fleet.faults import Faults
 from weft.fleet.faults import check as check_faults
 from weft.fleet.fleet import Fleet
 from weft.fleet.trace import Trace
-from weft.graph.user_optimizer import Given, read_optimizer
-from weft.graph.user_schedule import Given as Schedule
-from weft.graph.user_schedule import Timetable, read_schedule
+from weft.graph.optimizers.user_optimizer import Given, read_optimizer
+from weft.graph.optimizers.user_schedule import Given as Schedule
+from weft.graph.optimizers.user_schedule import Timetable, read_schedule
+from weft.graph.precision import Precision, check_precision
 from weft.planning.features import require
 from weft.planning.task import BATCH
 from weft.plans import registry
 from weft.plans.online import OnlineRequest
 from weft.plans.plan import Objective, Plan
 from weft.plans.profile import Profile
-from weft.plans.protocols import Feature
-from weft.runtime.run.checks import is_cross_entropy
+from weft.plans.protocols import PEERS, Feature
+from weft.runtime.run.checks import check_layers_whole, is_cross_entropy
 from weft.runtime.run.launch import Place
-from weft.runtime.run.plan_changes import PlanRecord
+from weft.runtime.run.records.plan_changes import PlanRecord
+from weft.runtime.run.records.resumed_plan import with_plan_of
 from weft.runtime.run.results import Step, TrainResult
 from weft.runtime.run.train import AdviserFor, OnLoss, Options, start
 from weft.runtime.run.watch.callbacks import Callback
@@ -72,6 +74,7 @@ def train(
     clip_norm: float | None = None,
     accumulate: int | None = None,
     ema: float | None = None,
+    precision: Precision = "float32",
     local: bool = False,
     netns: bool = False,
     join: str | Sequence[str] | None = None,
@@ -112,6 +115,7 @@ def train(
     minibatch, after `warmup` minibatches of a rising rate. `clip_value` limits every number of a gradient,
     `clip_norm` the norm of all gradients together. `accumulate` cuts a minibatch into so many pieces, whose
     gradients are added up before the update.
+    With `precision="bf16"` products are computed in bfloat16, and weights stay float32.
     With `ema` the result has a copy of the model with running means of its weights (`averaged`).
     `deadline` is how long any device waits for another before the run ends with an error: raise it
     where one transfer may take longer. A device that sends no heartbeat for `patience` seconds is left
@@ -140,6 +144,7 @@ def train(
         plan = record.first
     fleet, name_of_strategy = _what_to_run(fleet, plan, strategy)
     _check(steps=steps, keep_every=keep_every, save_every=save_every, evaluate_every=evaluate_every)
+    check_precision(precision)
     watching = Watching(evaluate_every, test, metrics, callbacks, keep_best)
     if evaluate_every is None and (wanting := watching.without_evaluation):
         raise InputError(f"{wanting} needs evaluations: give evaluate_every (--evaluate-every)")
@@ -176,7 +181,7 @@ def train(
         timetable=timetable,
         place=Place(local, netns, ends, group=group, config=config), options=options,
         seed=seed, deadline=deadline, patience=patience, profile=profile, measure=measure,
-        objective=objective, say=say, name=name, on_progress=on_progress,
+        objective=objective, say=say, precision=precision, name=name, on_progress=on_progress,
     )  # fmt: skip
     adviser = _adviser(asked, False if record else adapt, look_every)
     kept = Options(Path(out) if out is not None else None, resume, save_every, trace, faults, on_loss,
@@ -186,8 +191,11 @@ def train(
         "own data": not isinstance(data, str), "plan file": plan is not None,
         "save and resume": resume or save_every is not None,
     }  # fmt: skip
+    check_layers_whole(precision, strategy_of(asked), options, plan)
     require(strategy_of(asked), *(feature for feature, is_wanted in wanted.items() if is_wanted))
     try:
+        if resume and kept.out and plan is None and strategy_of(asked).workload == PEERS:
+            asked = with_plan_of(asked, kept.out)
         return start(asked, kept, workload_of(asked))
     finally:
         close(data)

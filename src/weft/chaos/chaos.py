@@ -24,13 +24,14 @@ from weft.chaos.trial import Ran, Trial
 from weft.chaos.worker import Died, Hung, Worker
 from weft.errors import InputError, WeftError
 from weft.fleet.faults import COORDINATOR, Fault, Faults, Kind
+from weft.fleet.parse import parse_fleet
 from weft.plans import registry
-from weft.runtime.run.injector import Injected
-from weft.runtime.run.saves import WEIGHTS
+from weft.runtime.run.injector import CAME, Injected
+from weft.runtime.run.records.saves import WEIGHTS
 
 NEEDS_FOLDER = (Scene.coordinator, Scene.save, Scene.disk)
 
-Show = Callable[[Row], None]
+Show = Callable[[Report], None]  # after every run with faults
 
 
 @dataclass(frozen=True)
@@ -71,11 +72,13 @@ def chaos(asked: Asked, faults: int, show: Show | None = None, first: int = 0) -
     with tempfile.TemporaryDirectory(prefix="weft-chaos-") as folder, _Runs(asked, folder) as runs:
         for number in range(asked.undisturbed):
             report.undisturbed.append(runs.undisturbed(number))
+        if report.undisturbed[0].exact:
+            report.rounding = runs.rounding()
         number = first
         while report.faults < faults and number < first + 2 * faults + 5:
-            report.rows.append(runs.disturbed(number))
+            report.rows.append(runs.disturbed(number, report.limit))
             if show is not None:
-                show(report.rows[-1])
+                show(report)
             number += 1
     return report
 
@@ -103,15 +106,27 @@ class _Runs:
             raise WeftError(f"a run without any fault failed: {row.error}")
         return row
 
-    def disturbed(self, number: int) -> Row:
-        """One run with a script of its own."""
+    def rounding(self) -> float:
+        """How far the weights of two runs without faults are apart if only their plans differ: this one's,
+        and one in which the device with the data does all. Sums in another order are rounded otherwise, and
+        a long run makes this larger."""
+        text = self.asked.trial.fleet
+        source = next(device.name for device in parse_fleet(text).devices if device.data)
+        alone = msgspec.structs.replace(
+            self.asked.trial, strategy=registry.DEFAULT, out=f"{self.folder}/alone",
+            options={"micro_batches": "1", "devices": source},
+        )  # fmt: skip
+        return self._row(-1, alone, Faults()).difference or 0.0
+
+    def disturbed(self, number: int, limit: float) -> Row:
+        """One run with a script of its own. `limit` is how far its weights may be from the others'."""
         asked, steps = self.asked, self.asked.trial.steps
         script = draw(asked.seed, number, asked.scenes, asked.each, steps)
         every = max(2, steps // 40) if asked.saves else None
         trial = msgspec.structs.replace(
             asked.trial, out=f"{self.folder}/{number}", save_every=every
         )
-        return self._row(number, trial, script)
+        return msgspec.structs.replace(self._row(number, trial, script), limit=limit)
 
     def _row(self, number: int, trial: Trial, script: Faults) -> Row:
         begin = time.monotonic()
@@ -123,7 +138,7 @@ class _Runs:
             except Hung as error:
                 course.hung(error)
             except Died as error:
-                course.died(error, self.asked.saves)
+                course.died(error, self.asked.saves, _came(Path(trial.out)))
             else:
                 course.ended(ran, self.asked.saves)
         survived = course.outcome in (Outcome.done, Outcome.resumed)
@@ -174,15 +189,14 @@ class _Course:
             return
         self._failed(ran.error, saves)
 
-    def died(self, error: Died, saves: bool) -> None:
-        """The run's process ended: by the script, or by itself."""
+    def died(self, error: Died, saves: bool, came: list[Injected]) -> None:
+        """The run's process ended: by the script, or by itself. `came`: faults that it has told of."""
         self.starts += 1
         place = next((n for n, f in enumerate(self.left.fault) if _of_coordinator(f)), None)
-        if place is None or not saves:
+        if place is None or not saves or not came:
             self._failed(str(error), saves)
             return
-        fault = self.left.fault[place]
-        self.injected.append(Injected(Kind.kill, COORDINATOR, fault.step or 0, 0.0, True))
+        self.injected += came
         rest = self.left.fault[place + 1 :]
         self.left = msgspec.structs.replace(self.left, fault=rest)
 
@@ -196,6 +210,17 @@ class _Course:
         self.left = Faults()
         if len(self.errors) > 1 or not saves:
             self.outcome = Outcome.lost
+
+
+def _came(folder: Path) -> list[Injected]:
+    """The faults of a run whose process was killed, as it wrote them down before; the last one is that
+    death."""
+    path = folder / CAME
+    if not path.exists():
+        return []
+    came = msgspec.json.decode(path.read_bytes(), type=list[Injected])
+    path.unlink()
+    return came
 
 
 def _of_coordinator(fault: Fault) -> bool:

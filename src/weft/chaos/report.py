@@ -14,6 +14,7 @@ from weft.fleet.faults import COORDINATOR, Faults, Kind
 from weft.runtime.run.injector import Injected
 
 EQUAL = 1e-5  # the largest difference of any weight, where the plan may have changed
+TIMES = 10  # or so many times that of two undisturbed runs with different plans, where that is more
 
 
 class Outcome(str, Enum):
@@ -41,11 +42,12 @@ class Row(Struct, frozen=True, omit_defaults=True):
     seconds: float = 0.0
     error: str = ""
     events: tuple[dict[str, Any], ...] = ()
+    limit: float = EQUAL  # a difference up to this is rounding
 
     @property
     def unequal(self) -> bool:
         """Whether the weights are not those of an undisturbed run, though they must be."""
-        return self.exact and (self.difference is None or self.difference > EQUAL)
+        return self.exact and (self.difference is None or self.difference > self.limit)
 
 
 @dataclass
@@ -56,6 +58,14 @@ class Report:
     seed: int
     rows: list[Row] = field(default_factory=list)
     undisturbed: list[Row] = field(default_factory=list)
+    rounding: float | None = (
+        None  # the largest difference of two undisturbed runs with different plans
+    )
+
+    @property
+    def limit(self) -> float:
+        """How far the weights of a run with faults may be from those of one without."""
+        return max(EQUAL, TIMES * (self.rounding or 0.0))
 
     @property
     def injected(self) -> list[Injected]:
@@ -67,6 +77,25 @@ class Report:
         return sum(fault.kind != Kind.restart for fault in self.injected)
 
     @property
+    def noise(self) -> tuple[float, float] | None:
+        """The range of the loss at the end, over the seeds without faults; None where there is one seed."""
+        losses = self.undisturbed_losses
+        return (min(losses), max(losses)) if len(losses) > 1 else None
+
+    @property
+    def undisturbed_losses(self) -> list[float]:
+        return [row.final_loss for row in self.undisturbed if row.final_loss is not None]
+
+    @property
+    def above_noise(self) -> int | None:
+        """How many runs with faults end with a larger loss than any seed without faults."""
+        if self.noise is None:
+            return None
+        return sum(
+            row.final_loss is not None and row.final_loss > self.noise[1] for row in self.rows
+        )
+
+    @property
     def failed(self) -> bool:
         """Whether a run hung or was lost, or ended with other weights than it must have."""
         bad = (Outcome.hang, Outcome.lost)
@@ -75,7 +104,7 @@ class Report:
     def document(self) -> dict[str, Any]:
         """The document of `weft chaos --json`."""
         count = Counter(row.outcome for row in self.rows)
-        losses = [row.final_loss for row in self.undisturbed if row.final_loss is not None]
+        losses = self.undisturbed_losses
         return {
             "strategy": self.strategy,
             "seed": self.seed,
@@ -92,7 +121,9 @@ class Report:
             "largest_difference": max(
                 (row.difference for row in self.rows if row.difference is not None), default=None
             ),
+            "rounding": self.rounding,
             "undisturbed_loss": [min(losses), max(losses)] if losses else None,
+            "above_noise": self.above_noise,
             "rows": self.rows,
         }
 

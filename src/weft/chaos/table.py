@@ -57,5 +57,16 @@ def _summary(report: Report) -> list[tuple[str, str]]:
         ("weights", "as in an undisturbed run" if exact and not document["unequal"] else
                     f"{document['unequal']} runs differ from an undisturbed run" if exact else
                     "depend on when things happen, with this strategy and these options"),
+        ("rounding", "-" if report.rounding is None else
+                     f"two undisturbed runs with different plans differ by {report.rounding:.0e}"),
         ("loss", "-" if losses is None else f"{losses[0]:.3f} to {losses[1]:.3f} undisturbed"),
+        *_noise(report),
     ]  # fmt: skip
+
+
+def _noise(report: Report) -> list[tuple[str, str]]:
+    """Whether the losses with faults lie in the range of several seeds without."""
+    if report.above_noise is None:
+        return []
+    return [("noise", f"{report.above_noise} of {len(report.rows)} runs have a larger loss than any of "
+                      f"{len(report.undisturbed)} seeds without faults")]  # fmt: skip

@@ -4,7 +4,8 @@
     worker.run(trial, limit_s=90.0)      # Ran; Hung where it has not ended; Died where the process was killed
     worker.close()
 
-The process is `python -m weft.chaos.worker`. It reads a trial as a line of JSON and answers with one.
+A worker is any command that writes one line when it is ready, then reads a line of JSON and answers with one.
+The default is `python -m weft.chaos.worker`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
+from pathlib import Path
 from typing import IO
 
 import msgspec
@@ -23,6 +26,8 @@ import msgspec
 from weft.errors import WeftError
 
 START_S = 120.0  # to import torch on a busy machine
+END_S = 10.0  # from SIGKILL to the end of the process
+TRIALS = (sys.executable, "-m", "weft.chaos.worker")
 
 
 class Hung(WeftError):
@@ -34,9 +39,10 @@ class Died(WeftError):
 
 
 class Worker:
-    """The parent's side."""
+    """The parent's side. The command is started in `folder` when the first trial comes."""
 
-    def __init__(self) -> None:
+    def __init__(self, command: Sequence[str] = TRIALS, folder: Path | None = None) -> None:
+        self._command, self._folder = command, folder
         self._process: subprocess.Popen[bytes] | None = None
         self._answers: queue.Queue[bytes | None] = queue.Queue()
 
@@ -60,8 +66,8 @@ class Worker:
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __spec__.name if __spec__ else "weft.chaos.worker"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=self._folder,
+            env={**os.environ, "OMP_NUM_THREADS": "1"}, start_new_session=True,
         )  # fmt: skip
         self._answers = queue.Queue()
         assert self._process.stdout is not None
@@ -78,7 +84,7 @@ class Worker:
             return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        self._process.wait(END_S)
         self._process = None
 
 

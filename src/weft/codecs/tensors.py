@@ -10,6 +10,7 @@ Only floating-point tensors are coded. Labels and tokens are sent unchanged. A r
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 from msgspec import Struct
@@ -60,6 +61,18 @@ class TensorSpec(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
         return codec.problem(self.extra)
 
 
+@lru_cache(maxsize=1024)
+def checked_bytes(spec: TensorSpec) -> int:
+    """Bytes that a received tensor takes in the payload. ValueError with the reason if it cannot be a tensor.
+
+    A run sends the same few tensors again and again, so they are judged once.
+    """
+    problem = spec.problem()
+    if problem:
+        raise ValueError(f"tensor {spec.name[:40]!r}: {problem}")
+    return spec.payload_bytes
+
+
 def encode(name: str, tensor: Tensor, codec: CodecName) -> tuple[TensorSpec, Tensor]:
     """(the description of the bytes, a contiguous CPU tensor that holds the bytes)."""
     chosen = codec_named(codec)
@@ -75,15 +88,13 @@ def encode(name: str, tensor: Tensor, codec: CodecName) -> tuple[TensorSpec, Ten
 def decode(spec: TensorSpec, data: memoryview) -> Tensor:
     """The tensor. Without a codec it shares the message's memory. Raises ValueError if spec and data
     disagree."""
-    problem = spec.problem()
-    if problem is None and len(data) != spec.payload_bytes:
-        problem = f"{len(data)} bytes where {spec.payload_bytes} are expected"
-    if problem:
-        raise ValueError(f"tensor {spec.name[:40]!r}: {problem}")
-    dtype = torch_dtype(spec.dtype)
-    if spec.elements == 0:
+    size = checked_bytes(spec)
+    if len(data) != size:
+        raise ValueError(f"tensor {spec.name[:40]!r}: {len(data)} bytes where {size} are expected")
+    dtype, elements = torch_dtype(spec.dtype), spec.elements
+    if elements == 0:
         return torch.empty(spec.shape, dtype=dtype)
-    values = CODECS[spec.codec].decode(Received(data, spec.extra), spec.elements, dtype)
+    values = CODECS[spec.codec].decode(Received(data, spec.extra), elements, dtype)
     return values.view(spec.shape)
 
 

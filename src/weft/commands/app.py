@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ import msgspec
 import typer
 from rich.console import Console, RenderableType
 from typer.core import TyperGroup
+from typer.exceptions import TyperException
 
 from weft.errors import InputError, WeftError
 
@@ -34,8 +36,26 @@ def end_in_order(number: int, frame: FrameType | None) -> None:
     raise Terminated
 
 
+class Debugging:
+    """Whether `--debug` was given: then internal errors show where they come from."""
+
+    wanted = False
+
+
+debugging = Debugging()
+
+
 class Commands(TyperGroup):
     """Ends a command that failed with one line on stderr and the documented exit code."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
+        """`--debug` may stand anywhere in a command line."""
+        if parent is None:
+            debugging.wanted = "--debug" in args
+        left = [word for word in args if word != "--debug"]
+        return super().make_context(info_name, left, parent, **extra)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -49,6 +69,15 @@ class Commands(TyperGroup):
         except KeyboardInterrupt:
             say("interrupted")
             raise typer.Exit(INTERRUPTED) from None
+        except (typer.Exit, typer.Abort, TyperException):
+            raise
+        except Exception as error:
+            # A defect of Weft. People get a line that they can report.
+            if debugging.wanted:
+                traceback.print_exception(error)
+            how = "" if debugging.wanted else "; --debug shows where it comes from"
+            say(f"internal error: {type(error).__name__}: {error}{how}")
+            raise typer.Exit(WeftError.exit_code) from None
 
 
 app = typer.Typer(
@@ -75,6 +104,12 @@ def _all_commands(
         bool,
         typer.Option(
             "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+    debug: Annotated[
+        bool,
+        typer.Option(
+            "--debug", help="Show where an internal error comes from. Any command takes it."
         ),
     ] = False,
 ) -> None:

@@ -23,7 +23,7 @@ from weft.commands.options import (
 from weft.errors import InputError, WeftError
 
 if TYPE_CHECKING:
-    from weft.chaos.report import Row
+    from weft.chaos.report import Report
     from weft.chaos.scenes import Scene
 
 
@@ -124,7 +124,7 @@ def _fleet_text(model: str, data: str, fleet: Path | None, strategy: str, batch:
     from weft.api import load_model
     from weft.chaos.fleets import fleet_for
     from weft.data.user_data import class_count, named_data, sample_shape
-    from weft.graph.capture import capture
+    from weft.graph.capture.module import capture
     from weft.planning.task import BATCH
     from weft.plans import registry
 
@@ -135,8 +135,9 @@ def _fleet_text(model: str, data: str, fleet: Path | None, strategy: str, batch:
     return dump_fleet(fleet_for(registry.get(strategy), 3 * flops * (batch or BATCH["train"])))
 
 
-def _tell(row: Row) -> None:
+def _tell(report: Report) -> None:
     """A line for each run, while the others go on."""
+    row = report.rows[-1]
     count = sum(fault.kind.value != "restart" for fault in row.faults)
     say(
         f"run {row.run}: {row.outcome.value}, {count} faults in {row.seconds:.1f} s {row.error}".rstrip()

@@ -11,7 +11,10 @@ from weft.commands.app import app, say, show, show_json
 from weft.commands.options import Json
 from weft.commands.running import progress_bar
 
-FLEET = """
+# The same as examples/fleets/first.toml, which an installed package does not have.
+FLEET = """\
+# Three devices slow enough to be emulated on a laptop. Splitting pays here: `weft compare` says how much.
+
 [[device]]
 name = "pi"
 tier = "device"
@@ -30,12 +33,12 @@ gflops = 2.0
 
 [[link]]
 between = ["pi", "nuc"]
-mbps = 10
+mbps = 50
 latency_ms = 2
 
 [[link]]
 between = ["nuc", "cloud"]
-mbps = 20
+mbps = 100
 latency_ms = 5
 """
 
@@ -63,9 +66,9 @@ def demo(
     from weft.adapt.train import train
     from weft.data import load
     from weft.fleet.parse import parse_fleet
-    from weft.graph.optimizer import Optimizer
+    from weft.graph.optimizers.optimizer import Optimizer
+    from weft.planning.advise import advise
     from weft.planning.compare import compare
-    from weft.planning.decide import decide
     from weft.planning.task import make_task
     from weft.program.lower.lower import lower
     from weft.report.pictures import draw_gantt, draw_plan
@@ -93,10 +96,12 @@ def demo(
         optimizer=rule.name,
     )
     rows = compare(task)
-    best = next(row for row in rows if row.valid)
-    plan = decide(best.strategy, task)
+    best = advise(rows, task)
+    assert best is not None  # every device of this fleet can hold the network
+    plan = best.plan
     if not json:
-        show(compare_table(rows, f"lenet5, batch {batch}, one training step on pi, nuc and cloud"))
+        title = f"lenet5, batch {batch}, one training step on pi, nuc and cloud"
+        show(compare_table(rows, title, best))
         show(plan_table(plan))
     say(f"training with {best.strategy}, {steps} steps on three real processes ...")
     with progress_bar(steps, quiet=json) as on_progress:

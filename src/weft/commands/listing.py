@@ -178,8 +178,8 @@ def _profile_nodes(
     from weft.planning.task import named_graph
     from weft.plans.derive import save_profile
     from weft.report.tables import list_table, profile_table
-    from weft.runtime.run.known import measured_fleet
     from weft.runtime.run.launch import Place
+    from weft.runtime.run.measuring.known import measured_fleet
 
     graph = named_graph(model, input_shape, classes)
     measured = measured_fleet(

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from weft.commands.app import app, say, show, show_json, writing
 from weft.commands.options import Group, Join, Json, ZenohConfig
 from weft.errors import InputError
+
+if TYPE_CHECKING:  # imports torch
+    from weft.graph.accelerator import Compute
+
+MAX_THREADS = 1024
 
 
 @app.command()
@@ -42,6 +47,25 @@ def node(
     shared_memory: Annotated[
         bool, typer.Option(help="Faster between processes of one machine; not for emulation.")
     ] = False,
+    metrics: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            metavar="PORT",
+            help="Numbers for Prometheus at /metrics: on 127.0.0.1, or by TLS if this device has keys.",
+        ),
+    ] = None,
+    threads: Annotated[
+        str, typer.Option(metavar="N|auto", help="To compute with; auto: one for each core.")
+    ] = "1",
+    compute: Annotated[
+        str,
+        typer.Option(metavar="DEVICE", help="cpu, or an accelerator: cuda:0, mps, xpu (untested)."),
+    ] = "cpu",
+    print_unit: Annotated[
+        bool, typer.Option("--print-unit", help="Print a systemd unit for this node, and end.")
+    ] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Log what the node does.")
     ] = False,
@@ -51,6 +75,7 @@ def node(
     \b
     Example:  weft node --name pi --invite weft1:...
               weft node --name pi                       (every later time)
+              weft node --name pi --print-unit
     """
     from weft.fleet.tables import NAME
 
@@ -58,16 +83,29 @@ def node(
         raise InputError(
             f"--name {name!r} is not allowed; use letters, digits, - and _ (64 at most)"
         )
+    setting = _compute(threads, compute)
+    if print_unit:
+        options = {"--name": [name], "--listen": listen, "--join": join, "--group": [group],
+                   "--zenoh-config": [config] if config else None,
+                   "--metrics": [str(metrics)] if metrics is not None else None,
+                   "--threads": [threads] if threads != "1" else None,
+                   "--compute": [compute] if compute != "cpu" else None}  # fmt: skip
+        arguments = [word for key, each in options.items() for v in each or () for word in (key, v)]
+        arguments += ["--open"] if open_to_all else []
+        _print_unit(name, arguments, invite)
+        return
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING, format="%(name)s: %(message)s"
     )
     from weft.runtime.node.node import Node
     from weft.runtime.node.serve import serve_node
-    from weft.runtime.wire.reach import reach
+    from weft.runtime.wire.reach import reach, told_address
 
     def ready(_: Node) -> None:
-        where = ", ".join(endpoints.listen) or "a free port of this machine"
+        where = ", ".join(endpoints.listen) or "what its Zenoh configuration says"
         say(f"{name} is ready on {where}; Ctrl-C stops it")
+        if endpoints.listen:
+            say(f"others reach it with --join {told_address(endpoints.listen[0])} --group {group}")
 
     if open_to_all and (invite or config):
         raise InputError("--open means without keys: leave --invite and --zenoh-config out")
@@ -87,7 +125,40 @@ def node(
     )
     if open_to_all:
         say(f"warning: {name} is open: anybody who can reach this device may use it")
-    serve_node(name, endpoints, group=group, tether=tether, scratch=scratch, ready=ready)
+    serve_node(
+        name, endpoints, group=group, tether=tether, scratch=scratch, ready=ready,
+        findable=not tether, metrics_port=metrics, compute=setting,
+        told=lambda address: say(f"its numbers for Prometheus: {address}"),
+    )  # fmt: skip
+
+
+def _compute(threads: str, device: str) -> Compute:
+    """What the node computes with."""
+    from weft.graph.accelerator import Compute, accelerator
+    from weft.runtime.node.probe import cores
+
+    most = cores()
+    if threads != "auto" and not (threads.isdigit() and 1 <= int(threads) <= MAX_THREADS):
+        raise InputError(
+            f"--threads {threads!r} is not allowed; give a number from 1 to {MAX_THREADS}, or auto "
+            f"({most} here)"
+        )
+    border = accelerator(device)
+    if border is not None and threads != "1":
+        raise InputError(f"--threads is for the processor; leave it out with --compute {device}")
+    return Compute(most if threads == "auto" else int(threads), border)
+
+
+def _print_unit(name: str, arguments: list[str], invite: str | None) -> None:
+    if invite is not None:
+        raise InputError(
+            "--invite holds a key, and a unit can be read by all: start the node once with --invite, then "
+            "print the unit without it"
+        )
+    from weft.commands.unit import this_user, unit
+    from weft.runtime.keys.folder import config_home
+
+    print(unit(name, arguments, this_user(), str(config_home())), end="")
 
 
 @app.command()
@@ -109,7 +180,7 @@ def fleet(
         raise InputError(f"--wait {wait} is not allowed; it must be above 0 seconds")
     from weft.fleet.parse import dump_fleet
     from weft.report.tables import list_table
-    from weft.runtime.run.discover import discover
+    from weft.runtime.run.measuring.discover import discover
 
     discovered = discover(tuple(join or ()), group=group, wait=wait, probe=probe, config=config)
     if output is not None:

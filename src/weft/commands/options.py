@@ -58,7 +58,7 @@ SomeStrategy = Annotated[
 ]
 PlanFile = Annotated[
     Path | None,
-    typer.Option("--plan", help="A plan file to run, in place of --fleet and --strategy."),
+    typer.Option("--plan", help="A plan file to run as it is; it has its own fleet and strategy."),
 ]
 Local = Annotated[
     bool, typer.Option("--local", help="Emulate the fleet on this machine: one process per device.")
@@ -124,6 +124,21 @@ Accumulate = Annotated[
 Average = Annotated[
     float | None,
     typer.Option("--ema", metavar="D", help="Keep running means of the weights, such as 0.999."),
+]
+
+
+class PrecisionName(str, Enum):
+    """In which numbers products are computed, as `--precision` takes it."""
+
+    float32 = "float32"
+    bf16 = "bf16"
+
+
+Precision = Annotated[
+    PrecisionName,
+    typer.Option(
+        help="bf16: products in bfloat16 and weights in float32, on processors that have it."
+    ),
 ]
 EvaluateEvery = Annotated[
     int | None,

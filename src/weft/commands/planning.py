@@ -6,6 +6,7 @@ Each command imports what it needs when it runs, so that `weft --help` is quick.
 from __future__ import annotations
 
 import contextlib
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from weft.commands import values
-from weft.commands.app import app, say, show, show_json, writing
+from weft.commands.app import app, debugging, say, show, show_json, writing
 from weft.commands.options import (
     Batch,
     Classes,
@@ -33,6 +34,11 @@ from weft.commands.options import (
 )
 from weft.errors import InputError, WeftError
 
+Limit = Annotated[
+    float,
+    typer.Option(help="Seconds of computing that one strategy may think before it is left out."),
+]
+
 
 @app.command()
 def plan(
@@ -48,6 +54,7 @@ def plan(
     input_shape: InputShape = None,
     classes: Classes = None,
     objective: Objective = ObjectiveName.time,
+    limit: Limit = 300.0,
     json: Json = False,
 ) -> None:
     """Decide which device computes what, and predict the cost.
@@ -55,8 +62,10 @@ def plan(
     \b
     Example:  weft plan lenet5 --fleet fleet.toml --strategy chain --batch 64 -o plan.json
     """
+    _check_limit(limit)
     from weft.fleet.fleet import Fleet
     from weft.planning.decide import decide
+    from weft.planning.limit import TooLong, time_limit
     from weft.planning.task import ask
     from weft.plans import registry
     from weft.plans.derive import load_profile
@@ -75,7 +84,12 @@ def plan(
         classes=classes,
         objective=objective.value,
     )
-    decided = decide(strategy, task)
+    try:
+        with planning_bar(quiet=json) as on_begin, time_limit(limit):
+            on_begin(strategy, 0, 1)
+            decided = decide(strategy, task)
+    except TooLong as error:
+        raise WeftError(f"{strategy}: {error}; --limit gives it more time") from None
     if output is not None:
         with writing("plan file", output):
             decided.save(output)
@@ -105,12 +119,7 @@ def compare(
     input_shape: InputShape = None,
     classes: Classes = None,
     objective: Objective = ObjectiveName.time,
-    limit: Annotated[
-        float, typer.Option(help="Seconds that one strategy may think before it is left out.")
-    ] = 60.0,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show where a strategy's own error comes from.")
-    ] = False,
+    limit: Limit = 60.0,
     json: Json = False,
 ) -> None:
     """Plan and price several strategies: one table, best first, and which one to take.
@@ -123,10 +132,9 @@ def compare(
     \b
     Example:  weft compare lenet5 --fleet fleet.toml --strategies chain,all-cloud
     """
-    if not limit > 0:
-        raise InputError(f"--limit {limit} is not allowed; it must be above 0 seconds")
+    _check_limit(limit)
     from weft.fleet.fleet import Fleet
-    from weft.planning.advise import advise
+    from weft.planning.advise import advise, why_none
     from weft.planning.compare import compare as compare_strategies
     from weft.planning.task import ask
     from weft.plans import registry
@@ -154,19 +162,26 @@ def compare(
             names,
             limit_s=limit,
             on_begin=on_begin,
-            on_error=_traceback if debug else _nothing,
+            on_error=_traceback if debugging.wanted else _nothing,
         )
         best = advise(rows, task)
+    why = why_none(rows, task)
     if json:
-        show_json(compare_document(task.profile.model, task.batch, rows, best))
+        show_json(compare_document(task.profile.model, task.batch, rows, best, why))
     else:
         unit = "a training step" if task.mode == "train" else "an answer"
         unit += "" if task.objective == "time" else f", by {task.objective}"
-        show(compare_table(rows, f"{task.profile.model}, batch {task.batch}: {unit}", best))
+        title = f"{task.profile.model}, batch {task.batch}: {unit}"
+        show(compare_table(rows, title, best, why))
     if not any(row.valid for row in rows):
         raise WeftError(
             "no strategy is possible on this fleet; `weft plan -s NAME` says why in full"
         )
+
+
+def _check_limit(limit: float) -> None:
+    if not limit > 0:
+        raise InputError(f"--limit {limit} is not allowed; it must be above 0 seconds")
 
 
 def _traceback(name: str, error: Exception) -> None:
@@ -181,7 +196,7 @@ def _nothing(name: str, error: Exception) -> None:
 @contextlib.contextmanager
 def planning_bar(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
     """A bar on stderr with the strategy that thinks now. It is gone when all have."""
-    console = Console(stderr=True, quiet=quiet)
+    console = Console(stderr=True, quiet=quiet or not sys.stderr.isatty())
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("planning", total=None)

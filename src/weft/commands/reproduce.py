@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +14,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from weft.commands.app import app, say, show, show_json
 from weft.commands.options import Json
+from weft.errors import InputError
 
 if TYPE_CHECKING:
+    from weft.papers.claims import Reproduction
     from weft.papers.registry import Tell
 
 OUT = Path("runs/reproduce")
@@ -23,9 +26,24 @@ OUT = Path("runs/reproduce")
 @app.command()
 def reproduce(
     paper: Annotated[str, typer.Argument(metavar="PAPER|all", help="Such as hiertrain.")],
-    quick: Annotated[bool, typer.Option("--quick", help="Under a minute: no real runs.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="No real runs: under a minute for most papers.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="Folder for figures and tables.", show_default=False)
+    ] = None,
+    engine: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Who computes `all`: local, or dask://HOST:PORT."),
+    ] = "local",
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Papers at the same time, for `all` on this machine. By default one for each core with "
+            "--quick, else 1: measured times would disturb each other.",
+            show_default=False,
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -34,22 +52,28 @@ def reproduce(
     Files go to runs/reproduce/PAPER, if --out says nothing else. A claim that does not come out is
     a row like any other: the command has then still done its work (exit code 0). A row is *fitted* where
     a setting was chosen so that it holds; it is not counted as reproduced. The last line counts all three.
+    `all` also writes index.html, one page with everything in it. If it is stopped and started again, it goes
+    on with the papers that are not done.
 
     \b
     Example:  weft reproduce hiertrain --quick
+              weft reproduce all --quick --out runs/papers
     """
-    from weft.papers import NAMES
     from weft.papers.claims import joined
     from weft.papers.registry import get as get_paper
     from weft.papers.registry import reproduce as run_paper
     from weft.papers.tables import document, ending, reproduction_table
+    from weft.papers.together import note_done
 
-    names = list(NAMES) if paper == "all" else [get_paper(paper).name]
-    reports = []
-    for name in names:
-        folder = OUT / name if out is None else out / name if paper == "all" else out
-        with progress_bar(name, quiet=json) as tell:
-            reports.append(run_paper(name, folder, quick=quick, tell=tell))
+    if paper == "all":
+        reports = _all(out or OUT, quick, engine, jobs, quiet=json)
+    else:
+        if engine != "local" or jobs is not None:
+            raise InputError("--engine and --jobs are for `weft reproduce all`")
+        folder = out or OUT / get_paper(paper).name
+        with progress_bar(paper, quiet=json) as tell:
+            reports = [run_paper(paper, folder, quick=quick, tell=tell)]
+        note_done(reports[0], folder, quick)
         say(f"wrote {len(reports[-1].files)} files to {folder}")
     if json:
         whole = joined(reports) if paper == "all" else reports[0]
@@ -59,6 +83,27 @@ def reproduce(
         show(reproduction_table(one))
     if paper == "all":
         show(ending(joined(reports)))
+
+
+def _all(out: Path, quick: bool, url: str, jobs: int | None, quiet: bool) -> list[Reproduction]:
+    """All papers, in the order of their names, and the page of all."""
+    from weft.papers import NAMES
+    from weft.papers.page import write_page
+    from weft.papers.together import engine, reproduce_all
+
+    at_once = jobs or ((os.cpu_count() or 1) if quick else 1)
+    reports = []
+    with engine(url, at_once) as parallel, progress_bar("papers", quiet) as tell:
+        tell(f"0 of {len(NAMES)} done", 0.0)
+        for report, earlier in reproduce_all(NAMES, out, quick=quick, parallel=parallel):
+            reports.append(report)
+            tell(f"{len(reports)} of {len(NAMES)} done", len(reports) / len(NAMES))
+            if earlier:
+                say(f"{report.paper}: done before; remove {out / report.paper} to do it again")
+    reports.sort(key=lambda report: NAMES.index(report.paper))
+    path = write_page(reports, out / "index.html", quick=quick)
+    say(f"wrote {path}")
+    return reports
 
 
 @contextmanager

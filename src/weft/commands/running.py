@@ -43,6 +43,8 @@ from weft.commands.options import (
     OptimizerSettings,
     Patience,
     PlanFile,
+    Precision,
+    PrecisionName,
     ProfileFile,
     Schedule,
     ScheduleSettings,
@@ -108,6 +110,7 @@ def train(
     clip_norm: ClipNorm = None,
     accumulate: Accumulate = None,
     ema: Average = None,
+    precision: Precision = PrecisionName.float32,
     label_smoothing: LabelSmoothing = 0.0,
     evaluate_every: EvaluateEvery = None,
     keep_best: KeepBest = None,
@@ -181,6 +184,7 @@ def train(
             optimizer=optimizer, lr=lr, no_decay=no_decay,
             optimizer_options=values.arguments(set_optimizer or [], "--set-optimizer"),
             schedule=schedule, warmup=warmup, clip_value=clip_value, ema=ema,
+            precision=precision.value,
             clip_norm=clip_norm, accumulate=accumulate,
             schedule_options=values.arguments(set_schedule or [], "--set-schedule"),
             local=local, netns=netns, join=join,
@@ -316,9 +320,8 @@ def _opened(
             raise InputError("--replay has its own plans: leave --fleet, -s and --plan out")
         opened = Opened(None, None, None)
     elif plan is not None:
-        if fleet is not None or strategy is not None:
-            raise InputError("--plan has its own fleet and strategy: leave --fleet and -s out")
         loaded = load_plan(plan)
+        _check_same(loaded, plan, fleet, strategy)
         opened = Opened(loaded.fleet, None, loaded)
     else:
         if fleet is None or strategy is None:
@@ -328,6 +331,21 @@ def _opened(
     if emulated:
         warm()
     return opened
+
+
+def _check_same(loaded: Plan, path: Path, fleet: Path | None, strategy: str | None) -> None:
+    """A plan file runs as it is: its own fleet and strategy may be named again, others are refused."""
+    from weft.fleet.fleet import Fleet
+
+    if strategy is not None and strategy != loaded.strategy:
+        raise InputError(
+            f"{path} is a plan of {loaded.strategy}, not of {strategy}: leave -s out, or --plan"
+        )
+    if fleet is not None and Fleet.load(fleet) != loaded.fleet:
+        raise InputError(
+            f"{path} was made for another fleet than {fleet}: leave --fleet out to run the plan as it is, "
+            "or plan again for this fleet"
+        )
 
 
 @contextlib.contextmanager

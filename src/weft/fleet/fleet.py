@@ -109,9 +109,9 @@ class Fleet(Struct, frozen=True, dict=True):
         )
 
     def device(self, name: str) -> Device:
-        for device in self.devices:
-            if device.name == name:
-                return device
+        device = self._by_name.get(name)
+        if device is not None:
+            return device
         known = ", ".join(self.names) or "none"
         raise InputError(f"the fleet has no device {name!r}; its devices are: {known}")
 
@@ -136,18 +136,17 @@ class Fleet(Struct, frozen=True, dict=True):
 
         The route is empty if both are the same device. Raises WeftError if there is no route.
         """
-        from weft.fleet.routes import find_route
+        routes = self._routes_from(source)
+        if dest not in routes:
+            from weft.fleet.routes import no_route
 
-        hops = self._routes.get((source, dest))
-        if hops is None:
-            hops = self._routes[source, dest] = find_route(self, source, dest)
-        return hops
+            self.device(dest)  # raises an error for an unknown name
+            raise no_route(source, dest, routes)
+        return routes[dest]
 
     def connected(self, source: str, dest: str) -> bool:
-        """Whether there is a route at all."""
-        from weft.fleet.routes import reachable
-
-        return dest in reachable(self, source)
+        """Whether there is a route at all. A device that is not in the fleet (yet) reaches nobody."""
+        return source in self._by_name and dest in self._routes_from(source)
 
     def path_rate(self, source: str, dest: str, route: Route = "min") -> float:
         """Bytes per second from source to dest in the papers' cost models; infinite if both are the same
@@ -171,6 +170,26 @@ class Fleet(Struct, frozen=True, dict=True):
         return direct_hops(self)
 
     @cached_property
-    def _routes(self) -> dict[tuple[str, str], tuple[Hop, ...]]:
-        """Routes computed so far. A fleet never changes, so they stay right."""
+    def hops_from(self) -> dict[str, list[int]]:
+        """By device: the numbers of the hops that leave it."""
+        leaving: dict[str, list[int]] = {}
+        for number, hop in enumerate(self._hops):
+            leaving.setdefault(hop.source, []).append(number)
+        return leaving
+
+    @cached_property
+    def _by_name(self) -> dict[str, Device]:
+        return {device.name: device for device in reversed(self.devices)}
+
+    def _routes_from(self, source: str) -> dict[str, tuple[Hop, ...]]:
+        from weft.fleet.routes import find_routes
+
+        routes = self._routes.get(source)
+        if routes is None:
+            routes = self._routes[source] = find_routes(self, source)
+        return routes
+
+    @cached_property
+    def _routes(self) -> dict[str, dict[str, tuple[Hop, ...]]]:
+        """Routes computed so far, by source. A fleet never changes, so they stay right."""
         return {}

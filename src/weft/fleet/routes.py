@@ -7,6 +7,7 @@ rpi1 ──wifi──► gw ──wifi──► rpi2  members of a medium meet a
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from weft.errors import WeftError
 from weft.fleet.fleet import Fleet, Hop
@@ -38,17 +39,22 @@ def _hop(channel: str, source: str, dest: str, mbps: float, latency_ms: float, l
     return Hop(channel, source, dest, rate, latency_ms / 1e3, loss)
 
 
-def find_route(fleet: Fleet, source: str, dest: str) -> tuple[Hop, ...]:
-    """Breadth-first search: one hop further in each round, keeping the widest route to each device."""
-    for name in (source, dest):
-        fleet.device(name)  # raises an error for an unknown name
+def find_routes(fleet: Fleet, source: str) -> dict[str, tuple[Hop, ...]]:
+    """The routes from a device to every device that it reaches, itself included.
+
+    Breadth-first search: one hop further in each round, keeping the widest route to each device. Of equally
+    wide routes the one whose last hop stands first in the fleet file is taken.
+    """
+    fleet.device(source)  # raises an error for an unknown name
+    hops, leaving = fleet.hops(), fleet.hops_from
     reached: dict[str, tuple[Hop, ...]] = {source: ()}
     frontier = {source: math.inf}  # slowest hop so far, by device
-    while frontier and dest not in reached:
+    while frontier:
         widest: dict[str, float] = {}
         ways: dict[str, tuple[Hop, ...]] = {}
-        for hop in fleet.hops():
-            if hop.source not in frontier or hop.dest in reached:
+        for number in sorted(number for name in frontier for number in leaving.get(name, ())):
+            hop = hops[number]
+            if hop.dest in reached:
                 continue
             width = min(frontier[hop.source], hop.bytes_per_s)
             if width > widest.get(hop.dest, 0.0):
@@ -56,20 +62,12 @@ def find_route(fleet: Fleet, source: str, dest: str) -> tuple[Hop, ...]:
                 ways[hop.dest] = (*reached[hop.source], hop)
         reached.update(ways)
         frontier = widest
-    if dest not in reached:
-        raise WeftError(
-            f"there is no route from {source!r} to {dest!r}: {source!r} reaches only "
-            f"{', '.join(reached)}; add a [[link]] or [[medium]] to the fleet file"
-        )
-    return reached[dest]
+    return reached
 
 
-def reachable(fleet: Fleet, source: str) -> frozenset[str]:
-    """Every device that source can reach, source included."""
-    reached = {source}
-    grown = True
-    while grown:
-        neighbours = {hop.dest for hop in fleet.hops() if hop.source in reached} - reached
-        grown = bool(neighbours)
-        reached |= neighbours
-    return frozenset(reached)
+def no_route(source: str, dest: str, reached: Iterable[str]) -> WeftError:
+    """The error for two devices that cannot talk to each other."""
+    return WeftError(
+        f"there is no route from {source!r} to {dest!r}: {source!r} reaches only "
+        f"{', '.join(reached)}; add a [[link]] or [[medium]] to the fleet file"
+    )

@@ -12,7 +12,7 @@ devices.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -38,6 +38,7 @@ from weft.graph.operators.record import Function, Operator
 from weft.graph.operators.table import operator_named
 
 Tensors = Tensor | Sequence[Tensor]
+Draw = Callable[[int], object]
 
 
 class _Step(NamedTuple):
@@ -59,6 +60,7 @@ class Runner:
         self.state = {name: state[name] for name in segment.state}
         for name, info in segment.state.items():
             self.state[name].requires_grad_(info.trainable)
+        self.draw: Draw = torch.default_generator.manual_seed
         self._slots: dict[str, int] = {}
         for name in segment.inputs:
             self._slot(name)
@@ -70,6 +72,10 @@ class Runner:
             ((self._slots[n], v.batch_dim) for n, v in segment.inputs.items()
              if v.batch_dim is not None), None
         )  # fmt: skip
+
+    def like(self, state: Mapping[str, Tensor]) -> Runner:
+        """The same segment with other weights, in the same place."""
+        return Runner(self.segment, {**self.state, **state})
 
     @property
     def parameters(self) -> list[Tensor]:
@@ -92,7 +98,7 @@ class Runner:
         if self._batch_from is not None:
             slot, dim = self._batch_from
             batch = env[slot].shape[dim]
-        run(self._steps[training], env, batch, seed)
+        run(self._steps[training], env, batch, seed, self.draw)
         return {name: env[self._slots[name]] for name in self.segment.outputs}
 
     def loss(self, output: Tensors, target: Tensors, samples: int) -> Tensor:
@@ -117,8 +123,15 @@ class Runner:
         return _compile(nodes, training, self._slots, self.state, keep=set(self.segment.outputs))
 
 
-def run(steps: list[_Step], env: list[Any], batch: int, seed: int) -> None:
-    """Calls one step after the other. `env` holds the values by slot; `seed` is that of the micro-batch."""
+def run(
+    steps: list[_Step],
+    env: list[Any],
+    batch: int,
+    seed: int,
+    draw: Draw = torch.default_generator.manual_seed,
+) -> None:
+    """Calls one step after the other. `env` holds the values by slot; `draw` gives the seed of the
+    micro-batch to the generator of random numbers."""
     for function, template, fills, batches, kwargs, out, dead, salt in steps:
         args = template.copy()
         for position, item, slot in fills:
@@ -132,7 +145,7 @@ def run(steps: list[_Step], env: list[Any], batch: int, seed: int) -> None:
             else:
                 args[position][item] = b.times * batch + b.plus
         if salt:
-            torch.default_generator.manual_seed((seed * 1_000_003 + salt) & 0x7FFF_FFFF_FFFF_FFFF)
+            draw((seed * 1_000_003 + salt) & 0x7FFF_FFFF_FFFF_FFFF)
         env[out] = function(*args, **kwargs)
         for position, item, _ in fills:  # a template must not keep activations in memory
             if item is not None:

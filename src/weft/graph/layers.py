@@ -15,9 +15,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 
+from msgspec.structs import replace
+
+from weft.graph.blocks import blocks_of
 from weft.graph.costs import forward_flops, kept_values, saved_bytes
 from weft.graph.network import Arg, Atom, Layer, Node, Ref, State, Value, refs
 from weft.graph.operators.table import operator_named
+from weft.graph.sinking import sink_norms, sink_views
 from weft.graph.ties import tie_weights, untied
 
 
@@ -51,7 +55,8 @@ def group_layers(
 ) -> list[Layer]:
     """Layers from the depth of every node. Layers that must not be separated are joined."""
     nodes = untied(nodes)  # where a graph's layers are grouped anew
-    _sink_views(nodes, depth, outputs, values)
+    sink_views(nodes, depth, outputs, values)
+    sink_norms(nodes, depth, outputs, values, state)
     groups: dict[int, list[Node]] = defaultdict(list)
     for node in nodes:
         groups[max(depth[node.name], 1)].append(node)
@@ -64,7 +69,8 @@ def group_layers(
         body = _with_constants(group, constants or {}, index, values)
         owned = _owned(ordered, index, state)
         layers.append(_layer(body, index, values, state, modules, owned, kept))
-    return layers
+    blocks = blocks_of([layer.name for layer in layers])
+    return [replace(layer, block=block) for layer, block in zip(layers, blocks, strict=True)]
 
 
 def _depths(
@@ -72,22 +78,28 @@ def _depths(
 ) -> tuple[dict[str, Node], dict[str, int]]:
     """(constants: nodes that depend on neither input nor weights, depth of every other node)."""
     constants: dict[str, Node] = {}
-    # Read weights but no input (an expanded class token): placed where they are read.
+    # Read weights but no input (an expanded class token): placed where they are read. So are random numbers:
+    # a copy in another layer would be drawn anew.
     floating: list[Node] = []
+    of_weights: set[str] = set()  # what follows from weights alone, such as a turned matrix
     depth: dict[str, int] = dict.fromkeys(inputs, 0)
     changing = {name for name, s in state.items() if s.trainable}
     changing |= {refs(n)[0] for n in nodes if operator_named(n.op).changes_state}
+    trained = {name for name, s in state.items() if s.trainable}
     for node in nodes:
         read = refs(node)
-        if operator_named(node.op).training_only:
+        record = operator_named(node.op)
+        if record.training_only or (record.random and not any(name in depth for name in read)):
             floating.append(node)
         elif any(name in depth for name in read):
-            weighted = operator_named(node.op).weighted and any(name in state for name in read)
+            weighted = record.weighted and any(name in state or name in of_weights for name in read)
             depth[node.name] = max(depth.get(name, 0) for name in read) + weighted
         elif any(name in changing for name in read) or any(
             name == f.name for f in floating for name in read
         ):
             floating.append(node)
+            if any(name in trained or name in of_weights for name in read):
+                of_weights.add(node.name)
         else:
             constants[node.name] = node
     by_use = _first_use(nodes, depth)
@@ -107,7 +119,8 @@ def _rebuilt(
     values: Mapping[str, Value],
 ) -> dict[str, Node]:
     """Nodes that are cheaper to compute again than to send: they read inputs and constants alone, later
-    layers read them, and their result is larger than these inputs."""
+    layers read them, and their result is larger than these inputs. Or it has samples that no cut can keep
+    apart (a row for each sample and head), so that it could not be sent at all."""
     roots: dict[str, set[str]] = {name: {name} for name in inputs}
     made: dict[str, Node] = {}
     for node in nodes:
@@ -123,7 +136,10 @@ def _rebuilt(
         name
         for name in made
         if name in late and name in values
-        and values[name].bytes > sum(values[root].bytes for root in roots[name])
+        and (
+            values[name].bytes > sum(values[root].bytes for root in roots[name])
+            or (values[name].batch_dim is None and values[name].scales)
+        )
     ]  # fmt: skip
     rebuilt: dict[str, Node] = {}
     while wanted:
@@ -132,25 +148,6 @@ def _rebuilt(
             rebuilt[name] = made[name]
             wanted += refs(made[name])
     return rebuilt
-
-
-def _sink_views(
-    nodes: list[Node],
-    depth: dict[str, int],
-    outputs: Collection[str],
-    values: Mapping[str, Value],
-) -> None:
-    """A view goes to the layer that first reads it, so that a cut never carries a tensor twice."""
-    users = _first_use(nodes, depth)
-    for node in reversed(nodes):
-        read = refs(node)
-        if not operator_named(node.op).view or node.name not in depth or node.name in outputs:
-            continue
-        if node.name not in values or len(read) != 1 or read[0] not in values:
-            continue
-        readers = [depth[u] for u in users.get(node.name, []) if u in depth]
-        if readers and values[node.name].bytes == values[read[0]].bytes:
-            depth[node.name] = max(depth[node.name], min(readers))
 
 
 def _beside(counter: str, read: list[str]) -> bool:

@@ -22,9 +22,9 @@ from torch import Tensor
 
 from weft.dtypes import torch_dtype
 from weft.errors import InputError
-from weft.graph.execute import Runner
+from weft.graph.accelerator import PLAIN, Compute
 from weft.graph.network import Graph, Value
-from weft.graph.optimizer import Optimizer
+from weft.graph.optimizers.optimizer import Optimizer
 
 Progress = Callable[[int, int], None]  # (rounds done, rounds in all)
 
@@ -53,6 +53,7 @@ def measure(
     sizes: Sequence[int] = (),
     wall: bool = False,
     budget_s: float = math.inf,
+    compute: Compute = PLAIN,
 ) -> LayerTimes:
     """Median over `repeats` rounds, after one round to warm up.
 
@@ -66,15 +67,26 @@ def measure(
         raise InputError(f"batch {min((batch, *sizes))} is not allowed; it must be at least 1")
     chosen = sorted({*sizes} or {max(1, batch // 4), batch})
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(compute.threads)
     try:
         rule, count = optimizer or Optimizer(), len(graph.layers)
         watch = Stopwatch(wall=True)
         bench = _Bench(
-            graph, state, training, rule, rest_s, Stopwatch(), [(i, i) for i in range(count)]
+            graph,
+            state,
+            training,
+            rule,
+            rest_s,
+            Stopwatch(),
+            [(i, i) for i in range(count)],
+            compute,
         )
         # Without a rest: under a quota it would lend the network CPU time that a long run does not have.
-        whole = _Bench(graph, state, training, rule, 0.0, watch, [(0, count - 1)]) if wall else None
+        whole = (
+            _Bench(graph, state, training, rule, 0.0, watch, [(0, count - 1)], compute)
+            if wall
+            else None
+        )
         samples: dict[int, list[_Round]] = {n: [] for n in chosen}
         together: list[_Round] = []
         begin = time.monotonic()
@@ -98,7 +110,7 @@ def measure(
         return _fit(medians)
     factors = _factors(_median(together[1:]), medians[chosen[-1]])
     stretched = {n: _stretched(medians[n], factors) for n in medians}
-    return msgspec.structs.replace(_fit(stretched), share=watch.share)
+    return msgspec.structs.replace(_fit(stretched), share=watch.share(compute.threads))
 
 
 def _factors(whole: _Round, layers: _Round) -> tuple[float, float, float]:
@@ -125,11 +137,11 @@ class Stopwatch:
     def __init__(self, wall: bool = False) -> None:
         self._clock = 0 if wall else 1
         self._begin = self._now()
-        self._total = [0.0, 0.0]
+        self._total = [0.0, 0.0, 0.0]
 
     @staticmethod
-    def _now() -> tuple[float, float]:
-        return time.monotonic(), time.thread_time()
+    def _now() -> tuple[float, float, float]:
+        return time.monotonic(), time.thread_time(), time.process_time()
 
     def start(self) -> None:
         """A piece of work begins."""
@@ -143,13 +155,13 @@ class Stopwatch:
 
     def forget(self) -> None:
         """What was counted until now does not count."""
-        self._total = [0.0, 0.0]
+        self._total = [0.0, 0.0, 0.0]
 
-    @property
-    def share(self) -> float:
-        """CPU time divided by wall time."""
-        wall, cpu = self._total
-        return min(1.0, cpu / wall) if wall > 0 else 1.0
+    def share(self, threads: int) -> float:
+        """CPU time divided by wall time: of this thread alone, or of all where it has helpers."""
+        wall, own, all_threads = self._total
+        cpu = own if threads == 1 else all_threads
+        return min(float(threads), cpu / wall) if wall > 0 else 1.0
 
 
 _Round = tuple[list[float], list[float], list[float]]
@@ -177,12 +189,15 @@ class _Bench:
         rest_s: float,
         watch: Stopwatch,
         parts: list[tuple[int, int]],
+        compute: Compute,
     ) -> None:
         self.graph, self.training, self.rest_s, self.watch = graph, training, rest_s, watch
         last = len(graph.layers) - 1
         copied = {name: tensor.detach().clone() for name, tensor in state.items()}
         self.runners = [
-            Runner(graph.segment(a, b, with_loss=b == last and graph.loss is not None), copied)
+            compute.runner(
+                graph.segment(a, b, with_loss=b == last and graph.loss is not None), copied
+            )
             for a, b in parts
         ]
         self.optimizers = [

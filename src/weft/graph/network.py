@@ -106,10 +106,11 @@ class Layer(Struct, frozen=True):
     state: list[str]  # parameters and buffers, by their name in the module
     forward_flops: float  # per sample
     saved_bytes: int  # activations kept for the backward pass, per sample
+    block: str = ""  # the repeated part of the module that it belongs to (graph/blocks.py)
 
 
 class CutLoss(Struct, frozen=True):
-    """A loss of pieces of a minibatch (graph/loss_totals.py). The losses of the pieces add up."""
+    """A loss of pieces of a minibatch (graph/loss/totals.py). The losses of the pieces add up."""
 
     nodes: list[Node]  # read a piece's outputs and targets, and the totals; make the loss's output
     totals: tuple[str, ...]  # names of sums over the targets of the whole minibatch

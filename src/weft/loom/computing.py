@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from weft.graph.capture import state_of
+from weft.graph.capture.module import state_of
 from weft.graph.network import Graph
 from weft.graph.norms import by_norms
 from weft.graph.sequence import in_sequence

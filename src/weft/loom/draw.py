@@ -17,7 +17,7 @@ from msgspec import Struct
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.fleet.trace import Moment
-from weft.graph.optimizer import NAMES
+from weft.graph.optimizers.optimizer import NAMES
 from weft.loom.fleets import draw_fleet, draw_limits, fast_fleet
 from weft.loom.networks import LOSSES, Net, draw_net, draw_small_net, rough_bytes
 from weft.loom.settings import draw_options, fitting, run_options, searches_long

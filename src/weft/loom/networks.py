@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from weft import zoo
 from weft.fleet.fleet import Fleet
-from weft.graph.capture import capture, capture_loss
+from weft.graph.capture.module import capture, capture_loss
 from weft.graph.network import Graph
 from weft.loom.modules import build
 from weft.plans.derive import derive_profile, derive_times

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.graph.network import Graph
-from weft.graph.optimizer import Optimizer
+from weft.graph.optimizers.optimizer import Optimizer
 from weft.loom.draw import Draw
 from weft.loom.networks import loss_of, minibatch, module_of
 from weft.plans.plan import Plan

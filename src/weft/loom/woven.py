@@ -20,16 +20,16 @@ from torch import Tensor
 from weft.codecs.registry import codec_named
 from weft.errors import WeftError
 from weft.graph.network import Graph
-from weft.graph.optimizer import Optimizer
+from weft.graph.optimizers.optimizer import Optimizer
+from weft.graph.optimizers.user_schedule import Timetable
 from weft.graph.split.state import place_state, sliced_state
-from weft.graph.user_schedule import Timetable
 from weft.program.instructions import Instruction, Recv, Send, due
 from weft.program.program import Program
 from weft.runtime.node.interpreter import Interpreter
 from weft.runtime.node.tensors import Values
 from weft.runtime.run.jobs import Settings, job_of
 from weft.runtime.wire.fabric import Fabric
-from weft.runtime.wire.frames import Header, Key
+from weft.runtime.wire.frames import Header, Key, Payload, whole
 from weft.runtime.wire.mailbox import Letter, Mailbox
 from weft.runtime.wire.messages import Job
 
@@ -50,9 +50,9 @@ class Wire:
         self.there: set[Key] = set()  # keys of the letters that have arrived
         self.size = self.tensors = 0  # of the newest message that was sent
 
-    def send(self, header: Header, payload: bytes, unless_waiting: bool = False) -> None:
+    def send(self, header: Header, payload: Payload, unless_waiting: bool = False) -> None:
         dest = self.ends[header.dest]
-        dest.mailbox.put(Letter(header, payload))
+        dest.mailbox.put(Letter(header, whole(payload)))
         dest.there.add(header.key)
         self.size, self.tensors = len(payload), len(header.tensors)
 

@@ -14,7 +14,7 @@ from collections.abc import Container, Iterable
 from typing import Literal
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 WITHIN = 0.05  # a printed number counts as reproduced if ours differs by at most this share
 
@@ -33,6 +33,10 @@ class Claim(Struct, frozen=True):
     reproduced: bool
     note: str = ""
     fitted: bool = False  # a setting was chosen here so that the two agree
+
+    def __post_init__(self) -> None:
+        """A comparison of numpy's numbers is no bool, and could not be written to a file."""
+        force_setattr(self, "reproduced", bool(self.reproduced))
 
     @property
     def verdict(self) -> Verdict:

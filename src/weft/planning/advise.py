@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from weft.errors import WeftError
-from weft.planning.compare import Row, compare
+from weft.planning.compare import EXACT, Row, compare
 from weft.planning.one_place import WORTH, best_place, one_places, place_cost, place_of
 from weft.plans import registry
 from weft.plans.plan import Objective, Plan
@@ -25,8 +25,6 @@ from weft.plans.protocols import GO_BACK, ONE_NETWORK
 from weft.plans.task import Task
 
 LIMIT_S = 60.0  # for one strategy
-# Options by which a strategy that codes messages on its own leaves that out, where the user does not say so.
-EXACT = {"codecs": "none"}
 
 
 class Best(Struct, frozen=True):
@@ -57,6 +55,18 @@ def advise(rows: Sequence[Row], task: Task) -> Best | None:
         why += f", the best split ({_on(split)}) {amount(split.cost, task.objective)}"
     why += _inexact(rows, alone.cost, task)
     return Best(alone.strategy, alone.seconds or 0.0, 1.0, why, False, alone.plan)
+
+
+def why_none(rows: Sequence[Row], task: Task) -> str:
+    """Why there is no advice: what the plans that there are would change in the result of training."""
+    names = ", ".join(task.fleet.names)
+    planned = [row for row in rows if row.plan is not None]
+    if not planned:
+        return f"no strategy has a plan for {task.profile.model} on {names}"
+    row = min(planned, key=lambda row: (row.peers, row.cost))
+    text = f"no plan for {task.profile.model} on {names} computes what one process computes"
+    text += f". {row.label} takes {amount(row.cost, task.objective)}, but differs: {row.differs}"
+    return f"{text}. If that is fine for you, name it: --strategy {row.strategy}"
 
 
 def _one_place(usable: Sequence[Row], task: Task) -> Row | None:
@@ -90,7 +100,7 @@ def _split(split: Row, alone: Row | None, rows: Sequence[Row], task: Task) -> Be
 
 
 def _on(row: Row) -> str:
-    return f"{row.strategy} on {', '.join(row.devices)}"
+    return f"{row.label} on {', '.join(row.devices)}"
 
 
 def _inexact(rows: Sequence[Row], least: float, task: Task) -> str:
@@ -134,10 +144,8 @@ def choose(task: Task) -> Plan:
     known = {key for name in names for key in registry.get(name).options}
     options = {key: value for key, value in {**EXACT, **task.options}.items() if key in known}
     asked = dataclasses.replace(task, options=options)
-    best = advise(compare(asked, names, limit_s=LIMIT_S), asked)
+    rows = compare(asked, names, limit_s=LIMIT_S)
+    best = advise(rows, asked)
     if best is None:
-        raise WeftError(
-            f"no strategy has a plan for {task.profile.model} on {', '.join(task.fleet.names)}; "
-            "`weft compare` says why for each"
-        )
+        raise WeftError(f"{why_none(rows, asked)}; `weft compare` says why for each")
     return best.plan.deciding(taken=best.strategy, why=best.why)

@@ -23,6 +23,9 @@ from weft.plans.plan import Mode, Plan
 from weft.plans.task import Task
 from weft.simulate.objective import worth
 
+# Options by which a strategy that codes messages on its own leaves that out, where the user does not say so.
+EXACT = {"codecs": "none"}
+
 
 class Row(Struct, frozen=True):
     """One line of a comparison: the predicted time of a strategy's plan, or the reason why it has none."""
@@ -38,6 +41,12 @@ class Row(Struct, frozen=True):
     differs: str = ""  # why it does not compute what one process computes
     worth: float | None = None  # joules, money or bytes, if something else than time counts
     plan: Plan | None = None
+    setting: str = ""  # an option that this row has and the user did not give, such as codecs=none
+
+    @property
+    def label(self) -> str:
+        """The strategy, and the option that makes it another one."""
+        return f"{self.strategy} {self.setting}".rstrip()
 
     @property
     def valid(self) -> bool:
@@ -65,7 +74,9 @@ def compare(
 ) -> list[Row]:
     """Plans and prices several strategies (all for the mode): best first, impossible ones last.
 
-    Speedups are over the best single machine. Every strategy gets those of the task's options that it has.
+    A strategy that codes messages on its own has a second row without that, so that the best plan that
+    computes what one process computes is in the table. Speedups are over the best single machine. Every
+    strategy gets those of the task's options that it has.
     An option that no strategy has raises InputError. A strategy that thinks longer than `limit_s` seconds is
     left out. `on_begin` gets its name, how many are done and how many there are; `on_error` gets defects.
     """
@@ -78,9 +89,25 @@ def compare(
     for done, strategy in enumerate(chosen):
         on_begin(strategy.name, done, len(chosen))
         rows.append(try_strategy(strategy, task, limit_s, on_error))
+        rows += exact_row(rows[-1], strategy, task, limit_s)
     alone = best_place(one_places(task), task.source)
     one = place_cost(alone) if alone is not None else None
     return sorted((with_speedup(row, one) for row in rows), key=lambda row: row.cost)
+
+
+def exact_row(
+    row: Row, strategy: registry.Strategy, task: Task, limit_s: float | None
+) -> list[Row]:
+    """The same strategy without the codecs that it may choose itself: if it then computes what one process
+    does and the row does not, or if its search then finds a better plan."""
+    own = {key: value for key, value in EXACT.items() if key in strategy.options}
+    if not row.valid or not own or own.keys() & task.options.keys():
+        return []
+    options = {**task.options, **own}
+    second = try_strategy(strategy, dataclasses.replace(task, options=options), limit_s)
+    setting = " ".join(f"{key}={value}" for key, value in own.items())
+    wanted = second.valid and second.exact and not (row.exact and row.cost <= second.cost)
+    return [msgspec.structs.replace(second, setting=setting)] if wanted else []
 
 
 def check_options(task: Task, strategies: Sequence[registry.Strategy]) -> None:

@@ -18,8 +18,8 @@ from types import FrameType
 AGAIN_S = 1.0  # a planner that goes on after the interruption is interrupted again
 
 
-class TooLong(Exception):
-    """The time is over. No planner catches it: it is no WeftError."""
+class TooLong(BaseException):
+    """The time is over. No planner and no wrapper of a user's file catches it: it is no Exception."""
 
 
 @contextlib.contextmanager

@@ -25,6 +25,12 @@ def enough_for_norms(plan: Plan, graph: Graph | None) -> bool:
     return graph is None or smallest_piece(plan) > 1 or _narrow_layer(graph) is None
 
 
+def has_narrow_norm(graph: Graph | None) -> bool:
+    """Whether some batch norm has one value per channel and sample, so that pieces of one sample are
+    refused."""
+    return graph is not None and _narrow_layer(graph) is not None
+
+
 def check_norms(plan: Plan, graph: Graph | None) -> None:
     """Raises InputError, with the layer's name, if a piece has too few values for a batch norm."""
     if graph is not None and not enough_for_norms(plan, graph):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from weft.errors import WeftError
 from weft.planning.decide import decide
 from weft.plans import registry
 from weft.plans.plan import Plan
@@ -19,15 +18,16 @@ WORTH = 0.05  # a gain below this share is not worth another place, or a split: 
 
 
 def one_places(task: Task) -> list[Plan]:
-    """The whole network on each device that the source reaches and that has the memory for it."""
+    """The whole network on each device that the source reaches and that has the memory for it. A device that
+    gets its samples over a link may begin with the first of them, as it may in a split."""
     plans = []
     for name in task.fleet.names:
-        options = {"devices": name, "micro_batches": "1"}
+        options = {"devices": name}
         options |= {key: value for key, value in task.options.items() if key == "route"}
         try:
             plans.append(decide(registry.DEFAULT, dataclasses.replace(task, options=options)))
-        except WeftError:
-            continue  # out of reach, or too small
+        except Exception:  # out of reach, too small; or a defect, which then has no speedup to show
+            continue
     return plans
 
 

@@ -6,7 +6,7 @@ check_optimizer("adafactor", plan)     # InputError where the plan spreads weigh
 from __future__ import annotations
 
 from weft.errors import InputError
-from weft.graph.optimizer_words import WHOLE_WEIGHTS
+from weft.graph.optimizers.words import WHOLE_WEIGHTS
 from weft.plans.plan import Plan
 
 

@@ -39,7 +39,7 @@ def profile_model(
     if gflops is not None:
         graph = named_graph(text, input_shape, classes)
         return graph_profile(graph, {device: derive_times(layer_costs(graph), gflops)})
-    from weft.graph.capture import capture
+    from weft.graph.capture.module import capture
     from weft.zoo.loading import load, short_name
 
     module, example = load(text, input_shape, classes)
@@ -59,7 +59,7 @@ def joined(known: Profile, new: Profile) -> Profile:
 
 def measure_here(model: nn.Module, graph: Graph, *, batch: int, repeats: int = 7) -> DeviceTimes:
     """A network's times on this machine, by CPU time of one thread."""
-    from weft.graph.capture import state_of
+    from weft.graph.capture.module import state_of
     from weft.graph.measure import measure
 
     return measured_times(measure(graph, state_of(model), batch=batch, repeats=repeats))

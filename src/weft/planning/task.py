@@ -17,9 +17,9 @@ import msgspec
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.fleet.owners import owners_of
-from weft.graph.cache import graph_key, load_graph, store_graph
+from weft.graph.capture.cache import graph_key, load_graph, store_graph
 from weft.graph.network import Graph
-from weft.planning.norms import enough_for_norms
+from weft.planning.norms import enough_for_norms, has_narrow_norm
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Mode, Objective, Plan
 from weft.plans.profile import Profile
@@ -64,7 +64,7 @@ def named_graph(
     key = graph_key(text, input_shape, classes)
     graph = load_graph(key) if key is not None else None
     if graph is None:
-        from weft.graph.capture import capture
+        from weft.graph.capture.module import capture
         from weft.zoo.loading import load, short_name
 
         module, example = load(text, input_shape, classes, weights=False)
@@ -99,8 +99,11 @@ def make_task(
         batch=batch,
         mode=mode,
         source=source,
-        price=partial(seconds, graph=graph, objective=objective),
+        price=partial(
+            seconds, graph=graph if has_narrow_norm(graph) else None, objective=objective
+        ),
         objective=objective,
+        simulated=True,
         options={key: str(value) for key, value in (options or {}).items()},
         graph=graph,
         optimizer=optimizer,

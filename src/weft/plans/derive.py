@@ -43,6 +43,7 @@ def layer_costs(graph: Graph) -> tuple[LayerCost, ...]:
                 backward_bytes=None if gradients == output else gradients,
                 whole_bytes=sum(value.bytes for value in whole),
                 whole_backward_bytes=sum(value.bytes for value in whole if value.differentiable),
+                block=layer.block,
             )
         )
     return tuple(costs)
@@ -114,8 +115,9 @@ def save_profile(profile: Profile, path: str | Path) -> None:
 def check_profile(profile: Profile, fleet: Fleet, where: str = "profile") -> None:
     """InputError unless the values are possible and the devices are exactly the fleet's."""
     check_values(profile, where)
+    known = set(fleet.names)
     missing = [name for name in fleet.names if name not in profile.devices]
-    extra = [name for name in profile.devices if name not in fleet.names]
+    extra = [name for name in profile.devices if name not in known]
     if missing or extra:
         says = [f"has no times for {', '.join(missing)}"] if missing else []
         says += [f"has times for {', '.join(extra)}, not in the fleet"] if extra else []

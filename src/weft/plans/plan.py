@@ -28,6 +28,7 @@ from weft.plans.profile import Profile
 from weft.plans.rounds import Round
 from weft.plans.swarm import Swarm
 from weft.reading import read_bounded
+from weft.showing import Shown
 
 Objective = Literal["time", "energy", "money", "memory"]  # what a plan is chosen for
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
@@ -77,7 +78,7 @@ class Predicted(Struct, frozen=True, omit_defaults=True):
         return value
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class Plan(Struct, Shown, frozen=True, kw_only=True):
     """Which device computes what, with the fleet and the profile that the plan was made for."""
 
     strategy: str

@@ -27,6 +27,7 @@ class LayerCost(Struct, frozen=True, omit_defaults=True):
     # Planners count it for each sample, so they cut there only where it is worth that.
     whole_bytes: int = 0
     whole_backward_bytes: int = 0
+    block: str = ""  # the repeated part of the network that it belongs to, such as encoders.3
 
 
 class DeviceTimes(Struct, frozen=True, omit_defaults=True):

@@ -36,6 +36,9 @@ class Task:
     graph: Graph | None = None  # absent when only a profile was given
     optimizer: str = "sgd"
     objective: Objective = "time"  # what `price` counts, if not seconds
+    # Whether `price` is the simulator's. Then no price is below a bound of devices and links, and a planner
+    # may leave out candidates by their bounds.
+    simulated: bool = False
     owners: tuple[Owner, ...] = ()  # where several devices have data; `source` is the first of them
 
     @property

@@ -13,6 +13,7 @@ and the minibatch are added, so that a stale, repeated or foreign message is rec
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from msgspec import Struct
@@ -348,6 +349,19 @@ def every(i: Instruction) -> int:
 def due(i: Instruction, step: int) -> bool:
     """Whether an instruction is executed at a minibatch: (step + 1) divides by its `every`."""
     return (step + 1) % every(i) == 0
+
+
+def stashed(code: Iterable[Instruction]) -> dict[tuple[int, int], int]:
+    """By how many minibatches the forward pass of a segment is ahead of its update. Segments without such
+    minibatches in flight are left out."""
+    forward: dict[tuple[int, int], int] = {}
+    update: dict[tuple[int, int], int] = {}
+    for i in code:
+        if isinstance(i, Forward | Update):
+            lags = forward if isinstance(i, Forward) else update
+            lags[i.layers] = max(lags.get(i.layers, 0), i.lag)
+    ahead = {layers: update.get(layers, 0) - lag for layers, lag in forward.items()}
+    return {layers: count for layers, count in ahead.items() if count > 0}
 
 
 DONE = Tensor("done", 0)

@@ -22,7 +22,7 @@ from collections import defaultdict
 from functools import cached_property
 from typing import NamedTuple
 
-from weft.graph.optimizer_words import slots_of, works_in_place
+from weft.graph.optimizers.words import slots_of, works_in_place
 from weft.program.instructions import (
     Backward,
     Blend,

@@ -11,7 +11,7 @@ The count is the same for every kind of plan: the bytes that are alive at the wo
 from __future__ import annotations
 
 from weft.errors import InputError, WeftError
-from weft.graph.optimizer_words import slots_of
+from weft.graph.optimizers.words import slots_of
 from weft.plans.plan import Plan
 from weft.program.liveness import peaks
 from weft.program.lower.lower import lower

@@ -9,6 +9,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from weft.showing import Shown
+
 
 class Span(Struct, frozen=True, array_like=True):
     """What one device or channel did between two times."""
@@ -25,7 +27,7 @@ class Span(Struct, frozen=True, array_like=True):
     bytes: int = 0
 
 
-class Timeline(Struct, frozen=True):
+class Timeline(Struct, Shown, frozen=True):
     """All spans of a run or of a simulation, and when each minibatch was done."""
 
     spans: tuple[Span, ...]

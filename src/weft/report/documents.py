@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from weft.plans.plan import Mode, Plan
+from weft.program.copies import copies_of, keeps_copies
 from weft.program.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -27,11 +29,13 @@ def plan_document(plan: Plan) -> Document:
     document: Document = msgspec.to_builtins(plan)
     for key in ("fleet", "profile", "version"):
         document.pop(key, None)
+    if plan.predicted is not None and keeps_copies(plan):
+        document["copies"] = asdict(copies_of(plan))
     return document
 
 
 def compare_document(
-    model: str, batch: int, rows: Sequence[Row], best: Best | None = None
+    model: str, batch: int, rows: Sequence[Row], best: Best | None = None, why_none: str = ""
 ) -> Document:
     """The document of `weft compare --json`."""
     advice = None
@@ -44,14 +48,22 @@ def compare_document(
             "devices": list(best.plan.devices),
             "why": best.why,
         }
-    documents = [row_document(row) for row in rows]
-    return {"model": model, "batch": batch, "best": advice, "rows": documents}
+    # One row for a strategy, so that scripts find it by its name. Rows with a setting of ours stand apart.
+    return {
+        "model": model,
+        "batch": batch,
+        "best": advice,
+        "why_no_best": None if best is not None else why_none,
+        "rows": [row_document(row) for row in rows if not row.setting],
+        "variants": [row_document(row) for row in rows if row.setting],
+    }
 
 
 def row_document(row: Row) -> Document:
     """One strategy's row of that document."""
     return {
         "strategy": row.strategy,
+        "setting": row.setting or None,
         seconds_key(row.mode): row.seconds,
         "speedup": row.speedup,
         "devices": list(row.devices),

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from weft.plans.plan import Plan, Shard
 from weft.plans.profile import DeviceTimes, Profile
+from weft.program.copies import copies_of, keeps_copies
 from weft.program.timeline import Timeline
 from weft.report.words import count, layer_range, part_words, seconds, size
 
@@ -107,6 +108,13 @@ def plan_caption(plan: Plan) -> str:
             f"{channel} {size(moved[channel])}" for channel in moved if moved[channel]
         )
         lines.append(f"bytes per {unit}: {channels}")
+    if plan.predicted is not None and keeps_copies(plan):
+        copies = copies_of(plan)
+        held = ", ".join(f"{device} {size(copies.bytes[device])}" for device in copies.bytes)
+        lines.append(
+            f"a copy every {copies.every} minibatches: a loss repeats at most {seconds(copies.repeats_s)}; "
+            f"memory for copies, beside the above: {held}"
+        )
     apart = plan.decisions.get("taken_apart")
     if apart:
         numbers = plan.decisions["parameters"]
@@ -139,9 +147,11 @@ def device_cells(plan: Plan, name: str) -> tuple[str, str, str, str]:
     return name, tier, compute, memory
 
 
-def compare_table(rows: Sequence[Row], title: str = "", best: Best | None = None) -> RenderableType:
-    """Strategies, best first, and the advice. The speedup is over the best single machine. Impossible
-    strategies are in a line below."""
+def compare_table(
+    rows: Sequence[Row], title: str = "", best: Best | None = None, why_none: str = ""
+) -> RenderableType:
+    """Strategies, best first, and the advice, or why there is none. The speedup is over the best single
+    machine. Impossible strategies are in a line below."""
     table = new_table()
     table.add_column("strategy", no_wrap=True)
     table.add_column("time", justify="right", no_wrap=True)
@@ -151,7 +161,7 @@ def compare_table(rows: Sequence[Row], title: str = "", best: Best | None = None
     for row in rows:
         if row.seconds is not None:
             cells = (
-                row.strategy,
+                row.label,
                 seconds(row.seconds),
                 "-" if row.speedup is None else f"{row.speedup:.2f}x",
                 ", ".join(row.devices),
@@ -159,6 +169,7 @@ def compare_table(rows: Sequence[Row], title: str = "", best: Best | None = None
             )
             table.add_row(*map(escape, cells))
     lines = [f"best: {best.why}"] if best is not None else []
+    lines += [f"best: none is advised: {why_none}"] if best is None and why_none else []
     lines += ["speedup: over the best single machine"] if table.rows else []
     if any(row.differs for row in rows):
         lines.append(

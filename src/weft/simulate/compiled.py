@@ -46,6 +46,7 @@ Words = tuple[str, int, str, int]
 # so many seconds of its minibatch are over: a message that may be late has arrived by then, or the device
 # goes on without it.
 Line = tuple[int, int, float, int, Way, Words, int]
+_NO_WORDS: Words = ("", 0, "", 0)
 
 
 @dataclass(frozen=True)
@@ -70,9 +71,10 @@ class Compiled:
         return {name: s + self.messages_s.get(name, 0.0) for name, s in spent.items()}
 
 
-def compile_program(program: Program) -> Compiled:
-    """Gives every device, channel and message of a program a number."""
-    compiler = _Compiler(program)
+def compile_program(program: Program, words: bool = True) -> Compiled:
+    """Gives every device, channel and message of a program a number. Without words no span can be recorded:
+    a planner that prices hundreds of candidates needs none."""
+    compiler = _Compiler(program, words)
     lags = [max((i.lag for i in body), default=0) for body in program.code.values()]
     code = [
         compiler.device(device, body, lag)
@@ -93,8 +95,10 @@ def compile_program(program: Program) -> Compiled:
 
 
 class _Compiler:
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, words: bool) -> None:
         self.plan = program.plan
+        self.words = words
+        self.known: dict[tuple[str, type[Instruction], tuple[int, int], int], float] = {}
         self.swarm = program.plan.swarm
         self.channels: dict[str, int] = {}
         self.numbers: dict[tuple[str, str, Tensor], int] = {}
@@ -108,7 +112,8 @@ class _Compiler:
         final = max((n for n, i in enumerate(body) if i.lag == lag), default=-1)
         lines = []
         for n, instruction in enumerate(body):
-            line, cost = self.line(device, instruction), self.message_line(device, instruction)
+            line = self.line(device, instruction)
+            cost = self.message_line(device, instruction) if self.sizes else None
             if cost is None:
                 lines.append(line)
             elif isinstance(instruction, Send):
@@ -125,26 +130,31 @@ class _Compiler:
             return SLOT, i.lag, end, 0, (), ("wait", i.tensor.micro, str(i.tensor), 0), i.every
         if isinstance(i, Recv):
             number = self.number(i.source, device, i.tensor)
-            words = ("wait", i.tensor.micro, str(i.tensor), 0)
+            words = ("wait", i.tensor.micro, str(i.tensor), 0) if self.words else _NO_WORDS
             return PASS if i.late == "newest" else RECV, i.lag, 0.0, number, (), words, i.every
         if isinstance(i, Send):
             number = self.number(device, i.dest, i.tensor)
-            words = ("transfer", i.tensor.micro, str(i.tensor), i.bytes)
+            words = _NO_WORDS
+            if self.words:
+                words = ("transfer", i.tensor.micro, str(i.tensor), i.bytes)
             return SEND, i.lag, 0.0, number, self.way(device, i), words, i.every
-        seconds = compute_seconds(self.plan.profile, device, i)
+        seconds = self.compute(device, i)
         self.seconds[device] += seconds / every(i)
-        label = f"{i.layers[0]}-{i.layers[1]}" if isinstance(i, _LAYERED) else ""
-        if isinstance(i, Load):
-            label = f"{i.samples[0]}-{i.samples[1]}"
-        if isinstance(i, Stitch | Pool | Squares | Clip):
-            label = str(i.into)
-        micro = 0 if isinstance(i, Update | Reduce) else i.micro
-        words = (type(i).__name__.lower(), micro, label, 0)
-        return COMPUTE, i.lag, seconds, 0, (), words, every(i)
+        return COMPUTE, i.lag, seconds, 0, (), _words(i) if self.words else _NO_WORDS, every(i)
+
+    def compute(self, device: str, i: Instruction) -> float:
+        """Seconds of an instruction. The pieces of a minibatch mostly have the same size, and then the same
+        seconds."""
+        if not isinstance(i, Forward | Backward) or i.work:
+            return compute_seconds(self.plan.profile, device, i)
+        key = device, type(i), i.layers, i.samples
+        if key not in self.known:
+            self.known[key] = compute_seconds(self.plan.profile, device, i)
+        return self.known[key]
 
     def message_line(self, device: str, i: Instruction) -> Line | None:
         """What a message costs the runtime of the device that sends or takes it."""
-        if not self.sizes or not isinstance(i, Send | Recv) or i.late == "newest":
+        if not isinstance(i, Send | Recv) or i.late == "newest":
             return None
         if isinstance(i, Recv) and i.late != "wait" and self.swarm and self.swarm.slot_ms:
             return None  # a slot is over when the clock says so
@@ -214,10 +224,23 @@ class _Compiler:
         return self.channels.setdefault(name, len(self.channels))
 
 
+def _words(i: Instruction) -> Words:
+    """How a span describes what a device computes."""
+    label = f"{i.layers[0]}-{i.layers[1]}" if isinstance(i, _LAYERED) else ""
+    if isinstance(i, Load):
+        label = f"{i.samples[0]}-{i.samples[1]}"
+    if isinstance(i, Stitch | Pool | Squares | Clip):
+        label = str(i.into)
+    micro = 0 if isinstance(i, Update | Reduce) else getattr(i, "micro", 0)
+    return type(i).__name__.lower(), micro, label, 0
+
+
 def _costly(program: Program) -> bool:
-    """Whether the runtime's own time for messages is known."""
-    devices = program.plan.profile.devices.values()
-    return any(times.message_s or times.byte_s for times in devices)
+    """Whether the runtime's own time for messages is known, of a device with work or of a relay."""
+    devices = program.plan.profile.devices
+    names = devices if program.plan.swarm else program.code
+    known = [devices[name] for name in names if name in devices]
+    return any(times.message_s or times.byte_s for times in known)
 
 
 def _sizes(program: Program) -> dict[tuple[str, str, Tensor], int]:

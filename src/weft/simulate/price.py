@@ -40,18 +40,17 @@ def candidate_worth(plan: Plan, objective: Objective = "time") -> float:
     """Seconds of a planner's candidate, or what else the objective counts; infinite if a device has too
     little memory for it."""
     program = lower(plan)
-    if any(device.memory_mb is not None for device in plan.fleet.devices) and lacking(
-        plan, memory_of(program)
-    ):
+    limited = any(plan.fleet.device(name).memory_mb is not None for name in program.code)
+    if limited and lacking(plan, memory_of(program)):
         return math.inf
     if objective != "time":
         return worth(plan, price_of(program), objective)
-    return _seconds(program, compile_program(program))
+    return _seconds(program, compile_program(program, words=False))
 
 
 def price_of(program: Program) -> Predicted:
     """The price of a plan that is lowered already."""
-    compiled = compile_program(program)
+    compiled = compile_program(program, words=False)
     seconds, training = _seconds(program, compiled), program.plan.mode == "train"
     return Predicted(
         compute_s=compiled.seconds,
@@ -73,13 +72,14 @@ def _seconds(program: Program, compiled: Compiled) -> float:
     crowded = crowded_s(plan.profile.devices, compiled.busy_s)
     if plan.mode == "infer":
         return max(run(compiled, plan.route == "min", 1, spans=False).step_ends[0], crowded)
-    steps = STEPS + program.max_lag
+    beat = program.beat
+    steps = STEPS + max(compiled.lags, default=0)
     if plan.stale:  # the pattern of minibatches in flight takes a few rounds to settle
         steps = 16 * (plan.stale + 1)
-    elif program.beat > 1:
-        steps = max(steps, ROUNDS * program.beat)
+    elif beat > 1:
+        steps = max(steps, ROUNDS * beat)
     timeline = run(compiled, plan.route == "min", steps, spans=False)
-    step_s = msgspec.structs.replace(timeline, beat=max(2, program.beat)).step_s
+    step_s = msgspec.structs.replace(timeline, beat=max(2, beat)).step_s
     if compiled.slotted_s:
         return step_s
     # A few minibatches may end sooner one after the other than they can in the long run: a queue fills at

@@ -169,6 +169,8 @@ class _Simulation:
     def lines(self, device: int, tick: int) -> list[Line]:
         """The lines of a tick, without those of an exchange where none is due: a thousand classes are
         many lines, and most minibatches have no exchange."""
+        if not self.rare[device]:
+            return self.compiled.code[device]
         if any((tick - lag + 1) % every == 0 for lag, every in self.rare[device]):
             return self.compiled.code[device]
         return self.usual[device]

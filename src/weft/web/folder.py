@@ -23,9 +23,9 @@ from weft.fleet.trace import Trace
 from weft.planning.decide import load_plan
 from weft.plans.plan import Plan
 from weft.program.timeline import Timeline
-from weft.runtime.run.live import EVENTS as EVENTS_FILE
-from weft.runtime.run.live import LIVE, TRACE, LiveFile
-from weft.runtime.run.saves import RUN_FILE, RunFile
+from weft.runtime.run.records.live import EVENTS as EVENTS_FILE
+from weft.runtime.run.records.live import LIVE, TRACE, LiveFile
+from weft.runtime.run.records.saves import RUN_FILE, RunFile
 from weft.web.gantt import gantt, rates
 from weft.web.lines import Curves, Events
 from weft.web.planned import plan_part, predicted_part

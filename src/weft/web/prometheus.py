@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
+from weft.runtime.node import metrics
+from weft.runtime.node.metrics import Sample
 from weft.web.folder import RunFolder
 
-Sample = tuple[str, Mapping[str, str], float]
 HELP = {
     "weft_run_info": "1; the labels say what the run is and its state",
     "weft_run_minibatches_done": "Minibatches that all devices have done",
@@ -25,17 +26,7 @@ HELP = {
 
 def exposition(runs: Iterable[RunFolder]) -> str:
     """The text that Prometheus reads, one block for each name."""
-    by_name: dict[str, list[str]] = {name: [] for name in HELP}
-    for run in runs:
-        for name, labels, value in samples(run):
-            text = ",".join(f'{key}="{_escaped(word)}"' for key, word in labels.items())
-            by_name[name].append(f"{name}{{{text}}} {value:.10g}")
-    lines = []
-    for name, rows in by_name.items():
-        kind = "counter" if name.endswith("_total") else "gauge"
-        if rows:
-            lines += [f"# HELP {name} {HELP[name]}", f"# TYPE {name} {kind}", *rows]
-    return "\n".join(lines) + "\n"
+    return metrics.exposition(HELP, (sample for run in runs for sample in samples(run)))
 
 
 def samples(run: RunFolder) -> Iterator[Sample]:
@@ -70,7 +61,3 @@ def samples(run: RunFolder) -> Iterator[Sample]:
             if used is not None:
                 way = {**label, "from": first, "to": second}
                 yield "weft_link_bytes_per_second", way, used * 1e6 / 8
-
-
-def _escaped(word: str) -> str:
-    return word.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

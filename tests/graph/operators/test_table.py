@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import weft
 from weft.errors import InputError
-from weft.graph.capture import capture, state_of
+from weft.graph.capture.module import capture, state_of
 from weft.graph.execute import Runner
 from weft.graph.operators.record import Operator
 from weft.graph.operators.table import OPERATORS, operator_named

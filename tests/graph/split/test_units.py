@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from weft import zoo
 from weft.errors import InputError, WeftError
-from weft.graph.capture import capture, state_of
+from weft.graph.capture.module import capture, state_of
 from weft.graph.execute import Runner
 from weft.graph.network import Graph
 from weft.graph.split.state import place_state, sliced_memory, sliced_state

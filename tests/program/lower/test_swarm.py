@@ -13,7 +13,7 @@ from weft import zoo
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet, Link
 from weft.fleet.radio import radio_fleet
-from weft.graph.capture import capture
+from weft.graph.capture.module import capture
 from weft.planning.decide import decide
 from weft.planning.task import make_task
 from weft.plans.delivery import routes_of

@@ -17,7 +17,7 @@ import pytest
 import zenoh
 
 from weft.errors import InputError, WeftError
-from weft.graph.optimizer import Optimizer
+from weft.graph.optimizers.optimizer import Optimizer
 from weft.runtime.keys import certificates
 from weft.runtime.keys.folder import Folder, Keys
 from weft.runtime.keys.invite import take_invite
@@ -328,3 +328,47 @@ def test_revoking_tells_those_that_are_there_and_names_the_others(lab: Lab) -> N
     members = lab.folder.members().opened()
     assert members.named("thief") is None
     assert {d.name for d in members.present} >= {"nuc", "pi"}
+
+
+def test_a_certificate_near_its_end_is_renewed_by_the_owner_s_next_command(lab: Lab) -> None:
+    """The device's key does not travel; the node opens its session again with the new certificate."""
+    lab.member("clock")
+    subject = certificates.subject_of(lab.folder.read("clock.pem"))
+    near = certificates.new_pair(authority_of(lab.folder), subject, timedelta(days=3))
+    lab.folder.write("clock.pem", near.certificate)
+    lab.folder.write("clock.key", near.key)
+    where = free_endpoint().removeprefix("tcp/")
+    endpoints = reach(FLEET, name="clock", listen=(where,))
+    with Node("clock", endpoints, FLEET) as node:
+        thread = threading.Thread(target=node.serve, args=(threading.Event(),), daemon=True)
+        thread.start()
+        with Crew(reach(FLEET, join=(f"tls/{where}",)), FLEET) as crew:
+            crew.wait_for(("clock",), LONG_S)
+            assert crew._keeper is not None
+            crew._keeper.look()
+            thread.join(LONG_S)  # it is outdated and idle
+        assert not thread.is_alive()
+    later = lab.folder.read("clock.pem")
+    assert not certificates.expiring(later)
+    certificates.check_same_key(later, near.certificate)
+    assert lab.folder.read("clock.key") == near.key
+    with (
+        serving(Node("clock", _again(endpoints), FLEET)),
+        Crew(reach(FLEET, join=(f"tls/{where}",)), FLEET) as crew,
+    ):
+        crew.wait_for(("clock",), LONG_S)
+        assert len(crew.ask("clock", msg.Hello(), LONG_S)) == 1
+    revoke(lab.folder, "clock")
+
+
+def test_a_revoked_device_s_certificate_is_not_renewed(lab: Lab) -> None:
+    lab.member("thief2")
+    subject = certificates.subject_of(lab.folder.read("thief2.pem"))
+    near = certificates.new_pair(authority_of(lab.folder), subject, timedelta(days=3))
+    revoke(lab.folder, "thief2")
+    asked: list[Any] = []
+    with lab.crew() as crew, pytest.MonkeyPatch.context() as patch:
+        assert crew._keeper is not None
+        patch.setattr(keeper, "ask", lambda *question: asked.append(question) or [])
+        crew._keeper._renew("k", keeper.Number("thief2", 1, False, False, near.certificate))
+    assert not any(isinstance(q[-1], keeper.TakeCertificate) for q in asked)

@@ -17,7 +17,7 @@ from safetensors.torch import save
 
 from weft.errors import InputError, WeftError
 from weft.graph.network import Node, Ref, Segment, State, Value
-from weft.graph.optimizer import Optimizer
+from weft.graph.optimizers.optimizer import Optimizer
 from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire import topics
@@ -164,8 +164,11 @@ def test_a_command_that_was_overheard_cannot_be_given_again(stranger: Stranger) 
 def test_optimizer_memory_for_no_shard_is_refused(stranger: Stranger) -> None:
     stranger.assign()
     large = save({"junk": torch.zeros(8 * MB)})
-    with pytest.raises(InputError, match="bytes of weights"):
-        stranger.ask(msg.Weights("stranger", large, optimizer=True))
+    before = stranger.most_memory()
+    for run in ("stranger", "nobody's"):  # refused before it is copied
+        with pytest.raises(InputError, match="bytes of weights"):
+            stranger.ask(msg.Weights(run, large, optimizer=True))
+    assert stranger.most_memory() - before < 80 * MB
     small = save({"junk/exp_avg": torch.zeros(4)})
     with pytest.raises(InputError, match="belongs to no shard"):
         stranger.ask(msg.Weights("stranger", small, optimizer=True))

@@ -24,6 +24,7 @@ def test_a_node_survives_two_thousand_wrong_messages() -> None:
     assert result.alive, result.last_words
     assert result.growth < MAX_GROWTH
     assert len(result.counts) == 6
+    assert len(result.places) == 7
 
 
 ANY = st.one_of(

@@ -19,10 +19,10 @@ from torch.optim import lr_scheduler
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from weft.errors import InputError, WeftError
-from weft.graph.optimizer import Optimizer, split_memory
-from weft.graph.optimizer_words import slots_of
-from weft.graph.user_optimizer import read_optimizer
-from weft.graph.user_schedule import Timetable
+from weft.graph.optimizers.optimizer import Optimizer, split_memory
+from weft.graph.optimizers.user_optimizer import read_optimizer
+from weft.graph.optimizers.user_schedule import Timetable
+from weft.graph.optimizers.words import slots_of
 from weft.loom.woven import Executed, execute
 from weft.plans.plan import Part, Plan, Shard
 from weft.program.instructions import Clip

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from weft.errors import InputError
-from weft.graph.optimizer import Optimizer
+from weft.graph.optimizers.optimizer import Optimizer
 from weft.runtime.node.node import Node
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire.channel import OutLink, Roads

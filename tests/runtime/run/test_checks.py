@@ -13,7 +13,7 @@ from torch.nn import functional
 import weft
 from weft.errors import InputError
 from weft.fleet.fleet import Device, Fleet, Link
-from weft.graph.capture import capture, capture_loss
+from weft.graph.capture.module import capture, capture_loss
 from weft.graph.network import Graph
 from weft.plans.plan import Plan
 from weft.runtime.emulate.local import LocalFleet

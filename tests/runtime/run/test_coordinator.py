@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor, nn
@@ -22,10 +23,12 @@ from torch import Tensor, nn
 import weft
 from weft.errors import WeftError
 from weft.fleet.fleet import Device, Fleet, Link
-from weft.graph.optimizer import Optimizer
+from weft.graph.optimizers.optimizer import Optimizer
 from weft.runtime.node import assignment, node
 from weft.runtime.node.node import Node
+from weft.runtime.run.records.saves import RUN_FILE, RunFile
 from weft.runtime.run.results import TrainResult
+from weft.runtime.wire import messages as msg
 from weft.runtime.wire.session import Endpoints, free_endpoint
 
 pytestmark = pytest.mark.proof
@@ -128,8 +131,10 @@ def test_a_run_goes_on_where_its_nodes_are_after_its_coordinator_died(
     eventually(
         "both have noticed", lambda: all(n.assignment.orphaned_s is not None for n in both.values())
     )
-    with pytest.raises(WeftError, match=r"keeps its copy of run .* try again later"):
+    with pytest.raises(WeftError, match=r"keeps its copy of a run .* try again later"):
         train(endpoint, killed.parent / "somebody-else")
+    assert not copies_for("guessed", both["pi"])  # who only knows the run's id gets none
+    assert copies_for(run_file(killed).secret, both["pi"])
     result = train(endpoint, killed, resume=True)
     (event,) = (e for e in result.events if e["kind"] == "taken_up")
     assert event["step"] == result.first > 100  # the folder has 100
@@ -139,6 +144,18 @@ def test_a_run_goes_on_where_its_nodes_are_after_its_coordinator_died(
                for row in (killed / "metrics.jsonl").read_bytes().splitlines()]  # fmt: skip
     assert len(metrics) == len(set(metrics))  # no loss is written twice
     assert set(range(result.first, STEPS)) <= set(metrics)
+
+
+def run_file(folder: Path) -> RunFile:
+    return msgspec.json.decode((folder / RUN_FILE).read_bytes(), type=RunFile)
+
+
+def copies_for(secret: str, one: Node) -> list[int]:
+    """The minibatches of the copies that a node hands out to somebody with this secret."""
+    job = one.assignment.job
+    assert job is not None
+    pieces = one.assignment.copies(msg.GetCopies(job.lineage, secret))
+    return [piece.step for piece in pieces if piece.step >= 0]
 
 
 def test_nodes_without_a_coordinator_free_themselves(

@@ -14,7 +14,7 @@ from weft.chaos.fleets import TIERS
 from weft.errors import InputError
 from weft.fleet.faults import Faults, Kind
 from weft.fleet.fleet import Fleet
-from weft.graph.optimizer import Optimizer
+from weft.graph.optimizers.optimizer import Optimizer
 from weft.plans.plan import Shard
 from weft.runtime.run.results import TrainResult
 

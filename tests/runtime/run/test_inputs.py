@@ -15,11 +15,12 @@ import weft
 from weft.data.trees import rows_of
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
-from weft.graph.capture import capture
-from weft.graph.signature import call_of
+from weft.graph.capture.module import capture, capture_signed
+from weft.graph.capture.signature import call_of
 from weft.plans.derive import graph_profile
 from weft.plans.profile import DeviceTimes, Profile
 from weft.runtime.emulate.local import LocalFleet
+from weft.runtime.run.feeds import source_of
 
 STEPS, BATCH, SAMPLES, LENGTH = 6, 8, 24, 6
 THREE = [
@@ -229,3 +230,16 @@ def test_data_that_does_not_fit_the_network_is_refused_before_the_run(triangle: 
     ):
         with pytest.raises(InputError, match=says):
             weft.train(Attention(), data, of_dict, fleet=triangle, strategy="chain", steps=1)
+
+
+def test_a_minibatch_that_is_padded_to_another_length_is_refused_in_words() -> None:
+    words = [torch.zeros(4, 6, dtype=torch.long), torch.zeros(4, 5, dtype=torch.long)]
+    source = source_of(lambda step: (words[step], torch.zeros(4, 3)), 4, 0)
+    network = nn.Sequential(nn.Embedding(9, 3), nn.Linear(3, 3))
+    graph, signature = capture_signed(network, words[0])
+    feed = source.feed(graph, signature, {})
+    feed(0)
+    with pytest.raises(
+        InputError, match=r"minibatch 1: .* shape \(5,\), not \(6,\).* to one length"
+    ):
+        feed(1)

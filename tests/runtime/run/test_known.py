@@ -10,12 +10,12 @@ import pytest
 
 from weft.errors import InputError, WeftError
 from weft.fleet.fleet import Device, Fleet
-from weft.graph.optimizer import Optimizer
+from weft.graph.optimizers.optimizer import Optimizer
 from weft.runtime.emulate.local import LocalFleet
-from weft.runtime.run import known
-from weft.runtime.run.known import Measurement, age, known_profile, measured_fleet
 from weft.runtime.run.launch import Place
-from weft.runtime.run.survey import MeasuredLink, MessageTimes, Pair, Survey, link_of
+from weft.runtime.run.measuring import known
+from weft.runtime.run.measuring.known import Measurement, age, known_profile, measured_fleet
+from weft.runtime.run.measuring.survey import MeasuredLink, MessageTimes, Pair, Survey, link_of
 from weft.runtime.wire import messages as msg
 
 Subject = Any
@@ -93,6 +93,15 @@ def test_another_network_batch_or_host_is_measured_anew(small: Subject, kept: Pa
         assert other.kept("pi", "one") is None
 
 
+def test_times_are_kept_for_each_setting_of_a_node(small: Subject, kept: Path) -> None:
+    measurement = Measurement(small.graph, 8, True)
+    times = known.derive_profile(small.graph, Fleet((Device("pi", gflops=1.0),))).devices["pi"]
+    measurement.keep("pi", times, "cpu x4")
+    assert measurement.kept("pi", times.host) is None
+    assert measurement.kept("pi", times.host, "cuda:0") is None
+    assert measurement.kept("pi", times.host, "cpu x4") is not None
+
+
 @pytest.mark.proof
 def test_a_device_that_is_not_there_goes_by_its_gflops_or_is_refused(
     nodes: LocalFleet, small: Subject, triangle: Fleet, kept: Path
@@ -148,7 +157,9 @@ def test_a_link_is_told_without_the_runtimes_own_time() -> None:
     cost = MessageTimes(100e-6, 1e-9)
     slow = link_of(Pair(MeasuredLink(("a", "b"), 1e6, 2e6, 3e-3), (cost, cost)))
     assert slow.rtt_s == pytest.approx(3e-3 - 4 * 100e-6)
-    assert slow.up_bytes_per_s == pytest.approx(1 / (1e-6 - 2e-9))
+    assert slow.up_bytes_per_s == 1e6  # the ends work while the link carries
+    middle = link_of(Pair(MeasuredLink(("a", "b"), 0.3e9, 0.3e9, 3e-3), (cost, cost)))
+    assert middle.up_bytes_per_s == pytest.approx(1 / (1 / 0.3e9 - 2e-9))
     fast = link_of(Pair(MeasuredLink(("a", "b"), 0.5e9, 0.6e9, 1e-4), (cost, cost)))
     assert fast.rtt_s == 0.0
     assert fast.up_bytes_per_s == pytest.approx(20 * 0.5e9)  # all of its time was the runtime's

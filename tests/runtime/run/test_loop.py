@@ -18,7 +18,7 @@ import weft
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.runtime.emulate.local import LocalFleet
-from weft.runtime.run.live import LiveFile
+from weft.runtime.run.records.live import LiveFile
 
 STEPS, BATCH, EMA, CLIP = 12, 8, 0.8, 0.5
 SCHEDULE = partial(lr_scheduler.OneCycleLR, max_lr=0.05, total_steps=STEPS)

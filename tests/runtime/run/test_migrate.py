@@ -12,7 +12,7 @@ from torch import nn
 
 from weft.chaos.fleets import TIERS
 from weft.errors import LostDevice
-from weft.graph.capture import capture, capture_loss
+from weft.graph.capture.module import capture, capture_loss
 from weft.planning.decide import decide
 from weft.planning.task import make_task
 from weft.plans.derive import derive_profile

@@ -18,7 +18,7 @@ from weft.data.batches import joint_indices
 from weft.errors import InputError
 from weft.fleet.fleet import Device, Fleet, Link
 from weft.fleet.owners import Owner
-from weft.graph.optimizer import Optimizer
+from weft.graph.optimizers.optimizer import Optimizer
 from weft.plans.plan import Part, Plan, Shard
 
 Subject = Any

@@ -15,8 +15,8 @@ from weft.data import load
 from weft.data.classes import class_rows
 from weft.errors import InputError
 from weft.fleet.fleet import Device, Fleet, Link
-from weft.graph.capture import capture
-from weft.graph.optimizer import Optimizer
+from weft.graph.capture.module import capture
+from weft.graph.optimizers.optimizer import Optimizer
 from weft.graph.split.classes.calibrate import reestimate_norms
 from weft.graph.split.classes.decouple import captured, decouple, score_filters
 from weft.graph.split.classes.network import DecoupledNet

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from weft.errors import InputError
-from weft.runtime.run.record import Folder
-from weft.runtime.run.saves import RunFile
+from weft.runtime.run.records.record import Folder
+from weft.runtime.run.records.saves import RunFile
 
 RUN = RunFile("lenet5", "chain", 40, 64, 0)
 WEIGHTS = {"a.weight": torch.arange(6.0).view(2, 3), "a.count": torch.tensor(3)}

@@ -11,7 +11,7 @@ from torch import nn
 
 import weft
 from weft.fleet.fleet import Device, Fleet, Link, Medium
-from weft.graph.capture import capture
+from weft.graph.capture.module import capture
 from weft.graph.sequence import in_sequence
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan

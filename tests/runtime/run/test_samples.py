@@ -16,7 +16,7 @@ from safetensors.torch import load as load_safetensors
 from torch import Tensor, nn
 
 from weft import zoo
-from weft.graph.optimizer import Optimizer
+from weft.graph.optimizers.optimizer import Optimizer
 from weft.plans.plan import Part, Plan, Shard
 from weft.program.lower.layout import layout_of
 from weft.runtime.emulate.local import LocalFleet

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from weft.errors import InputError
-from weft.runtime.run.record import Folder
-from weft.runtime.run.saves import RunFile, check_like
+from weft.runtime.run.records.record import Folder
+from weft.runtime.run.records.saves import RunFile, check_like
 
 RUN = RunFile("lenet5", "chain", 20, 64, 0, "adam", "a1")
 TENSORS = ("weights.safetensors", "optimizer.safetensors")

@@ -14,7 +14,7 @@ from safetensors.torch import load as load_safetensors
 from torch import Tensor, nn
 
 from weft import zoo
-from weft.graph.optimizer import Optimizer
+from weft.graph.optimizers.optimizer import Optimizer
 from weft.plans.plan import Part, Shard
 from weft.runtime.run.run import Run
 from weft.runtime.wire import messages as msg

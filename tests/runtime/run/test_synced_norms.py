@@ -17,7 +17,7 @@ from weft.errors import InputError
 from weft.fleet.fleet import Device, Fleet, Link
 from weft.fleet.owners import Owner
 from weft.graph.norms import by_norms, synced_norms
-from weft.graph.optimizer import Optimizer
+from weft.graph.optimizers.optimizer import Optimizer
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Part, Plan, Shard
 

@@ -19,11 +19,11 @@ import weft
 from weft.data import Dataset, batch_indices
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
-from weft.graph.optimizer import Optimizer
+from weft.graph.optimizers.optimizer import Optimizer
 from weft.plans.plan import Plan
 from weft.program.timeline import Timeline
 from weft.runtime.emulate.local import LocalFleet
-from weft.runtime.run.record import Folder
+from weft.runtime.run.records.record import Folder
 
 X, Y = torch.randn(60, 20, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 10
 FILES = ["changes.json", "events.jsonl", "live.json", "metrics.jsonl", "optimizer.safetensors",

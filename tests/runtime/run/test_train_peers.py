@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from weft.errors import InputError
 from weft.fleet.fleet import Device, Fleet, Link
 from weft.graph.split.classes.network import DecoupledNet
 from weft.report.results import train_document
+from weft.runtime.run.results import Step, TrainResult
 
 FLEET = Fleet(
     (Device("a", gflops=50.0, data=True), Device("b", gflops=50.0)),
@@ -157,5 +159,41 @@ def test_what_peers_cannot_do_is_refused_before_anything_starts() -> None:
     pair = torch.zeros(4, 1, 8, 8), torch.zeros(4, dtype=torch.long)
     with pytest.raises(InputError, match="name of a data set"):
         weft.train(model, pair, loss, fleet=FLEET, strategy="decoupled", local=True)
-    with pytest.raises(InputError, match="save and resume"):
-        weft.train(model, "digits", loss, fleet=FLEET, strategy="fedavg", local=True, resume=True)
+    with pytest.raises(InputError, match="adapt"):
+        weft.train(model, "digits", loss, fleet=FLEET, strategy="fedavg", local=True, adapt=True)
+
+
+class Died(Exception):
+    """Ends the process that coordinates a run, in the middle."""
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("strategy", ["fedavg", "decoupled", "decoupled+"])
+def test_peers_go_on_from_a_save_after_their_coordinator_died(
+    strategy: str, tmp_path: Path
+) -> None:
+    def train(out: Path, **given: Any) -> TrainResult:
+        torch.manual_seed(0)
+        options = {"classes": OPTIONS["classes"], "steps": 5}
+        return weft.train(
+            zoo.build("cnn5", (1, 8, 8), 10), "digits", nn.CrossEntropyLoss(), fleet=FLEET,
+            strategy=strategy, steps=40, batch=8, optimizer="momentum", lr=0.03, local=True,
+            options={**OPTIONS, "steps": 5} if strategy != "fedavg" else options, out=out,
+            save_every=10, deadline=60.0, **given,
+        )  # fmt: skip
+
+    def die(step: Step) -> None:
+        if any((tmp_path / "died" / "saves").glob("*")):
+            raise Died
+
+    with pytest.raises(Died):
+        train(tmp_path / "died", on_progress=die)
+    resumed = train(tmp_path / "died", resume=True)
+    assert resumed.first in (10, 20, 30)
+    assert len(resumed.losses) == 40 - resumed.first
+    assert resumed.test_accuracy is not None
+    assert resumed.test_accuracy > 0.5
+    if strategy == "fedavg":  # all that it knows is in a save, and everybody waits for everybody
+        whole = train(tmp_path / "whole")
+        for name, tensor in whole.model.state_dict().items():
+            assert torch.equal(resumed.model.state_dict()[name], tensor), name

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from weft import zoo
 from weft.fleet.fleet import Fleet
 from weft.graph.execute import Runner
-from weft.graph.optimizer import Optimizer
+from weft.graph.optimizers.optimizer import Optimizer
 from weft.planning.decide import decide
 from weft.planning.task import make_task
 from weft.plans.derive import derive_profile

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from itertools import pairwise
 from pathlib import Path
 
-from weft.runtime.wire.channel import Channel, Ledger, OutLink
-from weft.runtime.wire.frames import Header
+import pytest
+
+from weft.runtime.wire.channel import Channel, OutLink
+from weft.runtime.wire.frames import Header, Payload
+from weft.runtime.wire.ledger import Ledger
 from weft.runtime.wire.session import Endpoints, free_endpoint, open_session
 from weft.runtime.wire.shaping import clock_name
 
@@ -29,11 +34,59 @@ def test_a_medium_carries_messages_in_the_order_in_which_they_are_ready(tmp_path
         header = Header("run", 1, 0, "down", at, 0, "gw", name, len(payload))
         channels[name].put(header, payload)
     while len(ledger.transfers) < 4:
-        assert all(channel._thread.is_alive() for channel in channels.values())
-        channels["a"]._thread.join(0.01)
+        threads = [channel._thread for channel in channels.values()]
+        assert all(thread is not None and thread.is_alive() for thread in threads)
+        time.sleep(0.01)
     for channel in channels.values():
         channel.stop()
     session.close()
     spans = sorted(ledger.transfers, key=lambda span: span.start)
     assert [span.label for span in spans] == ["down0>a", "down1>a", "down2>b", "down3>a"]
     assert all(x.end <= y.start + 1e-9 for x, y in pairwise(spans))
+
+
+def test_a_channel_that_carries_nothing_has_no_thread() -> None:
+    """In a full mesh of 64 devices each one had 63 threads that never did anything."""
+    session = open_session(Endpoints(listen=(free_endpoint(),)))
+    before = threading.active_count()
+    channels = [
+        Channel(session, f"test-mesh/{n}", OutLink(f"d{n}", f"pi>d{n}", 1e6), Ledger("pi"), lambda _: False)
+        for n in range(64)
+    ]  # fmt: skip
+    assert threading.active_count() == before
+    channels[0].put(Header("run", 1, 0, "act", 0, 0, "pi", "d0", 10), bytes(10))
+    assert channels[0]._thread is not None  # it waits for its link
+    for channel in channels:
+        channel.stop()
+    assert not channels[0]._thread.is_alive()
+    session.close()
+
+
+def test_a_message_that_was_received_is_in_the_ledger_when_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A receiver may answer before the sender has noted what it sent: a timeline then missed a message."""
+    session = open_session(Endpoints(listen=(free_endpoint(),)))
+    ledger = Ledger("pi")
+    channel = Channel(
+        session, "test-settle/nuc", OutLink("nuc", "pi>nuc", 1e6), ledger, lambda _: False, record=True
+    )  # fmt: skip
+    received, go_on = threading.Event(), threading.Event()
+
+    def send(header: Header, payload: Payload) -> bytes:
+        received.set()
+        go_on.wait(30.0)
+        return b""
+
+    monkeypatch.setattr(channel.way, "send", send)
+    channel.put(Header("run", 1, 0, "act", 0, 0, "pi", "nuc", 10), bytes(10))
+    assert received.wait(30.0)
+    channel.settle(0.01)  # the wait has an end
+    assert not ledger.transfers
+    asking = threading.Thread(target=channel.settle, args=(30.0,))
+    asking.start()
+    go_on.set()
+    asking.join(30.0)
+    assert [span.label for span in ledger.transfers] == ["act0>nuc"]
+    channel.stop()
+    session.close()

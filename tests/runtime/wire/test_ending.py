@@ -55,16 +55,17 @@ def leave(how: str) -> None:
     crew.listen("a1")
     crew.leave_word("pi", msg.Hello())  # nobody serves the node: no answer comes
     signal.signal(signal.SIGTERM, end_in_order)
+    if how == "signal":
+        try:
+            print("open", flush=True)
+            time.sleep(PATIENCE_S)
+        except Terminated:
+            sys.exit(TERMINATED)
     print("open", flush=True)
     if how == "exception":
         raise RuntimeError("the work failed")
     if how == "exit":
         sys.exit(3)
-    if how == "signal":
-        try:
-            time.sleep(PATIENCE_S)
-        except Terminated:
-            sys.exit(TERMINATED)
     assert node.session is not crew.session
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from weft.codecs.registry import CODECS, CodecName
 from weft.codecs.tensors import TensorSpec
 from weft.dtypes import DTYPE_BYTES, torch_dtype
-from weft.graph.optimizer import Optimizer
+from weft.graph.optimizers.optimizer import Optimizer
 from weft.program.instructions import Send
 from weft.program.instructions import Tensor as Moved
 from weft.runtime.wire import messages as msg

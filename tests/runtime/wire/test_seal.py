@@ -11,6 +11,7 @@ from weft.runtime.wire.seal import (
     COMMAND,
     REPLY,
     REPORT,
+    SENDERS,
     WINDOW,
     Numbers,
     Replays,
@@ -48,11 +49,13 @@ def test_a_seal_is_of_one_key_one_use_one_number_and_these_bytes(
             check_seal(*other)
 
 
-def test_of_long_data_the_ends_and_the_length_are_covered() -> None:
+def test_of_long_data_every_byte_and_the_length_are_covered() -> None:
+    """Before, a byte in the middle could be changed."""
     key, data = RunSecret().keys("pi").device, bytes(1 << 20)
     seal = sealed(key, REPORT, data, 1)
     assert check_seal(key, REPORT, data, seal) == 1
-    for other in (b"x" + data[1:], data[:-1] + b"x", data[:-1], data + b"x"):
+    middle = data[:500_000] + b"x" + data[500_001:]
+    for other in (b"x" + data[1:], data[:-1] + b"x", data[:-1], data + b"x", data + b"\0", middle):
         with pytest.raises(BadMessage):
             check_seal(key, REPORT, other, seal)
 
@@ -87,3 +90,11 @@ def test_senders_and_their_lives_do_not_disturb_each_other() -> None:
         assert replays.take("nuc", count)
         assert not replays.take("pi", count)
     assert sum(replays.take("mad", life << 40) for life in range(1000)) == 64
+
+
+def test_the_names_of_senders_do_not_fill_the_memory() -> None:
+    """The name comes with the message: a device of the run can make up any number of them."""
+    replays = Replays()
+    taken = [replays.take(f"s{i}", 1) for i in range(SENDERS + 100)]
+    assert sum(taken) == SENDERS
+    assert replays.take("s0", 2)

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from weft.fleet.fleet import Device, Fleet, Medium
-from weft.graph.capture import capture, state_of
-from weft.graph.optimizer import Optimizer
+from weft.graph.capture.module import capture, state_of
+from weft.graph.optimizers.optimizer import Optimizer
 from weft.graph.sequence import in_sequence
 from weft.loom.woven import execute
 from weft.planning.decide import decide

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import InputError
-from weft.graph.capture import capture
+from weft.graph.capture.module import capture
 from weft.graph.sequence import in_sequence
 from weft.strategies.coopai.geometry import geometry_of
 

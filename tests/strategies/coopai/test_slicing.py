@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from weft.errors import InputError
-from weft.graph.capture import capture
+from weft.graph.capture.module import capture
 from weft.graph.execute import Runner
 from weft.graph.network import Graph, refs
 from weft.graph.sequence import in_sequence

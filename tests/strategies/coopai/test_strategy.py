@@ -13,7 +13,7 @@ from torch import nn
 
 from weft.errors import InputError
 from weft.fleet.fleet import Device, Fleet, Link, Medium
-from weft.graph.capture import capture
+from weft.graph.capture.module import capture
 from weft.graph.sequence import in_sequence
 from weft.planning.decide import decide
 from weft.planning.task import ask, make_task

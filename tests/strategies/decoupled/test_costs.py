@@ -7,7 +7,7 @@ import torch
 
 from weft import zoo
 from weft.errors import InputError
-from weft.graph.capture import capture
+from weft.graph.capture.module import capture
 from weft.graph.split.classes.averaged import averaged
 from weft.graph.split.classes.decouple import captured, decouple, score_filters
 from weft.strategies.decoupled.costs import ClassCosts, class_costs, convolutions

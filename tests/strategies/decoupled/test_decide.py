@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import msgspec
@@ -13,6 +14,7 @@ from weft.plans.plan import Part, Plan
 from weft.plans.profile import DeviceTimes, LayerCost, Profile
 from weft.plans.task import Task
 from weft.report.tables import plan_table, render
+from weft.simulate.price import candidate_worth
 from weft.strategies.decoupled.decide import most_classes
 from weft.strategies.decoupled.parts import parts_of
 from weft.strategies.decoupled.strategy import decoupled, decoupled_plus, fedavg
@@ -62,7 +64,7 @@ def test_layers_may_keep_different_shares_of_their_filters() -> None:
     assert plan.decisions["filters_percent"] == [20, 50, 10]
     assert decoupled(task(1, 1, 1, 1)).decisions["filters_percent"] == [10, 10, 10]
     # late layers read only a class's own filters: they cost little, and decoupled+ has more there
-    plus = decoupled_plus(task(1, 1, 1, 1))
+    plus = decoupled_plus(task(1, 1, 1, 1, prefer="accuracy"))
     assert plus.decisions["filters_percent"] == [10, 19, 19]
     assert [len(held) for held in plus.decisions["sets"].values()] == [8, 8, 8, 8]
 
@@ -95,7 +97,7 @@ def test_a_plan_of_classes_survives_its_file(tmp_path: object) -> None:
 
 
 def test_decoupled_plus_gives_slow_peers_fewer_classes() -> None:
-    plan = decoupled_plus(task(10, 10, 10, 1))
+    plan = decoupled_plus(task(10, 10, 10, 1, prefer="accuracy"))
     sizes = [len(shard.part.classes or ()) for shard in plan.shards]
     assert sizes[3] == 1
     assert min(sizes[:3]) >= 6
@@ -107,15 +109,15 @@ def test_decoupled_plus_gives_slow_peers_fewer_classes() -> None:
 def test_decoupled_plus_has_no_more_peers_than_classes_and_takes_the_fastest() -> None:
     """All devices got a class: with 1 class and 8 devices a run took 27 times as long as the paper's."""
     speeds = [1.0, *[10.0] * 10, 2.0]
-    plan = decoupled_plus(task(*speeds))
+    plan = decoupled_plus(task(*speeds, prefer="accuracy"))
     assert [shard.device for shard in plan.shards] == [f"p{i}" for i in range(1, 11)]
     assert len(decoupled(task(*speeds)).shards) == 10
     row = ",".join(f"{i}-{i + 1}" for i in range(11))  # links by number mean every device
-    assert len(decoupled_plus(task(*speeds, topology=row)).shards) == 12
+    assert len(decoupled_plus(task(*speeds, topology=row, prefer="accuracy")).shards) == 12
 
 
 def test_decoupled_plus_respects_memory() -> None:
-    small = task(1, 1, 1, 1, memory_mb={1: 0.4, 2: 0.1})
+    small = task(1, 1, 1, 1, memory_mb={1: 0.4, 2: 0.1}, prefer="accuracy")
     parts = parts_of(small, plus=True)
     assert most_classes(small, "p2", parts) == 0
     limit = most_classes(small, "p1", parts)
@@ -158,3 +160,15 @@ def test_sets_by_speed_hold_every_class_and_neighbours_overlap(copies: float) ->
 def test_limits_that_leave_a_class_over_are_refused() -> None:
     with pytest.raises(InputError, match="finds no owner"):
         by_speed(10, [1.0, 1.0], [3, 3])
+
+
+def test_decoupled_plus_takes_no_longer_than_its_rivals_unless_accuracy_is_preferred() -> None:
+    """Computing takes all the time here, and more classes for a peer made a minibatch twice as long."""
+    asked = dataclasses.replace(task(1, 1, 1, 1), price=candidate_worth)
+    plus, accurate = decoupled_plus(asked), decoupled_plus(task(1, 1, 1, 1, prefer="accuracy"))
+    limit = min(asked.price(decoupled(asked)), asked.price(fedavg(asked)))
+    assert asked.price(plus) <= limit < asked.price(accurate)
+    assert plus.peers is not None
+    assert plus.peers.late == "newest"
+    with pytest.raises(InputError, match="prefer"):
+        decoupled_plus(task(1, 1, prefer="speed"))

@@ -10,7 +10,7 @@ import torch
 from weft import zoo
 from weft.errors import WeftError
 from weft.fleet.radio import radio_fleet
-from weft.graph.capture import capture
+from weft.graph.capture.module import capture
 from weft.planning.decide import decide
 from weft.planning.task import make_task
 from weft.plans.delivery import known_links, routes_of

@@ -14,14 +14,17 @@ from torch import nn
 from weft import zoo
 from weft.errors import InputError
 from weft.fleet.fleet import Device, Fleet, Link
-from weft.fleet.radio import radio_fleet
-from weft.graph.capture import capture
+from weft.fleet.radio import Radio, radio_fleet, topology
+from weft.graph.capture.module import capture
 from weft.graph.network import Graph
 from weft.planning.task import make_task
+from weft.plans.delivery import known_links, routes_of
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan
 from weft.plans.task import Task
 from weft.strategies.stitchnet import mapped as stitchnet
+from weft.strategies.stitchnet.search import valued
+from weft.strategies.stitchnet.swarm import spread_of
 from weft.strategies.stitchnet.topology import find_topology
 
 PLACE = find_topology()
@@ -100,7 +103,7 @@ def test_options_choose_path_and_mapping(graph: Graph, swarm: Fleet) -> None:
 
 def test_faster_devices_own_more_neurons(graph: Graph, swarm: Fleet) -> None:
     devices = tuple(Device(d.name, gflops=1.0 + (d.name == "n2")) for d in swarm.devices)
-    plan = stitchnet.stitchnet_plus(ask(graph, Fleet(devices, swarm.link)))
+    plan = stitchnet.stitchnet_plus(ask(graph, Fleet(devices, swarm.link), prefer="accuracy"))
     owned = {d.name: 0 for d in devices}
     for shard in plan.shards[:-1]:
         owned[shard.device] += len(shard.part.units or ())
@@ -147,3 +150,75 @@ def test_what_cannot_be_spread_is_refused_with_the_reason(graph: Graph, swarm: F
 def test_planning_needs_no_torch() -> None:
     code = "import sys, weft.strategies.stitchnet.mapped; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+def test_stitchnet_plus_takes_no_longer_than_stitchnet_and_delivers_no_less(
+    graph: Graph, swarm: Fleet
+) -> None:
+    """It counted packets only: its minibatch took two to five times as long on slow links."""
+    task = ask(graph, swarm, probes=50)
+    rich = ask(graph, swarm, probes=50, prefer="accuracy")
+    mixed, plus = stitchnet.stitchnet(task), stitchnet.stitchnet_plus(task)
+    accurate = stitchnet.stitchnet_plus(rich)
+    assert task.price(plus) <= task.price(mixed) < task.price(accurate)
+    assert plus.decisions["packets"] <= mixed.decisions["packets"]
+    ours, theirs = (valued(spread_of(p), routes_of(p), known_links(p)) for p in (plus, mixed))
+    assert ours.no_worse(theirs)
+
+
+def test_on_slow_links_stitchnet_plus_has_a_spread_of_its_own_by_default(graph: Graph) -> None:
+    """Unrounded packets of the input were so long that none was sent twice in the time of Mix-Mapped's: the
+    plan was then Mix-Mapped's own spread, and delivered no more."""
+    task = ask(graph, radio_fleet(topology(1, Radio(devices=8)), 4.0), probes=50)
+    mixed, plus = stitchnet.stitchnet(task), stitchnet.stitchnet_plus(task)
+    assert plus.swarm is not None
+    assert not plus.swarm.horizontal, "else it is Mix-Mapped's spread"
+    assert task.price(plus) <= task.price(mixed)
+    assert plus.decisions["packets"] <= mixed.decisions["packets"]
+    ours, theirs = (valued(spread_of(p), routes_of(p), known_links(p)) for p in (plus, mixed))
+    assert ours.value > theirs.value + 0.3
+    assert ours.least > theirs.value
+
+
+def test_stitchnet_plus_sends_8_bits_in_training_unless_the_user_names_a_codec(
+    graph: Graph,
+) -> None:
+    swarm = radio_fleet(topology(1, Radio(devices=4)), 4.0)
+
+    def codecs(**asked: object) -> tuple[str, str]:
+        plan = stitchnet.stitchnet_plus(ask(graph, swarm, probes=50, **asked))
+        return plan.codec, plan.input_codec
+
+    assert codecs() == ("int8", "int8")
+    assert codecs(codec="none") == ("none", "int8")
+    assert codecs(codec="fp16", input_codec="none") == ("fp16", "none")
+    assert codecs(prefer="accuracy") == ("none", "none")
+    answering = make_task(derive_profile(graph, swarm), swarm, batch=1, mode="infer", graph=graph)
+    assert stitchnet.stitchnet_plus(answering).codec == "none"
+
+
+def test_messages_of_a_few_bytes_are_not_coded(swarm: Fleet) -> None:
+    """8 bits come with a scale of 8 bytes: two numbers are longer coded than as they are."""
+    small = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2))
+    pairs = (("n1", "n2"), ("n1", "n3"), ("n2", "n3"))
+    fleet = Fleet(swarm.devices[:3], tuple(Link(pair, 1.0, 1.0, loss=0.1) for pair in pairs))
+    tiny = capture(small, torch.zeros(2, 2), name="tiny")
+    task = make_task(derive_profile(tiny, fleet), fleet, batch=1, graph=tiny)
+    mixed, plus = stitchnet.stitchnet(task), stitchnet.stitchnet_plus(task)
+    assert task.price(stitchnet.stitchnet(stitchnet.in_8_bits(task))) > task.price(mixed)
+    assert (plus.codec, plus.input_codec) == ("none", "none")
+    assert task.price(plus) <= task.price(mixed)
+
+
+def test_in_slots_of_a_fixed_length_stitchnet_plus_delivers_as_much_as_it_can(
+    graph: Graph, swarm: Fleet
+) -> None:
+    slots = {"probes": 50, "slot_ms": 20_000}
+    plus = stitchnet.stitchnet_plus(ask(graph, swarm, **slots))
+    accurate = stitchnet.stitchnet_plus(ask(graph, swarm, prefer="accuracy", **slots))
+    assert plus.swarm == accurate.swarm
+
+
+def test_a_wrong_preference_is_refused(graph: Graph, swarm: Fleet) -> None:
+    with pytest.raises(InputError, match="prefer"):
+        stitchnet.stitchnet_plus(ask(graph, swarm, prefer="speed"))

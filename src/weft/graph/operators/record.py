@@ -53,6 +53,7 @@ class Operator:
     own_statistics: bool = (
         False  # normalises each sample, and may keep running statistics in buffers
     )
+    normalises_sample: bool = False  # or is a part of that, such as a mean over the features
     changes_state: bool = False  # writes into the buffer that is its first argument
 
     @property
@@ -65,6 +66,11 @@ class Operator:
         """Whether torch must not take it apart: it has a mode, changes buffers, or is a whole recurrence."""
         modal = self.training_flag is not None or self.drop_probability is not None
         return modal or self.recurrent or self.own_statistics
+
+    @property
+    def product(self) -> bool:
+        """Whether it is a sum of products: what `--precision bf16` computes in bfloat16."""
+        return self.weighted and self.flops is not None
 
     @property
     def always_random(self) -> bool:

@@ -72,9 +72,10 @@ _RECORDS: tuple[Operator, ...] = (
     _operator("batch_norm", direct="torch.batch_norm", rows=sequences.PER_CHANNEL, units="elementwise",
               training_flag=5),
     Operator(SYNCED_NORM, direct="synced_norm.synced_norm"),
-    _operator("layer_norm", direct="torch.layer_norm", rows=sequences.LAYER_NORM),
-    _operator("group_norm", direct="torch.group_norm"),
-    _operator("rms_norm", rows=sequences.LAYER_NORM),
+    _operator("layer_norm", direct="torch.layer_norm", rows=sequences.LAYER_NORM,
+              normalises_sample=True),
+    _operator("group_norm", direct="torch.group_norm", normalises_sample=True),
+    _operator("rms_norm", rows=sequences.LAYER_NORM, normalises_sample=True),
     _operator("instance_norm", own_statistics=True),
 
     # Dropout.
@@ -164,11 +165,13 @@ _RECORDS: tuple[Operator, ...] = (
         bitwise_xor.Scalar bitwise_xor.Tensor bucketize.Tensor cdist cosine_similarity
         cummax cummin cumprod cumsum diff empty.memory_format empty_like eye eye.m fill.Scalar full
         isin.Tensor_Tensor lift_fresh_copy linalg_vector_norm linspace logsumexp masked_fill.Tensor max
-        max.dim mean mean.dim median.dim min min.dim new_empty new_full new_ones new_zeros one_hot ones prod
+        max.dim mean median.dim min min.dim new_empty new_full new_ones new_zeros one_hot ones prod
         prod.dim_int scalar_tensor searchsorted.Tensor sort std.correction std.dim sum sum.dim_IntList
         to.dtype_layout to.other _to_copy topk tril tril_indices triu triu_indices type_as var.correction
         var.dim var_mean.correction zeros
     """),
+
+    _operator("mean.dim", normalises_sample=True),
 
     # Complex numbers: they live inside a layer, since no cut carries them.
     *_alike("""
@@ -179,7 +182,8 @@ _RECORDS: tuple[Operator, ...] = (
 
     # Losses.
     *_alike("""
-        binary_cross_entropy binary_cross_entropy_with_logits cross_entropy_loss huber_loss kl_div
+        binary_cross_entropy binary_cross_entropy_with_logits cross_entropy_loss ctc_loss.IntList
+        ctc_loss.Tensor huber_loss kl_div
         l1_loss mse_loss nll_loss nll_loss_nd smooth_l1_loss
     """),
 

@@ -99,7 +99,7 @@ def run_rows(
     """Plan and really run a network of the zoo, one strategy after the other."""
     import torch
 
-    from weft.graph.capture import capture
+    from weft.graph.capture.module import capture
     from weft.plans.derive import derive_profile
 
     torch.manual_seed(0)

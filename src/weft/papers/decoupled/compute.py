@@ -61,7 +61,7 @@ def vgg_costs(channels: int) -> ClassCosts:
     import torch
 
     from weft import zoo
-    from weft.graph.capture import capture
+    from weft.graph.capture.module import capture
     from weft.graph.split.classes.averaged import averaged
 
     with torch.device("meta"):  # only shapes are needed

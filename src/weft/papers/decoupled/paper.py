@@ -50,7 +50,7 @@ MORE = (3, 4)
 BARRIER = 10.0  # with one peer ten times slower, a round with a barrier takes so many fast rounds
 METHODS_CIFAR = (
     "dense", "central", "equal-steps", "4N_5Cls", "split", "overlap-1", "overlap-2", "mesh", "gossip",
-    "no-sync", "fedavg", "plus", "plus-slow", "dense-third",
+    "no-sync", "fedavg", "plus", "plus-time", "plus-slow", "dense-third",
 )  # fmt: skip
 METHODS_PAPER = ("dense", "central", "4N_5Cls")  # for the paper's own networks
 METHODS_CIFAR100 = ("dense", "central", "overlap-10", "overlap-25")

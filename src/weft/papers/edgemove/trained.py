@@ -20,7 +20,7 @@ import torch
 
 from weft.data import batch_indices, load
 from weft.data.dataset import Dataset
-from weft.graph.optimizer import Optimizer
+from weft.graph.optimizers.optimizer import Optimizer
 from weft.papers.registry import Tell
 from weft.reference.stale import StaleTraining
 from weft.zoo.models import build

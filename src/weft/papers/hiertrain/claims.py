@@ -292,6 +292,7 @@ def planning_claims(planned: Sequence[Planning]) -> list[Claim]:
         Claim(
             "table2-negligible", "planning beside training", "can be ignored",
             f"at most {share:.1%} of one iteration", "", share < 0.1,
+            note="CPU time on this machine; it holds below 10%",
         ),
     ]  # fmt: skip
 

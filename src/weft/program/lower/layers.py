@@ -33,7 +33,7 @@ from collections.abc import Iterator
 import msgspec
 
 from weft.codecs.registry import coded_bytes
-from weft.graph.optimizer_words import clips_norm
+from weft.graph.optimizers.words import clips_norm
 from weft.plans.plan import Plan
 from weft.program.instructions import (
     DONE,

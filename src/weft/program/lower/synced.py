@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from weft.errors import InputError
-from weft.graph.optimizer_words import clips_norm
+from weft.graph.optimizers.words import clips_norm
 from weft.plans.plan import Plan
 from weft.program.instructions import DONE, Instruction, Pool, Recv, Send, Tensor
 from weft.program.lower.layers import LayerWriter

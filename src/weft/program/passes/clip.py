@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from weft.errors import InputError
-from weft.graph.optimizer_words import clips_norm
+from weft.graph.optimizers.words import clips_norm
 from weft.plans.plan import Plan
 from weft.program.instructions import (
     DONE,

@@ -1,4 +1,4 @@
-"""Makes and checks certificates. Nothing else in Weft uses the package `cryptography`.
+"""Makes and checks certificates. Only seals of long data use the package `cryptography` besides.
 
 authority = new_authority("lab")
 pair = new_pair(authority, "pi.1f0c")      # 30 days

@@ -7,6 +7,7 @@ Everything is denied that is not listed here. The names are those of certificate
 | the owner | everything |
 | device M | send data in its own name (data/TO/M/RUN), report (report/RUN/M), answer commands (control/M) |
 | device M | be there (alive/M), echo, and see whether a run's coordinator is there (coordinator/RUN) |
+| device M | ask another device for a connection for tensors, in its own name (door/TO/M) |
 | whoever has a certificate of the fleet | ask a node whether that certificate still counts (fence/NODE) |
 
 Zenoh reads the rules when a session opens. A session with another list has to be opened again.
@@ -90,8 +91,8 @@ class _Rules:
                                 f"beat/{name}")),
             "hears": (("declare_subscriber",), (f"data/{name}/**",)),
             "answers": (("declare_queryable", "reply"),
-                        (f"control/{name}", f"echo/{name}", f"fence/{name}")),
-            "echoes": (("query",), ("echo/*",)),
+                        (f"control/{name}", f"echo/{name}", f"fence/{name}", f"door/{name}/*")),
+            "echoes": (("query",), ("echo/*", f"door/*/{name}")),
             "lives": (("liveliness_token",), (f"alive/{name}/*",)),
             # whether the process of a run is still there
             "watches": (("declare_liveliness_subscriber", "liveliness_query"), ("coordinator/*",)),

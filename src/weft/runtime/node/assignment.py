@@ -10,6 +10,7 @@ assignment.end("the run is over")      # nothing of it is kept
 
 from __future__ import annotations
 
+import hmac
 import logging
 import threading
 import time
@@ -24,10 +25,13 @@ from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
 from weft.errors import InputError, WeftError
+from weft.graph.accelerator import PLAIN, Compute
+from weft.graph.precision import check_bf16
 from weft.program import instructions as ins
 from weft.program.timeline import Span
 from weft.runtime.node.groups import KEPT
-from weft.runtime.node.interpreter import ANSWER_SPANS
+from weft.runtime.node.interpreter import SPANS
+from weft.runtime.node.memory import give_back
 from weft.runtime.node.orders import Order
 from weft.runtime.node.prober import Prober
 from weft.runtime.node.samples import open_samples
@@ -35,16 +39,19 @@ from weft.runtime.node.tensors import Values
 from weft.runtime.node.worker import Worker
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire.fabric import Fabric
-from weft.runtime.wire.limits import MAX_COPIES, check_job, check_memory, job_bytes
+from weft.runtime.wire.job_limits import check_job
+from weft.runtime.wire.limits import MAX_COPIES, check_memory, check_run, job_bytes
 from weft.runtime.wire.mailbox import Cancelled
 from weft.runtime.wire.radio import Transmitter
-from weft.runtime.wire.seal import Replays, RunKeys
+from weft.runtime.wire.seal import Replays, RunKeys, digest_of
 from weft.runtime.wire.state_pieces import chosen, state_pieces
 
 log = logging.getLogger("weft.node")
 
 KEEP_S = 60.0  # that a device keeps its copies of a run whose coordinator is gone
 FORMAT_BYTES = 16 << 20  # of names and shapes, beside the weights
+SETTLE_S = 1.0  # that a timeline waits for messages that are just being sent
+MAX_LEFT = 4  # threads of ended runs that are still in the middle of an instruction
 MOST_IN_FLIGHT = 64  # minibatches that a later span may be behind an earlier one
 
 
@@ -62,8 +69,9 @@ class Assignment:
         prober: Prober,
         report: Callable[[msg.Report], None],
         emit: Callable[[int, int, Values], None],
+        compute: Compute = PLAIN,
     ) -> None:
-        self.device = device
+        self.device, self.compute = device, compute
         self.fabric = fabric
         self.prober = prober
         self.job: msg.Job | None = None
@@ -74,6 +82,7 @@ class Assignment:
         self._optimizer_state: dict[str, Tensor] = {}
         self._worker: Worker | None = None
         self._thread: threading.Thread | None = None
+        self._left: list[threading.Thread] = []  # of runs that have ended
         self._cpu_start = 0.0
         self.orphaned_s: float | None = None  # since when the run has no coordinator
 
@@ -87,6 +96,12 @@ class Assignment:
                 self._coming = Replays()
             order.check(order.command.keys, self._coming)
 
+    @property
+    def done(self) -> int | None:
+        """Minibatches of the run that this device has done; None without a run."""
+        worker = self._worker
+        return None if worker is None else worker.done
+
     def assign(self, command: msg.Assign) -> None:
         job = command.job
         self._check_free(job)
@@ -95,6 +110,8 @@ class Assignment:
         if not command.keys.whole:
             raise InputError(f"{self.device}: a job without the run's keys")
         check_job(job)
+        for segment in job.segments:
+            check_bf16(segment.nodes, self.device)
         self.fabric.check(job.roads)
         if self.job is not None and self.job.run != job.run:
             self.end("the run is resumed")
@@ -118,18 +135,23 @@ class Assignment:
         self.job = job
         self._state, self._optimizer_state = held
         self.fabric.begin(job.run, job.roads, job.record, job.changes, command.keys.tensors)
-        if job.mode == "infer":
-            self.fabric.ledger.transfers = deque(maxlen=ANSWER_SPANS)
+        self.fabric.ledger.transfers = deque(maxlen=SPANS[job.mode])
         self.prober.begin(job.changes)
         self.fabric.radio = Transmitter(job.radio, self.fabric) if job.radio else None
 
     def _check_free(self, job: msg.Job) -> None:
         """Raises an error for a run that must wait until this device is free."""
+        self._left = [thread for thread in self._left if thread.is_alive()]
+        if len(self._left) >= MAX_LEFT:
+            raise WeftError(
+                f"{self.device} still computes for {len(self._left)} runs that have ended; try again later"
+            )
         if self.job is None or self.job.run == job.run:
             return
         if self.orphaned_s is None:
             raise WeftError(f"{self.device} is busy with another run; try again later")
-        if not (job.lineage and job.lineage == self.job.lineage):
+        before = self.job
+        if not (job.heir and (job.lineage, job.heir) == (before.lineage, before.heir)):
             left = max(0.0, self.orphaned_s + KEEP_S - time.monotonic())
             raise WeftError(
                 f"{self.device} keeps its copy of a run whose coordinator is gone, for {left:.0f} s more; "
@@ -147,9 +169,17 @@ class Assignment:
         self.orphaned_s = None
 
     def copies(self, command: msg.GetCopies) -> Iterator[msg.Kept]:
-        """The copies of a run whose coordinator is gone, for the run that resumes it."""
+        """The copies of a run whose coordinator is gone, for the run that resumes it: it shows the secret of
+        the run's folder, because the lineage alone can be overheard."""
         job = self.job
-        if job is not None and self.orphaned_s is not None and job.lineage == command.lineage:
+        asked = digest_of(command.secret)
+        known = job is not None and job.lineage == command.lineage
+        if (
+            job is not None
+            and known
+            and self.orphaned_s is not None
+            and hmac.compare_digest(job.heir, asked)
+        ):
             for step, state, memory in self.idle_worker(job.run).snapshots.all():
                 head = msg.Kept(self.device, job.version, step, save_safetensors({}))
                 yield msgspec.structs.replace(head, segments=job.segments)
@@ -163,20 +193,27 @@ class Assignment:
         expected = {n: s.shape for segment in job.segments for n, s in segment.state.items()}
         return {n: t for n, t in self._state.items() if expected.get(n) == tuple(t.shape)}
 
+    def check_weights(self, size: int, optimizer: bool = True) -> None:
+        """Raises InputError for more bytes than belong to the job."""
+        room = FORMAT_BYTES
+        if self.job is not None:
+            room += job_bytes(self.job) * (MAX_COPIES if optimizer else 1)
+        if size > room:
+            raise InputError(
+                f"{self.device}: {size} bytes of weights; this job takes {room} at most"
+            )
+
     def take_weights(self, command: msg.Weights) -> None:
         job = self.own_job(command.run)
-        room = job_bytes(job) * (MAX_COPIES if command.optimizer else 1) + FORMAT_BYTES
-        if len(command.data) > room:
-            raise InputError(
-                f"{self.device}: {len(command.data)} bytes of weights; this job takes {room} at most"
-            )
+        self.check_weights(len(command.data), command.optimizer)
         try:
             tensors = load_safetensors(command.data)
         except SafetensorError as error:
             raise InputError(f"{self.device}: weights that cannot be decoded: {error}") from None
         expected = {n: s for segment in job.segments for n, s in segment.state.items()}
         if command.optimizer:
-            check_memory(tensors, expected, set(self._optimizer_state))
+            in_flight = max((i.lag for i in job.code), default=0)
+            check_memory(tensors, expected, set(self._optimizer_state), in_flight)
             self._optimizer_state |= tensors
             return
         for name, tensor in tensors.items():
@@ -193,13 +230,16 @@ class Assignment:
         samples = open_samples(job, self.fabric) if loads else None
         if job.mode == "train" and not job.segments:
             warm_up(job)  # it may get layers later, during a run
-        self._worker = Worker(job, self._state, self.fabric, samples, self._report, self._emit)
+        self._worker = Worker(
+            job, self._state, self.fabric, samples, self._report, self._emit, self.compute
+        )
         if self._optimizer_state:
             self._worker.load_optimizer_state(self._optimizer_state)
         self.fabric.wait_for_neighbours(job.deadline_s)
 
     def start(self, command: msg.Run) -> None:
         job = self.own_job(command.run)
+        check_run(command, time.monotonic())
         if self._worker is None:
             raise WeftError(f"{self.device} is not prepared for run {job.run}")
         self._worker.updates.rates.take(command.schedule, command.first)
@@ -217,7 +257,7 @@ class Assignment:
         self._thread.start()
 
     def _work(self, worker: Worker, command: msg.Run) -> None:
-        torch.set_num_threads(1)
+        torch.set_num_threads(self.compute.threads)
         try:
             worker.run(command.first, command.last)
         except Cancelled:
@@ -234,7 +274,7 @@ class Assignment:
         copy = worker.snapshots.at(command.step)
         if copy is None:
             raise WeftError(f"{self.device} keeps no copy of minibatch {command.step}")
-        worker.load(*copy)
+        worker.load(command.step, *copy)
 
     def state(self, command: msg.GetState) -> Iterator[msg.StatePiece]:
         self.own_job(command.run)
@@ -264,8 +304,10 @@ class Assignment:
         worker = self.idle_worker(command.run) if since is None else self._begun(command.run)
         counts = {**self.fabric.counts, **counts, "overruns": worker.overruns}
         total = time.process_time() - self._cpu_start
-        spans = (*worker.spans, *self.fabric.transfers)
-        if since is not None:
+        if since is None:
+            self.fabric.settle(SETTLE_S)
+            spans = (*worker.spans, *self.fabric.transfers)
+        else:
             spans = (*latest(worker.spans, since), *latest(self.fabric.transfers, since))
         return msg.Spans(spans, counts, worker.compute_cpu_s, total)
 
@@ -305,11 +347,14 @@ class Assignment:
         self.cancel(why)
         if self._thread is not None:
             self._thread.join(timeout=5.0)
+            if self._thread.is_alive():
+                self._left.append(self._thread)
         if self._worker is not None:
             self._worker.snapshots.close()
         self.fabric.end()
         self._thread = self._worker = self.job = self.orphaned_s = None
         self._state, self._optimizer_state = {}, {}
+        give_back()
 
 
 def failed(name: str, error: Exception, version: int = 0) -> msg.Failed:

@@ -76,8 +76,12 @@ class Groups:
                 view.copy_(result)
 
     def keep(self, group: int, values: Values) -> None:
+        """Keeps another device's weights of a group. Those that it sent before are forgotten: their names
+        come from the network, and must not pile up."""
+        prefix = f"{KEPT}{group}/"
+        self.kept = {name: t for name, t in self.kept.items() if not name.startswith(prefix)}
         for label, tensor in values.items():
-            self.kept[f"{KEPT}{group}/{label}"] = tensor.detach().clone()
+            self.kept[prefix + label] = tensor.detach().clone()
 
     def _of(self, group: int) -> dict[str, Tensor]:
         if group not in self._views:

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from weft.codecs.tensors import TensorSpec
 from weft.errors import WeftError
-from weft.graph.execute import Runner
-from weft.graph.loss_totals import TOTAL
+from weft.graph.accelerator import PLAIN, Compute
+from weft.graph.loss.totals import TOTAL
 from weft.program import instructions as ins
 from weft.program.timeline import Span
 from weft.runtime.node.groups import Groups
@@ -25,16 +25,25 @@ from weft.runtime.node.samples import Samples, by_name
 from weft.runtime.node.slots import Slots
 from weft.runtime.node.stash import stashes
 from weft.runtime.node.stitching import stitched
-from weft.runtime.node.tensors import HeldTensors, Values
+from weft.runtime.node.tensors import HeldTensors, Values, sized
 from weft.runtime.node.updates import Updates
 from weft.runtime.wire.fabric import Fabric
-from weft.runtime.wire.frames import BadMessage, Header, pack_tensors, unpack_tensors
+from weft.runtime.wire.frames import (
+    BadMessage,
+    Header,
+    Payload,
+    Views,
+    pack_tensors,
+    unpack_tensors,
+    view_tensors,
+    whole,
+)
 from weft.runtime.wire.mailbox import Name, nothing_missing
 from weft.runtime.wire.messages import Job
 
 RIDING = "@also"  # prefix for the second tensor of a message; no value has such a name
-MAX_SPANS = 200_000
-ANSWER_SPANS = 4000  # of a device that only answers, which may do so for months: the newest
+# A device keeps its newest spans. One that only answers may do so for months.
+SPANS = {"train": 50_000, "infer": 4000}
 
 
 class Interpreter:
@@ -47,14 +56,16 @@ class Interpreter:
         fabric: Fabric,
         samples: Samples | None,
         emit: Callable[[int, int, Values], None],
+        compute: Compute = PLAIN,
     ) -> None:
         self.job = job
         self.fabric = fabric
         self.samples = samples
         self.emit = emit
         self.training = job.mode == "train"
-        self.runners = {(s.first, s.last): Runner(s, state) for s in job.segments if not s.part}
-        self.turns = {((s.first, s.last), s.part): Runner(s, state) for s in job.segments if s.part}
+        made = {((s.first, s.last), s.part): compute.runner(s, state) for s in job.segments}
+        self.runners = {layers: runner for (layers, part), runner in made.items() if not part}
+        self.turns = {key: runner for key, runner in made.items() if key[1]}
         # The trained weights, by layers: all of a layer, or this device's part.
         self.trained = self.runners
         if self.training:
@@ -65,7 +76,7 @@ class Interpreter:
         for i in job.code:
             if isinstance(i, ins.Recv) and i.late == "newest":
                 fabric.mailbox.keep_newest(self._name(i.tensor))
-        self.spans: MutableSequence[Span] = [] if self.training else deque(maxlen=ANSWER_SPANS)
+        self.spans: MutableSequence[Span] = deque(maxlen=SPANS[job.mode])
         self.compute_cpu_s = 0.0
         self.held = HeldTensors(job)
         self.pools = Pools(self.runners, self.held)
@@ -138,8 +149,7 @@ class Interpreter:
         self.span("wait", start, step, t.micro, str(t))
 
     def _recv_or_not(self, i: ins.Recv, step: int, start: float) -> None:
-        """Receives a message that may be lost. The wait ends with the slot, or with the notice that it is
-        lost."""
+        """Receives a message that may be lost. It waits for the slot's end, or the notice of a loss."""
         t, own = i.tensor, i.own
         mine = self.held.use(step, own.kind, own.at, own.micro, own.part) if own else None
         key = (self.job.version, step, t.kind, t.at, t.micro, t.part)
@@ -160,28 +170,30 @@ class Interpreter:
 
     def _send(self, i: ins.Send, step: int) -> None:
         t = i.tensor
-        if t.kind == "wsum":
-            specs, payload = self._sums[t.at, t.last]
-        elif t.kind == "whole":
-            specs, payload = pack_tensors({t.kind: torch.tensor(float(step not in self.void))})
-        elif t.kind == "wgrad":
-            specs, payload = pack_tensors(self._gradients((t.at, t.last)), i.codec)
-        elif t.kind == "follow":
-            specs, payload = pack_tensors(self._followed((t.at, t.last)), i.codec)
-        else:
-            tensors = self.held.use(step, t.kind, t.at, t.micro, t.part)
-            specs, payload = pack_tensors(tensors, i.codec)
-            if i.also is not None:  # labels are never coded
-                labels = self.held.use(step, i.also.kind, i.also.at, i.also.micro)
-                label_specs, label_payload = pack_tensors(
-                    {RIDING + n: t for n, t in labels.items()}
-                )
-                specs, payload = specs + label_specs, payload + label_payload
+        specs, payload = self._sums[t.at, t.last] if t.kind == "wsum" else self._viewed(i, step)
         header = self._header(t, i.dest, step, specs, len(payload))
         if i.radio is not None and self.fabric.radio is not None:
-            self.fabric.radio.send(header, payload, i.radio)
+            self.fabric.radio.send(header, whole(payload), i.radio)
         else:
             self.fabric.send(header, payload, unless_waiting=i.late == "newest")
+
+    def _viewed(self, i: ins.Send, step: int) -> tuple[tuple[TensorSpec, ...], Payload]:
+        """The tensors of a message, in their own memory. It is sent before they change."""
+        t = i.tensor
+        if t.kind == "whole":
+            specs, views = view_tensors({t.kind: torch.tensor(float(step not in self.void))})
+        elif t.kind == "wgrad":
+            specs, views = view_tensors(self._gradients((t.at, t.last)), i.codec)
+        elif t.kind == "follow":
+            specs, views = view_tensors(self._followed((t.at, t.last), step), i.codec)
+        else:
+            tensors = self.held.use(step, t.kind, t.at, t.micro, t.part)
+            specs, views = view_tensors(tensors, i.codec)
+            if i.also is not None:  # labels are never coded
+                labels = self.held.use(step, i.also.kind, i.also.at, i.also.micro)
+                label_specs, label_views = view_tensors({RIDING + n: t for n, t in labels.items()})
+                specs, views = specs + label_specs, views + label_views
+        return specs, Views(views)
 
     def _name(self, t: ins.Tensor) -> Name:
         return self.job.version, t.kind, t.at, t.micro, t.part
@@ -200,7 +212,7 @@ class Interpreter:
             held = {**held, **self.pools.totals(step, i.layers[0])}
         problem = nothing_missing(
             dict(held),
-            {n: _shape(v.shape, v.batch_dim, i.samples) for n, v in runner.segment.inputs.items()},
+            {n: sized(v.shape, v.batch_dim, i.samples) for n, v in runner.segment.inputs.items()},
         )
         if problem:
             raise WeftError(f"input of layers {i.layers} in minibatch {step}: {problem}")
@@ -235,7 +247,7 @@ class Interpreter:
         labels = self.held.use(step, "target", 0, i.micro)
         problem = nothing_missing(
             dict(labels),
-            {n: _shape(v.shape, v.batch_dim, i.samples) for n, v in record.targets.items()},
+            {n: sized(v.shape, v.batch_dim, i.samples) for n, v in record.targets.items()},
         )
         if problem:
             raise WeftError(f"targets of minibatch {step}: {problem}")
@@ -294,7 +306,7 @@ class Interpreter:
 
     def _reduce(self, i: ins.Reduce, step: int) -> None:
         follows = i.replace and any(part.kind == "follow" for part in i.parts)
-        own = self._followed(i.layers) if follows else self._gradients(i.layers)
+        own = self._followed(i.layers, step) if follows else self._gradients(i.layers)
         if follows:  # buffers are taken over here, before the update
             self.updated = max(self.updated, step)
         for part in i.parts:
@@ -313,8 +325,7 @@ class Interpreter:
             self._pack_sum(i, step, own)
 
     def _pack_sum(self, i: ins.Reduce, step: int, own: dict[str, Tensor]) -> None:
-        """Codes the sum once, for all receivers and for this device. Coding it again would give other
-        values."""
+        """Codes the sum once, for all receivers and for this device: a second time differs."""
         specs, payload = self._sums[i.layers] = pack_tensors(own, i.codec)
         if i.codec != "none":
             total = ins.Tensor("wsum", i.layers[0], last=i.layers[1])
@@ -334,10 +345,12 @@ class Interpreter:
                 found[name] = parameter.grad
         return found
 
-    def _followed(self, layers: tuple[int, int]) -> dict[str, Tensor]:
-        """What a standby needs: gradients, and buffers, which cannot be computed from gradients."""
+    def _followed(self, layers: tuple[int, int], step: int) -> dict[str, Tensor]:
+        """What a standby needs: gradients, and the buffers after a minibatch, which cannot be computed."""
         runner = self.runners[layers]
         buffers = {n: runner.state[n] for n, s in runner.segment.state.items() if not s.trainable}
+        if layers in self._stashes:  # later minibatches have changed them already
+            buffers |= self._stashes[layers].met(step + 1)
         return {**self._gradients(layers), **buffers}
 
     def _update(self, i: ins.Update, step: int) -> None:
@@ -381,13 +394,7 @@ class Interpreter:
         self.span("emit", start, step, i.micro, "")
 
     def span(self, what: str, start: float, step: int, micro: int, label: str) -> None:
-        if self.job.record and len(self.spans) < MAX_SPANS:
+        if self.job.record:
             self.spans.append(
                 Span(self.fabric.name, what, start, time.monotonic(), step, micro, label)
             )
-
-
-def _shape(shape: tuple[int, ...], batch_dim: int | None, samples: int) -> tuple[int, ...]:
-    if batch_dim is None:
-        return shape
-    return (*shape[:batch_dim], samples, *shape[batch_dim + 1 :])

@@ -14,6 +14,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -24,9 +25,72 @@ from weft.runtime.node.orders import Order
 from weft.runtime.wire import messages as msg
 
 Reply = Callable[[Any], None]  # sends the answer to a query
+MAX_QUERIES = 4096  # of one kind that nobody has looked at
+MANY = 64  # queries that wait: from then on some go first
 MAX_COMMANDS = 64  # that wait to be carried out
+MAX_BYTES = 2 << 30  # of commands that wait: weights come in pieces of 64 MB
 ANSWER_S = 0.6  # after which an urgent command is answered even if it is still being carried out
 CLOSE_S = 0.5
+
+
+class Intake:
+    """Queries as they come from the network, until the node looks at them: so many, and of so many bytes.
+
+    Each kind has its own room, and the kinds take turns, so that a flood of one kind does not keep out
+    another one. `goes_first` says which queries overtake all others when many wait: it must be quick.
+    """
+
+    def __init__(
+        self,
+        most: int = MAX_QUERIES,
+        most_bytes: int = MAX_BYTES,
+        goes_first: Callable[[Any], bool] | None = None,
+    ) -> None:
+        self._most, self._most_bytes, self._goes_first = most, most_bytes, goes_first
+        self._first: deque[Any] = deque()
+        self._waiting: dict[str, deque[Any]] = {}  # by kind; the next kind is the first one
+        self._bytes: Counter[str] = Counter()
+        self._change = threading.Condition()
+
+    def put(self, kind: str, query: Any) -> None:
+        """Takes a query. Zenoh's thread calls this: it never waits, and a query without room is closed."""
+        size = _size(query)
+        with self._change:
+            waiting = self._waiting.setdefault(kind, deque())
+            many = len(waiting) >= MANY
+        first = many and self._goes_first is not None and self._goes_first(query)
+        with self._change:
+            over = self._bytes[kind] > 0 and self._bytes[kind] + size > self._most_bytes
+            room = len(self._first) < MANY if first else not over and len(waiting) < self._most
+            if room and first:
+                self._first.append(query)
+            elif room:
+                waiting.append(query)
+                self._bytes[kind] += size
+            self._change.notify()
+        if not room:
+            query.drop()
+
+    def get(self, seconds: float) -> Any:
+        """The next query; None if none comes in this time."""
+        with self._change:
+            self._change.wait_for(self._is_waited_for, seconds)
+            if self._first:
+                return self._first.popleft()
+            for kind, waiting in self._waiting.items():
+                if waiting:
+                    query = waiting.popleft()
+                    self._bytes[kind] -= _size(query)
+                    self._waiting[kind] = self._waiting.pop(kind)  # the other kinds are next
+                    return query
+        return None
+
+    def _is_waited_for(self) -> bool:
+        return bool(self._first) or any(self._waiting.values())
+
+
+def _size(query: Any) -> int:
+    return len(query.payload) if query.payload is not None else 0
 
 
 class Asked:
@@ -57,20 +121,27 @@ class Lane:
         self._carry_out, self._do = carry_out, do
         self._waiting: queue.SimpleQueue[Asked | Callable[[], None] | None] = queue.SimpleQueue()
         self._urgent: list[Asked] = []
+        self._guard = threading.Lock()
+        self._bytes = 0  # of commands that wait
         self._thread = threading.Thread(target=self._run, name="commands", daemon=True)
         self._thread.start()
 
-    @property
-    def full(self) -> bool:
-        """Whether no further command is taken."""
-        return self._waiting.qsize() >= MAX_COMMANDS
+    def is_full(self, size: int) -> bool:
+        """Whether no further command of so many bytes is taken."""
+        over = self._bytes > 0 and self._bytes + size > MAX_BYTES
+        return over or self._waiting.qsize() >= MAX_COMMANDS
 
     def put(self, query: Any, order: Order) -> None:
-        self._waiting.put(Asked(query, order))
+        self._put(Asked(query, order))
 
     def put_urgent(self, query: Any, order: Order) -> None:
         asked = Asked(query, order, urgent=True)
         self._urgent.append(asked)
+        self._put(asked)
+
+    def _put(self, asked: Asked) -> None:
+        with self._guard:
+            self._bytes += asked.order.size
         self._waiting.put(asked)
 
     def put_own(self, act: Callable[[], None]) -> None:
@@ -94,10 +165,13 @@ class Lane:
         while (asked := self._waiting.get()) is not None:
             if not isinstance(asked, Asked):
                 asked()
-            elif asked.urgent:
+                continue
+            if asked.urgent:
                 asked.answer(self._do(asked.order))
             else:
                 asked.answer(partial(self._carry_out, asked.order))
+            with self._guard:
+                self._bytes -= asked.order.size
 
 
 def _being_done(query: Any) -> None:

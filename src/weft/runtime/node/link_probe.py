@@ -21,6 +21,7 @@ from weft.runtime.wire.frames import Header
 # (what, tensors to send, bytes to get back) -> seconds there and back
 Exchanging = Callable[[int, dict[str, Tensor] | None, int], float]
 
+KIND_S, LEAST_ROUNDS = 0.5, 4  # of exchanges of one kind: a slow link takes long for each
 CHUNKS = 16  # of one filling; the second half is timed
 SMALLEST, LARGEST = 8 << 10, 512 << 10  # bytes of a chunk
 FILLINGS = 3  # whose median counts: a pause of one end looks like a slow link
@@ -45,9 +46,12 @@ def message_cost(
     cpu, trips = [], []
     for what, tensors, wanted in ((ping, None, 0), (there, data, 0), (back, None, size)):
         exchange(what, tensors, wanted)  # the first one may open something
-        begin = time.process_time()
-        trips.append([exchange(what, tensors, wanted) for _ in range(rounds)])
-        cpu.append((time.process_time() - begin) / rounds)
+        begin, until = time.process_time(), time.monotonic() + KIND_S
+        times: list[float] = []
+        while len(times) < rounds and (len(times) < LEAST_ROUNDS or time.monotonic() < until):
+            times.append(exchange(what, tensors, wanted))
+        trips.append(times)
+        cpu.append((time.process_time() - begin) / len(times))
     both = (cpu[1] - cpu[0]) + (cpu[2] - cpu[0])  # sending the data once, taking it once
     per_byte = max(0.0, both / 2 / size) if size else 0.0
     return MessageCost(statistics.median(trips[0]), cpu[0] / 2, per_byte)

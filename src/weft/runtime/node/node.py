@@ -11,23 +11,25 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import secrets
 import threading
 import time
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 import zenoh
 
-from weft.errors import WeftError
+from weft.errors import InputError, WeftError
+from weft.graph.accelerator import PLAIN, Compute
 from weft.runtime.node.assignment import KEEP_S, Assignment, failed
 from weft.runtime.node.coordinators import Coordinators
-from weft.runtime.node.lane import Lane, Reply
+from weft.runtime.node.lane import Intake, Lane, Reply
 from weft.runtime.node.orders import Forged, Order
-from weft.runtime.node.probe import host_id, measure_layers, probe_compute
+from weft.runtime.node.probe import free_memory_mb, host_id, measure_layers, probe_compute
 from weft.runtime.node.prober import Prober
 from weft.runtime.node.tensors import Values
 from weft.runtime.wire import messages as msg
@@ -37,12 +39,15 @@ from weft.runtime.wire.fabric import Fabric
 from weft.runtime.wire.frames import BadMessage, Header, pack_header, pack_tensors
 from weft.runtime.wire.keeper import Keeper
 from weft.runtime.wire.limits import Seldom
-from weft.runtime.wire.seal import REPORT, Numbers, sealed
-from weft.runtime.wire.session import Endpoints, open_session
+from weft.runtime.wire.seal import COMMAND, REPORT, Numbers, check_seal, sealed
+from weft.runtime.wire.session import Endpoints, door_hosts, open_session
 from weft.runtime.wire.silence import BEAT_S
 from weft.version import __version__
 
 log = logging.getLogger("weft.node")
+
+MAX_WHY = 2000  # letters
+MAX_END = 64 * 1024  # bytes of a command that ends a run
 
 
 class Node(Closing):
@@ -50,26 +55,35 @@ class Node(Closing):
     fleet's nodes share."""
 
     def __init__(
-        self, name: str, endpoints: Endpoints, group: str = "weft", scratch: Path | None = None
+        self,
+        name: str,
+        endpoints: Endpoints,
+        group: str = "weft",
+        scratch: Path | None = None,
+        compute: Compute = PLAIN,
     ) -> None:
+        self.compute = compute
         self.name = name
         self.group = group
         self.session = open_session(endpoints)
-        self.fabric = Fabric(self.session, group, name, scratch)
+        hosts, encrypted = door_hosts(endpoints), endpoints.keys is not None
+        self.fabric = Fabric(self.session, group, name, scratch, hosts, encrypted)
         self.prober = Prober(self.fabric, self._report, self._report)
         self.bad_commands = 0
-        self.assignment = Assignment(name, self.fabric, self.prober, self._report, self._emit)
+        self.assignment = Assignment(
+            name, self.fabric, self.prober, self._report, self._emit, compute
+        )
         self._log = Seldom(log)
         self._lane = Lane(self._answer, self._do)
-        self._queries: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._queries = Intake(goes_first=self._ends_the_run)
         self._numbers = Numbers()
         self._control, self._echo = (
             self.session.declare_queryable(
                 key(group, name),
-                zenoh.handlers.Callback(self._queries.put, indirect=False),
+                zenoh.handlers.Callback(partial(self._queries.put, kind), indirect=False),
                 complete=True,
             )
-            for key in (keys.control, keys.echo)
+            for kind, key in (("control", keys.control), ("echo", keys.echo))
         )
         self._coordinators = Coordinators(self.session, group)
         self._alive = self.session.liveliness().declare_token(
@@ -114,9 +128,8 @@ class Node(Closing):
         while not stop.is_set() and not (self._outdated.is_set() and not self._is_busy()):
             self._lane.look()
             self._look_for_coordinator()
-            try:
-                query = self._queries.get(timeout=0.2)
-            except queue.Empty:
+            query = self._queries.get(0.2)
+            if query is None:
                 continue
             order = self._decoded(query)
             if order is not None:
@@ -149,20 +162,40 @@ class Node(Closing):
     def _hand_over(self, query: Any, order: Order) -> None:
         """Never waits. Who waits for something in a run that is cancelled is woken up at once."""
         command = order.command
-        if isinstance(command, (msg.Cancel, msg.End)):
-            if self.assignment.has(command.run) and self._is_genuine(order):
-                why = command.why if isinstance(command, msg.Cancel) else "the run is over"
-                self.assignment.cancel(why)
+        urgent = isinstance(command, (msg.Cancel, msg.End))
+        genuine = False
+        if isinstance(command, (msg.Cancel, msg.End)) and self.assignment.has(command.run):
+            genuine = self._is_genuine(order)
+            if genuine:
+                self.assignment.cancel(_why(command))
+        if genuine:  # whatever waits before it
             self._lane.put_urgent(query, order)
         elif isinstance(command, (msg.Hello, msg.Echo)):
             with query:
                 self._answer(order, query)
-        elif self._lane.full:
+        elif self._lane.is_full(order.size):
             with query:
                 busy = WeftError(f"{self.name} has too many commands to carry out; try again later")
                 query.reply_err(msg.pack(failed(self.name, busy)))
+        elif urgent:
+            self._lane.put_urgent(query, order)
         else:
             self._lane.put(query, order)
+
+    def _ends_the_run(self, query: Any) -> bool:
+        """Whether a query cancels or ends the run under way, and carries its key. Such a query does not wait
+        behind those of a flood."""
+        keys = self.assignment.keys
+        if not keys.whole or None in (query.attachment, query.payload):
+            return False
+        if len(query.payload) > MAX_END:
+            return False
+        try:
+            payload = query.payload.to_bytes()
+            check_seal(keys.device, COMMAND, payload, query.attachment.to_bytes())
+            return isinstance(msg.unpack_command(payload), (msg.Cancel, msg.End))
+        except BadMessage:
+            return False
 
     def _is_genuine(self, order: Order) -> bool:
         try:
@@ -175,6 +208,9 @@ class Node(Closing):
         try:
             if query.payload is None:
                 raise BadMessage("it is empty")
+            size = len(query.payload)
+            if size > msg.MAX_COMMAND:  # judged before it is copied
+                self.assignment.check_weights(size)
             payload = query.payload.to_bytes()
             seal = query.attachment.to_bytes() if query.attachment is not None else b""
             order = Order(msg.unpack_command(payload), payload, seal)
@@ -186,7 +222,10 @@ class Node(Closing):
             self._log.warning("%s dropped a malformed command: %s", self.name, error)
             with query:
                 query.reply_err(f"not a command: {error}"[:500])
-            return None
+        except InputError as error:
+            with query:
+                query.reply_err(msg.pack(failed(self.name, error)))
+        return None
 
     def _do(self, order: Order) -> Reply:
         """Carries out a command now; its answer is sent later."""
@@ -238,7 +277,7 @@ class Node(Closing):
                         f"{self.name} is busy with a run: times measured now would be wrong; measure when "
                         "the run is over"
                     )
-                yield measure_layers(command)
+                yield measure_layers(command, self.compute)
                 return
             case msg.Assign():
                 self.assignment.assign(command)
@@ -260,7 +299,7 @@ class Node(Closing):
                 pass
             case msg.Cancel():
                 if self.assignment.has(command.run):
-                    self.assignment.cancel(command.why)
+                    self.assignment.cancel(_why(command))
             case msg.End():
                 if self.assignment.has(command.run):
                     self.assignment.forget("the run is over")
@@ -277,6 +316,10 @@ class Node(Closing):
             busy=self.assignment.job is not None,
             host=host_id(),
             waits_for=self.fabric.mailbox.waits_for,
+            date=time.time(),
+            torch=str(torch.__version__),
+            free_mb=free_memory_mb(),
+            compute=self.compute.name,
         )
 
     def _report(self, report: msg.Report) -> None:
@@ -288,6 +331,10 @@ class Node(Closing):
                 payload,
                 attachment=self._seal(payload),
                 congestion_control=zenoh.CongestionControl.BLOCK,
+                # A copy is in nobody's way: tensors and other reports overtake it.
+                priority=zenoh.Priority.BACKGROUND
+                if isinstance(report, msg.Kept)
+                else zenoh.Priority.DATA,
             )
 
     def _seal(self, data: bytes) -> bytes:
@@ -306,3 +353,8 @@ class Node(Closing):
                 attachment=packed + self._seal(packed),
                 congestion_control=zenoh.CongestionControl.BLOCK,
             )
+
+
+def _why(command: msg.Cancel | msg.End) -> str:
+    """Why a run is cancelled, in a few words: they are kept and told."""
+    return command.why[:MAX_WHY] if isinstance(command, msg.Cancel) else "the run is over"

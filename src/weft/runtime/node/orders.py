@@ -26,6 +26,11 @@ class Order:
         self._checked = False
 
     @property
+    def size(self) -> int:
+        """Bytes of the command as it came."""
+        return len(self._payload)
+
+    @property
     def run(self) -> str | None:
         return msg.run_of(self.command)
 

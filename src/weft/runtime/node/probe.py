@@ -8,6 +8,7 @@ Links, and what a message costs, are measured between two nodes (`prober`).
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import statistics
 import time
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.dtypes import torch_dtype
+from weft.graph.accelerator import PLAIN, Compute
 from weft.graph.measure import measure
 from weft.graph.network import State
 from weft.runtime.node.results import check_results
@@ -42,11 +44,35 @@ def probe_compute(rounds: int = 5) -> float:
     return (forward + backward) / statistics.median(times[1:]) / 1e9
 
 
-def measure_layers(command: MeasureLayers) -> LayersMeasured:
+def cores() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def free_memory_mb(root: Path = Path("/")) -> float:
+    """Memory that programs may still take here, by the kernel and by the limit of this process's group of
+    processes (a container has one). 0 where the system does not say."""
+    free = 0.0
+    try:
+        lines = (root / "proc/meminfo").read_text().splitlines()
+        (available,) = (line.split()[1] for line in lines if line.startswith("MemAvailable:"))
+        free = int(available) / 1024
+        group = root / "sys/fs/cgroup"
+        most, used = ((group / f"memory.{name}").read_text() for name in ("max", "current"))
+        if most.strip() != "max":
+            free = min(free, max(0, int(most) - int(used)) / 2**20)
+    except (OSError, ValueError):
+        pass  # no such system, or no such limit
+    return free
+
+
+def measure_layers(command: MeasureLayers, compute: Compute = PLAIN) -> LayersMeasured:
     """Times each layer here by the wall clock. InputError where it would take too much time or memory."""
     graph, room = command.graph, memory_bytes() // ROOM
-    check_nodes([node for layer in graph.layers for node in layer.nodes])
     check_measuring(command, room, sum(state_bytes(state) for state in graph.state.values()))
+    check_nodes([node for layer in graph.layers for node in layer.nodes], max(command.sizes))
     whole = graph.segment(0, len(graph.layers) - 1)
     check_results(whole, max(command.sizes), room)
     before = _forget_peak()
@@ -54,6 +80,7 @@ def measure_layers(command: MeasureLayers) -> LayersMeasured:
         graph, drawn_state(graph.state), batch=max(command.sizes), sizes=command.sizes,
         repeats=command.repeats, training=command.training, optimizer=command.optimizer,
         rest_s=command.rest_s, wall=True, budget_s=command.budget_s,
+        compute=compute,
     )  # fmt: skip
     return LayersMeasured(times, max(0, _status("VmHWM") - before) if before else 0)
 

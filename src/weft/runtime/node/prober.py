@@ -148,12 +148,10 @@ class Prober:
         self._told = max(self._told, now)
 
     def _answer(self, header: Header) -> None:
-        while (left := header.due - time.monotonic()) > SLICE_S:
-            time.sleep(SLICE_S if left > 2 * SLICE_S else left - SLICE_S)
-            if self._closed or self._fabric.run != header.run:
-                return
-        sleep_until(header.due)
+        if not self._waited(header.due, header.run):
+            return
         found: dict[str, Tensor] = {}
+        self._fabric.open_line(header.source)
         if header.at == FILL:
             counted = self._fillings.chunk(header)
             if counted is None:
@@ -161,7 +159,7 @@ class Prober:
             found["counted"] = torch.tensor(counted, dtype=torch.float64)
         elif header.at == THERE:
             begin = time.monotonic()
-            found["seconds"] = torch.tensor([self._train()], dtype=torch.float64)
+            found["seconds"] = torch.tensor([self._train(header.run)], dtype=torch.float64)
             found["trained"] = torch.tensor([time.monotonic() - begin], dtype=torch.float64)
         elif header.at == BACK:
             size = min(header.micro, MAX_BYTES)
@@ -172,7 +170,16 @@ class Prober:
                    self._fabric.name, header.source, len(payload), specs), payload
         )  # fmt: skip
 
-    def _train(self) -> float:
+    def _waited(self, moment: float, run: str) -> bool:
+        """Waits until a moment of the clock. False if the run is over first."""
+        while (left := moment - time.monotonic()) > SLICE_S:
+            time.sleep(SLICE_S if left > 2 * SLICE_S else left - SLICE_S)
+            if self._closed or self._fabric.run != run:
+                return False
+        sleep_until(moment)
+        return True
+
+    def _train(self, run: str) -> float:
         """Seconds of one step of the test network, the emulated slowness included."""
         runner, network = self._runner, self._network
         if runner is None or network is None:
@@ -181,9 +188,9 @@ class Prober:
         while steps == 0 or (time.monotonic() - begin < TRAINED_S and steps < MOST_STEPS):
             due = time.monotonic() + network.pace_s * self.load()
             self._step(runner, network, network.samples)
-            if network.pace_s:
-                sleep_until(due)
             steps += 1
+            if network.pace_s and not self._waited(due, run):
+                break
         return (time.monotonic() - begin) / steps
 
     @staticmethod
@@ -221,7 +228,7 @@ class Prober:
     def _probe(self, server: str, exchange: msg.Exchange, run: str) -> msg.ServerProbed:
         name = self._fabric.name
         if server == name:
-            return msg.ServerProbed(name, name, True, self._train())
+            return msg.ServerProbed(name, name, True, self._train(run))
         size = min(exchange.bytes, MAX_BYTES)
         data = {"data": torch.randint(0, 256, (size,), dtype=torch.uint8)}
         if exchange.rounds or exchange.fill_s:
@@ -257,6 +264,8 @@ class Prober:
 
         try:
             self._reach(server, run, exchange.ping_s)
+            self._fabric.open_line(server)
+            self._reach(server, run, exchange.ping_s)  # now the server has opened its own line, too
             if exchange.fill_s:
                 rate = link_rate(fill, exchange.fill_s)
                 return msg.ServerProbed(self._fabric.name, server, True, up_bytes_per_s=rate)
@@ -297,9 +306,14 @@ class Prober:
             )  # fmt: skip
         deadline = begin + limit_s
         while True:
+            rest_s = max(0.0, deadline - time.monotonic())
             try:
-                letter = self._answers.get(timeout=max(0.0, deadline - time.monotonic()))
+                letter = self._answers.get(timeout=min(rest_s, SLICE_S))
             except queue.Empty:
+                if self._closed or self._fabric.run != run:
+                    raise WeftError("the run is over") from None
+                if rest_s > SLICE_S:
+                    continue
                 raise WeftError(f"{server} {WORDS[what]} within {limit_s:.2g} s") from None
             if letter.header.step == number and letter.header.source == server:
                 sleep_until(letter.header.due)

@@ -20,7 +20,7 @@ class Series:
 
     def __init__(self, lag: int) -> None:
         self.first = self.last = 0
-        self._lag = lag
+        self.lag = lag
         self._tick = 0
         # `last`, or more if the series was extended after its pipeline began to run empty.
         self._until = 0
@@ -42,7 +42,7 @@ class Series:
         with self._guard:
             if self._tick == self.last:  # the pipeline would run empty now: has the series grown?
                 self.last = self._until
-            if self._tick >= self.last + self._lag:
+            if self._tick >= self.last + self.lag:
                 if self._until == self.last:
                     self._over = True
                     return None

@@ -85,3 +85,10 @@ def _count_reads(job: Job) -> Counter[tuple[str, int, int, int]]:
             case ins.Emit():
                 reads["act", i.at, i.micro, 0] += 1
     return reads
+
+
+def sized(shape: tuple[int, ...], batch_dim: int | None, samples: int) -> tuple[int, ...]:
+    """The shape of a value with so many samples."""
+    if batch_dim is None:
+        return shape
+    return (*shape[:batch_dim], samples, *shape[batch_dim + 1 :])

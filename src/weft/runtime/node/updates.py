@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from weft.graph.execute import Runner
-from weft.graph.optimizer import (
+from weft.graph.optimizers.optimizer import (
     AVERAGE,
     Optimizer,
     load_state_tensors,
     split_memory,
     state_tensors,
 )
-from weft.graph.schedule import Rates
+from weft.graph.optimizers.schedule import Rates
 
 Layers = tuple[int, int]
 
@@ -90,12 +90,16 @@ class Updates:
             for weight in self._weights[at].values():
                 weight.grad = None
 
-    def memory(self) -> dict[str, Tensor]:
-        """All that the optimizers keep, by the names of weights."""
-        tensors: dict[str, Tensor] = {}
-        for layers, optimizer in self._optimizers.items():
-            tensors |= state_tensors(optimizer, self._weights[layers])
-        return {**tensors, **{f"{n}/{AVERAGE}": mean for n, mean in self._averages.items()}}
+    def memory(self, layers: Layers | None = None) -> dict[str, Tensor]:
+        """All that the optimizer of these layers keeps, or of all layers, by the names of weights."""
+        if layers is None:
+            parts = [self.memory(at) for at in self._optimizers]
+            return {n: t for part in parts for n, t in part.items()}
+        if layers not in self._optimizers:
+            return {}
+        own = self._weights[layers]
+        means = {f"{n}/{AVERAGE}": mean for n, mean in self._averages.items() if n in own}
+        return {**state_tensors(self._optimizers[layers], own), **means}
 
     def load(self, saved: Mapping[str, Tensor]) -> None:
         """Takes up what `memory` returned."""

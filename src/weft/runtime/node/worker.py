@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from weft.graph.accelerator import PLAIN, Compute
+from weft.graph.optimizers.versions import split_versions
 from weft.program import instructions as ins
 from weft.runtime.node.groups import MEAN
 from weft.runtime.node.interpreter import Interpreter
@@ -30,6 +32,8 @@ from weft.runtime.wire.messages import Finished, Job, Progress, Report
 from weft.runtime.wire.shaping import sleep_until
 
 REPORT_EVERY_S = 0.1
+SLICE_S = 0.1  # how soon a device that rests sees that its run is over
+Parts = dict[tuple[int, int], tuple[dict[str, Tensor], dict[str, Tensor]]]  # by layers
 COMPUTE = (ins.Forward, ins.Loss, ins.Backward, ins.Update)
 
 
@@ -44,8 +48,9 @@ class Worker(Interpreter):
         samples: Samples | None,
         report: Callable[[Report], None],
         emit: Callable[[int, int, Values], None],
+        compute: Compute = PLAIN,
     ) -> None:
-        super().__init__(job, state, fabric, samples, emit)
+        super().__init__(job, state, fabric, samples, emit, compute)
         self.report = report
         if isinstance(samples, FedSamples):
             samples.on_wait = self.tell
@@ -57,6 +62,8 @@ class Worker(Interpreter):
         self._lasting = _last_of_step(job)
         self._reported = 0.0
         self._unreported: list[tuple[int, float]] = []
+        self._chosen: dict[int, bool] = {}  # whether a copy is made after a minibatch in flight
+        self._early: dict[int, Parts] = {}  # by minibatch: segments that are ahead of the others
         self.snapshots = Snapshots(report, fabric.name, job.version)
         self._rounds: deque[dict[str, Tensor]] = deque(maxlen=job.tail)  # weights at their ends
 
@@ -70,12 +77,12 @@ class Worker(Interpreter):
         self.series.begin(first, last)
         while (tick := self.series.tick()) is not None:
             first, last = self.series.first, self.series.last
+            self._check_cancelled()  # a program without an instruction must see it too
             for index, (instruction, do, lag, compute, pace) in enumerate(code):
                 step = tick - lag
                 if not first <= step < last:
                     continue
-                if self.cancelled is not None:  # a device that never waits must see it too
-                    raise Cancelled(self.cancelled)
+                self._check_cancelled()  # a device that never waits must see it too
                 if self.slots.missed(step, beginning=index == 0):
                     if index == self._lasting:
                         self._leave_out(step, final=step == last - 1)
@@ -89,6 +96,17 @@ class Worker(Interpreter):
                 if index == self._lasting:
                     self._step_done(step, final=step == last - 1)
         self.report(Finished(self.fabric.name, last, self.job.version))
+
+    def _check_cancelled(self) -> None:
+        if self.cancelled is not None:
+            raise Cancelled(self.cancelled)
+
+    def _rest_until(self, moment: float) -> None:
+        """Sleeps as a slower device would still compute. A run that ends wakes it up."""
+        while moment - time.monotonic() > 2 * SLICE_S:
+            time.sleep(SLICE_S)
+            self._check_cancelled()
+        sleep_until(moment)
 
     # --- reports ---------------------------------------------------------------------------
 
@@ -104,7 +122,7 @@ class Worker(Interpreter):
         if self.job.pace:
             self._keep_pace(start, pace * slowdown, isinstance(instruction, ins.Loss))
         elif slowdown > 1:
-            sleep_until(start + slowdown * (time.monotonic() - start))
+            self._rest_until(start + slowdown * (time.monotonic() - start))
         layers = getattr(instruction, "layers", None)
         label = f"{layers[0]}-{layers[1]}" if layers else ""
         what = type(instruction).__name__.lower()
@@ -120,7 +138,7 @@ class Worker(Interpreter):
         end = begin + pace
         if time.monotonic() > end:
             self.overruns += 1
-        sleep_until(end)
+        self._rest_until(end)
 
     def _leave_out(self, step: int, final: bool) -> None:
         """Leaves out a minibatch whose time was over."""
@@ -138,14 +156,58 @@ class Worker(Interpreter):
             self._unreported.append((step, loss))
         self.void.discard(step)
         self.slots.forget(step)
-        keeps = any((step + 1) % every == 0 for every in self.job.keep_every)
-        if keeps:
+        if keeps := self._is_chosen(step):
             self.tell()  # minibatches before a copy are not repeated: their losses must be known by then
-            self.snapshots.take(step, self.state(), self.optimizer_state())
+            self.snapshots.take(step, *self._state_after(step), lambda: self.cancelled is not None)
+        self._chosen.pop(step, None)
         if self.job.tail > 1 and (step + 1) % self.job.optimizer.round_steps == 0:
             self._rounds.append({n: t.clone() for n, t in self._weights().items()})
         if not keeps and (final or time.monotonic() - self._reported > REPORT_EVERY_S):
             self.tell()
+
+    def _keeps(self, step: int) -> bool:
+        """Whether a copy is due after this minibatch. One that a run only goes back to is left out while an
+        earlier one is on its way."""
+        if any((step + 1) % every == 0 for every in self.job.keep_every):
+            return True
+        every = self.job.go_back_every
+        return every > 0 and (step + 1) % every == 0 and not self.snapshots.busy
+
+    def _is_chosen(self, step: int) -> bool:
+        """The same, asked for once a minibatch: parts of a copy may be taken at different times."""
+        if step not in self._chosen:
+            self._chosen[step] = self._keeps(step)
+        return self._chosen[step]
+
+    def _update(self, i: ins.Update, step: int) -> None:
+        """A segment that will be updated for later minibatches before this one is done here is copied now."""
+        super()._update(i, step)
+        if i.lag < self.series.lag and self._is_chosen(step):
+            state, memory = (
+                {n: t.clone() for n, t in tensors.items()}
+                for tensors in self._segment_after(i.layers, step)
+            )
+            self._early.setdefault(step, {})[i.layers] = state, memory
+
+    def _state_after(self, step: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """All that this device knows after a minibatch that has just been done, for a copy."""
+        early = self._early.pop(step, {})
+        parts = {at: early.get(at) or self._segment_after(at, step) for at in self.trained}
+        weights = {n: t for mine, _ in parts.values() for n, t in mine.items()}
+        memory = {n: t for _, mine in parts.values() for n, t in mine.items()}
+        return self._with_means(weights), memory
+
+    def _segment_after(
+        self, layers: tuple[int, int], step: int
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """A segment's weights, buffers and memory after its part of a minibatch. With several minibatches in
+        flight the weights that these have met are part of the memory."""
+        state = {n: t.detach() for n, t in self.trained[layers].state.items()}
+        memory = self.updates.memory(layers)
+        if layers in self._stashes:
+            state |= self._stashes[layers].met(step + 1)
+            memory |= self._stashes[layers].pending(step)
+        return state, memory
 
     def tell(self) -> None:
         """How far it is, with the losses that nobody knows yet."""
@@ -154,22 +216,28 @@ class Worker(Interpreter):
         self._reported, self._unreported = time.monotonic(), []
 
     def state(self) -> dict[str, Tensor]:
+        parts = [self._segment_after(layers, self.done)[0] for layers in self.trained]
+        return self._with_means({n: t for part in parts for n, t in part.items()})
+
+    def _with_means(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         past = self._rounds
         means = {
             MEAN + name: torch.stack([one[name] for one in past]).mean(0)
             for name in (past[0] if past else ())
             if past[0][name].is_floating_point()
         }
-        return {**self._weights(), **self.groups.kept, **means}
+        return {**weights, **self.groups.kept, **means}
 
     def _weights(self) -> dict[str, Tensor]:
         return {n: t.detach() for r in self.trained.values() for n, t in r.state.items()}
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        return self.updates.memory()
+        parts = [self._segment_after(layers, self.done)[1] for layers in self.trained]
+        return {n: t for part in parts for n, t in part.items()}
 
-    def load(self, state: Mapping[str, Tensor], memory: dict[str, Tensor]) -> None:
-        """Loads earlier weights and the optimizer's memory that belongs to them."""
+    def load(self, step: int, state: Mapping[str, Tensor], memory: dict[str, Tensor]) -> None:
+        """Loads the weights after minibatch `step`, and the optimizer's memory that belongs to them."""
+        self.done = self.updated = step
         with torch.no_grad():
             for name, tensor in self._weights().items():
                 tensor.copy_(state[name])
@@ -177,7 +245,10 @@ class Worker(Interpreter):
         self.load_optimizer_state(memory)
 
     def load_optimizer_state(self, saved: dict[str, Tensor]) -> None:
-        self.updates.load(saved)
+        versions, memory = split_versions(saved)
+        self.updates.load(memory)
+        for stash in self._stashes.values():
+            stash.restore(versions)
 
 
 def _last_of_step(job: Job) -> int:

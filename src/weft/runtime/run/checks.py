@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch import nn
 from torch.nn import functional
 
 from weft.errors import InputError
 from weft.graph.network import Graph
-from weft.graph.optimizer import Optimizer
-from weft.graph.user_schedule import Timetable
+from weft.graph.optimizers.optimizer import Optimizer
+from weft.graph.optimizers.user_schedule import Timetable
 from weft.planning.optimizers import check_optimizer
 from weft.plans.plan import Plan
+from weft.plans.protocols import CLONE, PEERS
+from weft.plans.strategy import Strategy
 from weft.program.instructions import Loss
 from weft.program.lower.lower import lower
 
@@ -47,6 +51,24 @@ def check_rule(rule: Optimizer, plan: Plan, timetable: Timetable | None = None) 
         raise InputError(
             f"the optimizer has groups of weights, and with {plan.strategy} each device trains a network of "
             "its own, whose weights have other names; give one optimizer for all weights"
+        )
+
+
+def check_layers_whole(
+    precision: str, strategy: Strategy, options: Mapping[str, object], plan: Plan | None
+) -> None:
+    """InputError where products are to be in bfloat16 and layers are taken apart by the plan."""
+    if precision == "float32":
+        return
+    if strategy.workload == PEERS or strategy.recovery == CLONE:
+        raise InputError(
+            f"precision {precision} is for plans of whole layers, and {strategy.name} takes layers apart by "
+            "classes or units; leave it out, or choose a strategy such as chain"
+        )
+    if str(options.get("sync_bn", "no")) == "yes" or (plan and plan.layering == "norms"):
+        raise InputError(
+            f"precision {precision} does not go with sync_bn=yes, which takes layers apart at batch norms; "
+            "leave one of them out"
         )
 
 

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from weft.errors import InputError, WeftError
 from weft.graph.network import Graph, Segment
+from weft.graph.optimizers.versions import limited
 from weft.graph.split.state import place_state, sliced_memory, sliced_state
 from weft.plans.plan import Plan
 from weft.program.lower.lower import lower
@@ -147,10 +148,17 @@ class Dispatch:
             for segment in job.segments:
                 state = self.own[device].state if device in self.own else self.initial
                 weights |= sliced_state(segment, state)
-                memory |= sliced_memory(segment, optimizer_state or {})
+                memory |= sliced_memory(segment, self._memory_of(device, optimizer_state or {}))
             self.ship(device, weights, optimizer=False)
             self.ship(device, memory, optimizer=True)
         self.build()
+
+    def _memory_of(self, device: str, memory: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The optimizer's memory that may be a device's: all of it, or that of its own network."""
+        if device not in self.own:
+            return memory
+        prefix = f"{device}/"
+        return {n.removeprefix(prefix): t for n, t in memory.items() if n.startswith(prefix)}
 
     def assign(self) -> dict[str, msg.Job]:
         """Hands out the jobs of the plan; of what devices hold already, they keep what they need."""
@@ -202,6 +210,9 @@ class Dispatch:
         return self._segments.get(device, ())
 
     def ship(self, device: str, tensors: State, optimizer: bool) -> None:
+        if optimizer:
+            code = self.program.code.get(device, ())
+            tensors = limited(tensors, max((i.lag for i in code), default=0))
         for piece in state_pieces(tensors, optimizer):
             wait = self.settings.deadline_s + len(piece.data) / SLOWEST_BYTES_PER_S
             self.crew.ask(device, msg.Weights(self.run_id, piece.data, optimizer), wait)
@@ -238,6 +249,11 @@ class Dispatch:
         Copies of a layer have equal weights, but running statistics of their own samples. Those of the
         device with the last layer count: it has seen every sample on its way.
         """
+        if self.own:  # of networks of their own nothing is put together here
+            for device, (weights, own_memory) in states.items():
+                state |= {f"{device}/{name}": tensor for name, tensor in weights.items()}
+                memory |= {f"{device}/{name}": tensor for name, tensor in own_memory.items()}
+            return
         end = self.plan.shards[-1].device
         for device in sorted(states, key=lambda d: d == end):
             weights, own_memory = states[device]

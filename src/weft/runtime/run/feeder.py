@@ -7,7 +7,7 @@ from typing import Any
 
 import zenoh
 
-from weft.graph.loss_totals import TOTAL
+from weft.graph.loss.totals import TOTAL
 from weft.plans.plan import Plan
 from weft.runtime.node.samples import TARGET, Minibatch, by_name
 from weft.runtime.wire import topics

@@ -17,9 +17,9 @@ from weft.data.trees import Tree, count_of, joined, mapped, rows_of, tensors_of
 from weft.data.user_data import Data, opened
 from weft.errors import InputError
 from weft.fleet.owners import Owner
+from weft.graph.capture.signature import Signature
 from weft.graph.execute import TargetTotals
-from weft.graph.network import Graph
-from weft.graph.signature import Signature
+from weft.graph.network import Graph, Value
 from weft.runtime.node.samples import Minibatch
 from weft.runtime.run.feeder import Feed
 
@@ -48,11 +48,24 @@ class Source:
             x, y = self.pairs(step)
             inputs = signature.named(x)
             targets = dict(zip(labels, tensors_of(y), strict=True))
+            _check_shapes(step, inputs, {n: graph.values[n] for n in graph.inputs})
+            _check_shapes(step, targets, loss.targets if loss else {})
             if totals is not None:
                 targets |= totals(targets)
             return {name: inputs[name] for name in graph.inputs}, targets
 
         return named
+
+
+def _check_shapes(step: int, tensors: Mapping[str, Tensor], values: Mapping[str, Value]) -> None:
+    """Raises InputError if the samples of a minibatch are not as large as those of the first one."""
+    for name, value in values.items():
+        shape = tuple(tensors[name].shape[1:])
+        if value.batch_dim == 0 and shape != value.shape[1:]:
+            raise InputError(
+                f"minibatch {step}: {name} has samples of shape {shape}, not {value.shape[1:]} as in the "
+                "first minibatch. Only the number of samples may change: pad all minibatches to one length"
+            )
 
 
 def source_of(data: Data, batch: int, seed: int, owners: Sequence[Owner] = ()) -> Source:

@@ -17,13 +17,13 @@ from torch.utils._pytree import tree_flatten_with_path
 from weft.data.trees import count_of, mapped
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
-from weft.graph.signature import call_of
+from weft.graph.capture.signature import call_of
 from weft.plans.plan import Objective, Plan
 from weft.plans.profile import Profile
 from weft.program.timeline import Timeline
 from weft.runtime.run.launch import Place
+from weft.runtime.run.measuring.survey import Say
 from weft.runtime.run.serve import Service, latency_s, open_service
-from weft.runtime.run.survey import Say
 from weft.runtime.run.train import OnLoss
 from weft.runtime.wire.limits import memory_bytes
 from weft.zoo.loading import Example, short_name

@@ -5,6 +5,8 @@
         run.steps(0, 100)
     injector.injected        # what happened when, to whom, and after how long the run went on
 
+With a `folder`, the list is also written there before the process of the run itself is killed.
+
 `machines` are the processes of the fleet: an emulated fleet, or a test's own nodes. The injector looks at
 the run every few milliseconds from a thread of its own. So a fault can also come while the run recovers.
 """
@@ -19,6 +21,7 @@ import resource
 import signal
 import threading
 import time
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -29,6 +32,7 @@ from weft.fleet.routes import direct_hops
 from weft.runtime.run.run import Run
 from weft.runtime.wire.closing import Closing
 
+CAME = "faults.json"  # the faults that came before the process of the run was killed
 LOOK_S = 0.005
 END_S = 10.0  # for the injector's thread to end: a node that is started again takes its time
 
@@ -60,8 +64,9 @@ class Injected(Struct, frozen=True, omit_defaults=True):
 class Injector(Closing):
     """Carries out one script on one run."""
 
-    def __init__(self, script: Faults, machines: Machines) -> None:
+    def __init__(self, script: Faults, machines: Machines, folder: Path | None = None) -> None:
         self.injected: list[Injected] = []
+        self._folder = folder
         self._machines = machines
         self._pending = list(script.fault)
         self._random = random.Random(script.seed)
@@ -174,6 +179,9 @@ class Injector(Closing):
         machines = self._machines
         match fault.kind:
             case Kind.kill if device == COORDINATOR:
+                if self._folder is not None:
+                    _limit_files(resource.RLIM_INFINITY)  # the disk may be full just now
+                    (self._folder / CAME).write_bytes(msgspec.json.encode(self.injected))
                 os.kill(os.getpid(), signal.SIGKILL)
             case Kind.kill:
                 machines.kill(device)

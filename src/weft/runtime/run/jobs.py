@@ -11,8 +11,8 @@ import msgspec
 from weft.fleet.trace import Trace
 from weft.graph.network import Graph
 from weft.graph.norms import synced_segment
-from weft.graph.optimizer import Optimizer
-from weft.graph.user_schedule import Timetable
+from weft.graph.optimizers.optimizer import Optimizer
+from weft.graph.optimizers.user_schedule import Timetable
 from weft.plans.plan import Plan
 from weft.program.cost import compute_seconds
 from weft.program.instructions import Forward, Update
@@ -46,7 +46,9 @@ class Settings:
     same_clock: bool = False  # all nodes on this machine
     record: bool = True
     keep_every: tuple[int, ...] = ()  # minibatches between copies of all that devices know
+    go_back_every: int = 0  # and between those that the run goes back to; 0: none
     lineage: str = ""  # the same for a run and for a run that resumes it
+    heir: str = ""  # the digest of the secret that only a run that resumes it knows
 
 
 def data_of(plan: Plan, settings: Settings, device: str) -> msg.Data:
@@ -125,5 +127,7 @@ def job_of(
         record=settings.record,
         radio=rules_of(plan, plan.fleet, emulated=settings.same_clock),
         keep_every=kept if training else (),
+        go_back_every=settings.go_back_every if training else 0,
         lineage=settings.lineage,
+        heir=settings.heir,
     )

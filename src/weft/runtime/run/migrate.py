@@ -22,6 +22,7 @@ from torch import Tensor
 
 from weft.errors import LostDevice, WeftError
 from weft.graph.network import Graph
+from weft.graph.optimizers.versions import VERSION
 from weft.graph.split.state import sliced_memory, sliced_state
 from weft.plans.plan import Plan
 from weft.program.instructions import Forward, Instruction, Update
@@ -30,7 +31,7 @@ from weft.runtime.run.dispatch import Dispatch, State
 from weft.runtime.wire import messages as msg
 
 if TYPE_CHECKING:
-    from weft.runtime.run.copies import Copy
+    from weft.runtime.run.records.copies import Copy
 
 ANSWER_S = 6.0  # a device that is at work on one instruction finishes it first
 Names = frozenset[str]
@@ -111,7 +112,10 @@ def go_back(run: Dispatch, plan: Plan, copy: Copy, gone: Iterable[str]) -> Move:
     here, as does everything for a device that keeps none.
     """
     begin = time.monotonic()
-    held = {d: held_names(run.graph, run.program.code.get(d, ())) for d in run.devices}
+    code = {d: run.program.code.get(d, ()) for d in run.devices}
+    held = {d: held_names(run.graph, body) for d, body in code.items()}
+    # Who only stands by has no versions of weights that minibatches in flight have met.
+    met = {d: held_names(run.graph, (i for i in code[d] if isinstance(i, Forward))) for d in code}
     went_back = _go_back_alone(run, copy.step, set(gone))
     others = {d: msg.End(run.run_id) for d in run.everyone if d not in went_back}
     run.tell(others, ANSWER_S)  # what they hold is of another minibatch
@@ -119,13 +123,18 @@ def go_back(run: Dispatch, plan: Plan, copy: Copy, gone: Iterable[str]) -> Move:
     moved = 0
     taken: dict[str, tuple[str, ...]] = {}
     for device, job in run.assign().items():
-        has = held.get(device, frozenset()) if device in went_back else frozenset()
+        has, has_met = (
+            names.get(device, frozenset()) if device in went_back else frozenset()
+            for names in (held, met)
+        )
         weights: State = {}
         memory: State = {}
         for segment in job.segments:
             weights |= {n: t for n, t in sliced_state(segment, copy.state).items() if n not in has}
-            known = sliced_memory(segment, copy.memory)
-            memory |= {k: t for k, t in known.items() if k.rpartition("/")[0] not in has}
+            for full, tensor in sliced_memory(segment, copy.memory).items():
+                name, _, what = full.rpartition("/")
+                if name not in (has_met if what.startswith(VERSION) else has):
+                    memory[full] = tensor
         run.ship(device, weights, optimizer=False)
         run.ship(device, memory, optimizer=True)
         moved += _bytes(weights) + _bytes(memory)

@@ -23,6 +23,8 @@ class Outcome:
     answers: dict[tuple[int, int], dict[str, Tensor]] = field(default_factory=dict)
     done: dict[str, int] = field(default_factory=dict)  # device -> newest minibatch
     losses: dict[int, float] = field(default_factory=dict)  # by minibatch
+    newest: int = -1  # the newest minibatch with a loss
+    _new: list[int] = field(default_factory=list)  # minibatches with a loss that nobody has taken
     _reported: dict[int, dict[str, float]] = field(default_factory=dict)  # minibatch -> device
     _repeated_from: float = math.inf  # these minibatches are done again under the plan that runs
 
@@ -39,9 +41,18 @@ class Outcome:
             if step >= end:
                 continue
             shares = self._reported.setdefault(step, {})
+            if not shares:
+                self._new.append(step)
+                self.newest = max(self.newest, step)
             shares[progress.device] = loss
             total = sum(shares.values())
             self.losses[step] = total if self.together == "sum" else total / len(shares)
+
+    def take_new(self) -> list[int]:
+        """The minibatches whose losses have come since the last call. Who looks at these alone does not go
+        through all minibatches at each report."""
+        new, self._new = self._new, []
+        return new
 
     def answer(self, header: Header, payload: bytes) -> None:
         """Keeps copies, which the user may write into: the message's memory is read-only."""
@@ -55,6 +66,32 @@ class Outcome:
         self._repeated_from = step
         for n in [n for n in self._reported if n >= step]:
             del self._reported[n], self.losses[n]
+        self.newest = max(self.losses, default=-1)
+
+
+class Settling:
+    """Gives each minibatch's loss once, when all devices have done the minibatch.
+
+    settling.take(outcome, end=20)      # {17: 0.31, 18: 0.30, 19: 0.33}, what is new before minibatch 20
+    """
+
+    def __init__(self) -> None:
+        self._waiting: set[int] = set()  # minibatches with a loss that some device has not done
+        self._given: set[int] = set()
+
+    def take(self, outcome: Outcome, end: int) -> dict[int, float]:
+        """The losses before minibatch `end` that were not given before, in order. A minibatch that is
+        repeated is not given again."""
+        self._waiting.update(outcome.take_new())
+        due = sorted(step for step in self._waiting if step < end)
+        self._waiting.difference_update(due)
+        settled = {
+            step: outcome.losses[step]
+            for step in due
+            if step not in self._given and step in outcome.losses
+        }
+        self._given.update(settled)
+        return settled
 
 
 class Stalled(WeftError):

@@ -17,7 +17,7 @@ from torch import Tensor
 from weft.fleet.fleet import Fleet
 from weft.graph.measure import measure
 from weft.graph.network import Graph
-from weft.graph.optimizer import Optimizer
+from weft.graph.optimizers.optimizer import Optimizer
 from weft.plans.derive import graph_profile, measured_times
 from weft.plans.profile import Profile
 from weft.runtime.emulate.forked import settle

@@ -15,6 +15,7 @@ from weft.program.timeline import Timeline
 from weft.runtime.run.injector import Injected
 from weft.runtime.run.watch.evaluation import Evaluation
 from weft.runtime.wire.messages import Spans
+from weft.showing import Shown
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Step:
 
 
 @dataclass
-class TrainResult:
+class TrainResult(Shown):
     """What `weft.train` returns."""
 
     model: nn.Module

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence
 from typing import Any
 
 from torch import Tensor
@@ -26,13 +26,13 @@ from weft.graph.network import Graph
 from weft.plans.plan import Plan
 from weft.program.timeline import Span, Timeline
 from weft.runtime.run.advice import Adviser, Change, Nobody, kind_of
-from weft.runtime.run.copies import Copies, Copy
 from weft.runtime.run.dispatch import Dispatch
 from weft.runtime.run.feeder import Feed
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.measured import added, done_everywhere, timeline_of
 from weft.runtime.run.migrate import migrate
 from weft.runtime.run.outcome import Outcome, Stalled
+from weft.runtime.run.records.copies import Copies, Copy
 from weft.runtime.run.recovery.protocol import Fault, Recovery
 from weft.runtime.run.recovery.stop import Stop
 from weft.runtime.run.slow import Resting, held_up_by, limit_s
@@ -42,6 +42,7 @@ from weft.runtime.wire.crew import Crew
 from weft.runtime.wire.frames import Header
 
 Progress = Callable[[Outcome], None]
+OnPlan = Callable[[int, Plan, str], None]  # from which minibatch on, the plan, why
 MOST_FAULTS = 5  # in a row, without a minibatch between them
 LISTEN_S = 0.2
 LEAD_S = 0.3  # from the word to begin until the first slot: every device must have heard it
@@ -69,18 +70,16 @@ class Run(Dispatch):
         also = self.adviser.also(plan)
         super().__init__(crew, plan, graph, state, settings, feed, also, self.workload.own)
         self.fleet = self.plan.fleet  # the whole fleet, whoever is there
-        self.events: list[dict[str, Any]] = []  # what happened on the way
-        self.plans: list[tuple[int, Plan, str]] = []  # changes: from which minibatch on, why
+        self.events: MutableSequence[dict[str, Any]] = []  # what happened on the way
+        self.on_plan: OnPlan = lambda step, plan, why: None  # hears of every change of plan
         self.begun_s = time.monotonic()  # events are counted from here
         self.heard: Callable[[msg.ServerProbed | msg.Notice], None] | None = None
         self.on_copy: Callable[[Copy], None] | None = None
         # Seconds without any report until the run may have stalled, and who can tell whether it has.
         self.patience: float | None = None
-        self.enough: Callable[[], bool] = lambda: (
-            False
-        )  # whether the user wants no more minibatches
+        self.enough: Callable[[], bool] = lambda: False  # whether the user wants no more
         self.stalled: Callable[[], bool] = lambda: True
-        self.copies = Copies(Copy(0, self.initial, {}))
+        self.copies = Copies(Copy(0, self.initial, {}), self.workload.together)
         self.outcome = Outcome()
         self.phase: During | None = None  # None: it trains or answers
         self._last = 0  # where the series ends that is under way
@@ -355,7 +354,7 @@ class Run(Dispatch):
 
     def follow_plan(self, step: int, why: str = "") -> None:
         """All who watch the run know that another plan runs from minibatch `step` on."""
-        self.plans.append((step, self.plan, why))
+        self.on_plan(step, self.plan, why)
         self.copies.begin_anew()
         for device in self.devices:
             self.outcome.done.setdefault(device, step - 1)

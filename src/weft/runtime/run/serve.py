@@ -20,9 +20,9 @@ from torch import nn
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.fleet.trace import Trace
-from weft.graph.capture import capture_signed, state_of
+from weft.graph.capture.module import capture_signed, state_of
+from weft.graph.capture.signature import Sample, Signature, leaves_of
 from weft.graph.network import Graph
-from weft.graph.signature import Sample, Signature, leaves_of
 from weft.planning.decide import decide
 from weft.planning.task import make_task
 from weft.plans import registry
@@ -33,8 +33,9 @@ from weft.program.timeline import Timeline
 from weft.runtime.emulate.forked import warm
 from weft.runtime.run.advice import Adviser
 from weft.runtime.run.jobs import Settings
-from weft.runtime.run.known import known_profile
 from weft.runtime.run.launch import Place, open_crew
+from weft.runtime.run.measuring.known import known_profile
+from weft.runtime.run.measuring.survey import Say
 from weft.runtime.run.pace import emulation
 from weft.runtime.run.recovery.ask_again import AskAgain
 from weft.runtime.run.recovery.stop import Stop
@@ -42,7 +43,6 @@ from weft.runtime.run.serving.answering import Answering, graph_for
 from weft.runtime.run.serving.attendants import Attendants, Unchanging, check_outputs, with_copies
 from weft.runtime.run.serving.clerk import Clerk, Pieces
 from weft.runtime.run.serving.desk import Closed, Desk, Request
-from weft.runtime.run.survey import Say
 from weft.runtime.run.train import OnLoss
 from weft.runtime.wire.closing import Closing
 from weft.runtime.wire.messages import Spans
@@ -97,7 +97,7 @@ class Served(Closing):
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """What happened since the beginning: lost devices, new plans, devices that are back."""
+        """What happened: lost devices, new plans, devices that are back. The newest thousand are kept."""
         return list(self._run.events)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -253,6 +253,12 @@ def _check_layers(graph: Graph, plan: Plan, batch: int) -> None:
 
 def latency_s(timeline: Timeline) -> float:
     """Median seconds from loading a batch to having its answer, without the first one. 0: unknown."""
+    times = latencies_s(timeline)
+    return statistics.median(times[1:] or times or [0.0])
+
+
+def latencies_s(timeline: Timeline) -> list[float]:
+    """Seconds from loading a batch to having its answer, for each batch in order."""
     begin: dict[int, float] = {}
     end: dict[int, float] = {}
     for span in timeline.spans:
@@ -260,5 +266,4 @@ def latency_s(timeline: Timeline) -> float:
             begin[span.step] = min(begin.get(span.step, span.start), span.start)
         elif span.what == "emit":
             end[span.step] = max(end.get(span.step, span.end), span.end)
-    times = [end[s] - begin[s] for s in sorted(end) if s in begin]
-    return statistics.median(times[1:] or times or [0.0])
+    return [end[s] - begin[s] for s in sorted(end) if s in begin]

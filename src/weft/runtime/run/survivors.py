@@ -20,6 +20,7 @@ from weft.planning.fallback import plan_that_fits, within
 from weft.planning.task import make_task
 from weft.plans.plan import Plan
 from weft.runtime.run.advice import Adviser, Change
+from weft.runtime.run.ahead import PlansAhead
 from weft.runtime.run.checks import check_loss
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class Survivors(Adviser):
         self._fleet, self._profile = plan.fleet, plan.profile  # as they were meant to be
         step_s = plan.predicted.seconds if plan.predicted else LOOK_S
         self.every = max(LEAST_EVERY, math.ceil(LOOK_S / max(step_s, 1e-6)))
+        self._plans: PlansAhead | None = None  # made when the run is known
+        self._first_plan = plan
 
     def also(self, plan: Plan) -> tuple[str, ...]:
         return plan.fleet.names
@@ -50,6 +53,7 @@ class Survivors(Adviser):
         """A device that was lost and is there again gets a part, where the strategy has one for it."""
         back = sorted(run.returned())
         if not back:
+            self._plan_ahead(run)
             return None
         for device in back:
             run.absent.discard(device)
@@ -70,7 +74,24 @@ class Survivors(Adviser):
         there = set(run.crew.present) - run.absent
         return frozenset(d for d in self._fleet.names if d in there)
 
+    def _plan_ahead(self, run: Run) -> None:
+        """A plan without each of the devices that have a part, in case one of them is lost."""
+        present, sources = self._present(run), run.plan.sources
+        needed = [d for d in run.plan.devices if d in present and d not in sources]
+        self._ahead(run).consider([present - {device} for device in needed])
+
     def _plan(self, run: Run, present: frozenset[str]) -> tuple[Plan, str]:
+        """For these devices: the plan that the run began with, or one that was made before, or a new one."""
+        return self._ahead(run).of(present)
+
+    def _ahead(self, run: Run) -> PlansAhead:
+        if self._plans is None:
+            first = self._first_plan
+            self._plans = PlansAhead(partial(self._decide, run), first.planning_s)
+            self._plans.remember(frozenset(self._fleet.names), (first, ""))
+        return self._plans
+
+    def _decide(self, run: Run, present: frozenset[str]) -> tuple[Plan, str]:
         task = make_task(
             within(self._profile, present), self._fleet.within(present), batch=run.plan.batch,
             mode=run.plan.mode, options=self.options, graph=self.graph, source=run.plan.source,

@@ -24,22 +24,23 @@ from weft.errors import InputError, LostDevice
 from weft.fleet.faults import Faults
 from weft.fleet.trace import Trace
 from weft.plans.plan import Plan
+from weft.program.copies import copies_of
 from weft.runtime.run.advice import Adviser, Nobody
-from weft.runtime.run.copies import Copy, interval
 from weft.runtime.run.injector import Injector
 from weft.runtime.run.jobs import Settings
-from weft.runtime.run.keeper import Keeper, Weights
 from weft.runtime.run.launch import open_crew
-from weft.runtime.run.live import Live
 from weft.runtime.run.measured import total_counts
-from weft.runtime.run.orphans import newest_copy
-from weft.runtime.run.outcome import Outcome
-from weft.runtime.run.plan_changes import PlanRecord, Replayed
-from weft.runtime.run.record import Folder
+from weft.runtime.run.outcome import Outcome, Settling
+from weft.runtime.run.records.copies import Copy
+from weft.runtime.run.records.keeper import Keeper, Weights
+from weft.runtime.run.records.live import Live
+from weft.runtime.run.records.orphans import newest_copy, newest_of_peers
+from weft.runtime.run.records.plan_changes import PlanRecord, Replayed
+from weft.runtime.run.records.record import Folder
+from weft.runtime.run.records.saves import RunFile, Saved, check_like
 from weft.runtime.run.recovery.stop import Stop
 from weft.runtime.run.results import Step, TrainResult
 from weft.runtime.run.run import Run
-from weft.runtime.run.saves import RunFile, Saved, check_like
 from weft.runtime.run.survivors import Survivors
 from weft.runtime.run.watch.callbacks import StepDone, looked_at
 from weft.runtime.run.watch.evaluation import Evaluation
@@ -47,6 +48,8 @@ from weft.runtime.run.watch.watcher import UNWATCHED, Watching, watcher_of
 from weft.runtime.run.workload.asked import Asked
 from weft.runtime.run.workload.find import AnyWorkload, recovery_of
 from weft.runtime.run.workload.protocol import Trained
+from weft.runtime.wire import messages as msg
+from weft.runtime.wire.seal import digest_of
 
 OnLoss = Literal["recover", "stop"]
 AdviserFor = Callable[[Plan], Adviser]
@@ -89,7 +92,9 @@ class _Training:
         self.watcher = watcher_of(options.watching, asked, work)
         self.training_s = 0.0
         self.losses: dict[int, float] = {}
-        self._id = secrets.token_hex(4)  # of the run; a resumed run keeps it
+        self.settling = Settling()
+        # Of the run, and what only a run that resumes it knows. A resumed run keeps both.
+        self._id, self._secret = secrets.token_hex(4), secrets.token_hex(16)
         self._passed_over = ""  # why the newest save was not taken
 
     def go(self) -> TrainResult:
@@ -126,7 +131,7 @@ class _Training:
         result = TrainResult(
             model=trained.model, plan=run.plan, steps=self.end, first=self.first,
             losses=[self.losses[s] for s in sorted(self.losses)],
-            seconds=self.training_s, timeline=timeline, nodes=nodes, events=run.events,
+            seconds=self.training_s, timeline=timeline, nodes=nodes, events=list(run.events),
             out=self.folder.path if self.folder else None, too_fast=work.too_fast,
             test_accuracy=trained.test_accuracy, network=trained.network,
             averaged=trained.averaged, evaluations=self.watcher.evaluations,
@@ -139,19 +144,25 @@ class _Training:
         if self.keeper:
             means = trained.averaged.state_dict() if trained.averaged is not None else None
             result.unsaved = self._save(
-                run, self.end, Weights(trained.state, trained.memory, means)
+                run, self.end, Weights(trained.state, trained.memory, means, trained.parts)
             )
             self.keeper.close(run, timeline)
+            result.events = list(run.events)  # with what could not be written
         return result
 
     def _take_up(self, run: Run, memory: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """A resumed run goes on where its nodes are, if they still have a newer copy than the folder."""
         copy = None
         if self.options.resume and not self.asked.place.emulated:
-            copy = newest_copy(run.crew, self._id, run.graph, run.initial)
+            copies = msg.GetCopies(self._id, self._secret)
+            copy = (
+                newest_of_peers(run.crew, copies, {d: o.state for d, o in run.own.items()})
+                if run.own
+                else newest_copy(run.crew, copies, run.graph, run.initial)
+            )
         if copy is not None and self.first < copy.step < self.asked.steps:
             self.work.resume_with(copy.state)
-            run.initial, memory = self.work.state, copy.memory
+            run.initial, run.own, memory = self.work.state, self.work.own, copy.memory
             why = f"the nodes have a copy of {copy.step} minibatches, the folder of {self.first}"
             run.note(copy.step, "taken_up", why)
             self.first = copy.step
@@ -164,7 +175,8 @@ class _Training:
     def _faults(self, settings: Settings) -> AbstractContextManager[Injector | None]:
         if self.options.faults is None or settings.machines is None:
             return nullcontext()
-        return Injector(self.options.faults, settings.machines)
+        folder = self.folder.path if self.folder else None
+        return Injector(self.options.faults, settings.machines, folder)
 
     def _train(self, run: Run) -> Trained:
         """All minibatches, and the weights home. A device lost on the way home is recovered too."""
@@ -172,6 +184,7 @@ class _Training:
         while True:
             last = self._next_look(first)
             self.losses |= run.steps(first, last, self._progress(run, begin)).losses
+            self._settle(run, min(run.outcome.done.values(), default=-1) + 1)
             self.training_s = time.monotonic() - begin
             try:
                 if last < self.asked.steps and not self.watcher.poll():
@@ -233,6 +246,8 @@ class _Training:
 
     def _watch(self, run: Run) -> None:
         """Copies of the weights are saved and evaluated as they come; a callback may end the run."""
+        if self.keeper:
+            run.on_plan = self.keeper.changed
         if (self.keeper and self.options.save_every) or self.watcher.takes_copies:
             run.on_copy = lambda copy: self._take_copy(run, copy)
         run.enough = self.watcher.poll
@@ -243,7 +258,8 @@ class _Training:
     def _take_copy(self, run: Run, copy: Copy) -> None:
         whole = Copy(copy.step, self.work.complete(copy.state), copy.memory)
         if self.keeper and self.options.save_every and copy.step % self.options.save_every == 0:
-            self._save(run, copy.step, Weights(whole.state, whole.memory))
+            weights = Weights(whole.state, whole.memory, parts=self.work.parts(copy.state))
+            self._save(run, copy.step, weights)
         self.watcher.take(whole)
 
     def _evaluated(self, run: Run, evaluation: Evaluation) -> None:
@@ -261,44 +277,50 @@ class _Training:
 
     def _settings(self) -> Settings:
         keep: set[int] = set()
+        back = 0
         if self.recovery.goes_back and len(self.plan.devices) > 1:
-            keep.add(self.options.keep_every or interval(self.plan))
+            back = self.options.keep_every or copies_of(self.plan).every
         if self.folder and self.options.save_every:
             keep.add(self.options.save_every)
         if self.options.watching.evaluate_every:
             keep.add(self.options.watching.evaluate_every)
         if self.watcher.takes_copies and not keep:
-            keep.add(interval(self.plan))
+            keep.add(copies_of(self.plan).every)
         return dataclasses.replace(
             self.work.settings(),
             trace=self.options.trace,
             keep_every=tuple(sorted(keep)),
+            go_back_every=back,
             lineage=self._id,
+            heir=digest_of(self._secret) if self.folder else "",
         )
 
     def _progress(self, run: Run, begin: float) -> Callable[[Outcome], None]:
         def progress(outcome: Outcome) -> None:
             end = min(outcome.done.values(), default=-1) + 1  # all devices have done what is before
-            if self.keeper:
-                self.keeper.grow(run, outcome.losses, end)
-            for step in sorted(outcome.losses) if self.options.watching.callbacks else ():
-                if step < end:
-                    self.watcher.step_done(StepDone(step, outcome.losses[step], self._rate(step)))
+            self._settle(run, end)
             tell = self.asked.on_progress
             if tell is None or not outcome.losses:
                 return
-            newest = max(outcome.losses)
             predicted = run.plan.predicted.step_s if run.plan.predicted else None
-            tell(Step(self._done(outcome), self.asked.steps, outcome.losses[newest],
+            tell(Step(self._done(outcome), self.asked.steps, outcome.losses[outcome.newest],
                       time.monotonic() - begin, predicted, run.plan.batch, self.first,
                       evaluation=next(reversed(self.watcher.evaluations), None)))  # fmt: skip
 
         return progress
 
+    def _settle(self, run: Run, end: int) -> None:
+        """Minibatches before `end` are done: their losses go to the folder and to the callbacks."""
+        losses = self.settling.take(run.outcome, end)
+        if self.keeper:
+            self.keeper.grow(run, losses, end)
+        for step, loss in losses.items() if self.options.watching.callbacks else ():
+            self.watcher.step_done(StepDone(step, loss, self._rate(step)))
+
     def _done(self, outcome: Outcome) -> int:
         """Minibatches done: of all together or, where each device has its own, of the median one."""
         if self.work.losses == "sum":
-            return max(outcome.losses) + 1
+            return outcome.newest + 1
         done = sorted(outcome.done.values())
         return done[len(done) // 2] + 1
 
@@ -315,6 +337,7 @@ class _Training:
         try:
             if saved is None:
                 self.folder.forget_metrics()
+                self.folder.forget_plans()
             self.folder.save_plan(self.plan)
             if saved is None:
                 self.folder.forget_best()
@@ -335,14 +358,15 @@ class _Training:
         """A whole save, and the losses until then. Returns why it was not written, or nothing."""
         assert self.keeper is not None
         unsaved = self.keeper.save(run, self._record(steps), weights)
-        self.keeper.grow(run, {**self.losses, **run.outcome.losses}, steps)
+        self._settle(run, steps)
         return unsaved
 
     def _record(self, steps: int) -> RunFile:
         """What a resumed run must agree with. The plan is the first one: a lost device changes it."""
         plan = self.work.plan
         return RunFile(plan.model, plan.strategy, steps, plan.batch, self.asked.seed,
-                       self.asked.rule.name, self._id)  # fmt: skip
+                       self.asked.rule.name, self.asked.precision, self._id, secret=self._secret,
+                       options={k: str(v) for k, v in self.asked.options.items()})  # fmt: skip
 
     def _resume(self, folder: Folder) -> Saved:
         """The save to go on with, if it is of a run like the one that was asked for."""
@@ -352,9 +376,10 @@ class _Training:
                 f"the run in {folder.path} has done {saved.run.steps} steps; "
                 f"--steps {self.asked.steps} leaves nothing to do"
             )
-        self.work.resume_with(saved.weights)
+        self.work.resume_with(saved.parts or saved.weights)
         check_like(folder.path, saved.run, self._record(saved.run.steps))
         self.first, self._id = saved.run.steps, saved.run.id
+        self._secret = saved.run.secret or self._secret
         if self.keeper is not None:
             self.keeper.recall_plans()
         if saved.passed_over:

@@ -1,39 +1,41 @@
 """One outgoing channel of a device: a queue and the thread that empties it.
 
 Every channel has its own thread, so that sending overlaps with computing and a slow link delays only its own
-messages. If links are emulated, the thread waits until the message has "left" before it hands it to Zenoh.
-Latency is added at the receiver.
+messages. The thread begins with the first message that has to wait: in a mesh of many devices most channels
+never carry one. If links are emulated, the thread waits until the message has "left" before it hands it over
+(`carrier.way_out`). Latency is added at the receiver.
 """
 
 from __future__ import annotations
 
-import math
 import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, MutableSequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import zenoh
 from msgspec import Struct
 
 from weft.program.timeline import Span
+from weft.runtime.wire.carrier.way_out import WayOut
 from weft.runtime.wire.changes import Changes, ChangingLink
-from weft.runtime.wire.frames import HEADER_BYTES, Header, pack_header
+from weft.runtime.wire.frames import HEADER_BYTES, Buffer, Header, Payload, pack_header, whole
+from weft.runtime.wire.ledger import Ledger
 from weft.runtime.wire.shaping import Clock, OwnClock, SharedClock, clock_path, sleep_until
 from weft.runtime.wire.trouble import Troubles
 
 SLOW_S = 0.001  # a hand-over that takes longer means that the link is backed up
 RETRY_S = 1.0
+NEVER_S = 24 * 3600.0  # a message that a link would carry so late is dropped
 LOOK_S = 0.01  # between two looks whether a link that is cut works again
 
 
 # (when the message was ready, the message, when the medium carries it if that is known already)
-_Item = tuple[float, Header, bytes, tuple[float, float] | None]
+_Item = tuple[float, Header, Buffer, tuple[float, float] | None]
+_Rest = tuple[Header, Buffer, bytes]  # a message, and what its line had no room for
 
 
 class OutLink(Struct, frozen=True, omit_defaults=True):
@@ -52,15 +54,6 @@ class Roads(Struct, frozen=True):
     links: tuple[OutLink, ...] = ()
     next_hop: dict[str, str] = {}  # final destination -> neighbour
     cut_through: bool = True  # relays pass on pieces when they arrive, not whole messages
-
-
-@dataclass
-class Ledger:
-    """What a device sent and received in a run."""
-
-    device: str
-    counts: Counter[str] = field(default_factory=Counter)  # bad, foreign, doubled, sent messages
-    transfers: MutableSequence[Span] = field(default_factory=list)  # messages on channels
 
 
 class Channel:
@@ -86,40 +79,29 @@ class Channel:
         self._changing: ChangingLink | None = None
         if changes is not None and link.channel in changes.links and link.bytes_per_s:
             self._changing = ChangingLink(changes.links[link.channel], changes.start)
-        self._session, self._key = session, key
         self._ledger, self._record = ledger, record
-        self._droppable, self._seal = droppable, seal
-        self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
+        self.way = WayOut(session, key, link.neighbour, ledger, droppable, seal)
+        self._turn = threading.Lock()  # one message at a time leaves
+        self._queue: queue.SimpleQueue[_Item | _Rest | None] = queue.SimpleQueue()
         self._clock: Clock = OwnClock()
         if link.shared is not None:
             self._clock = SharedClock(clock_path(scratch, link.shared))
-        self._publisher = session.declare_publisher(
-            key,
-            congestion_control=zenoh.CongestionControl.BLOCK,
-            reliability=zenoh.Reliability.RELIABLE,
-        )
         self._stopped = threading.Event()
-        self._best_effort: Any = None  # a second publisher, made when it is needed
         self._waiting: Counter[tuple[str, int, int, int]] = Counter()  # messages in the queue
         self._guard = threading.Lock()
         self.backlog = 0  # bytes in the queue
+        self.relayed = 0  # of these, bytes that came from the network
         self._slow_until = 0.0
-        self._thread = threading.Thread(
-            target=self._run, name=f"channel {link.channel}", daemon=True
-        )
-        self._thread.start()
-
-    @property
-    def heard(self) -> bool:
-        """Whether the neighbour listens."""
-        return bool(self._publisher.matching_status.matching)
+        self._thread: threading.Thread | None = None
+        self._ended = False
 
     def waits(self, header: Header) -> bool:
         """Whether a message of this name is still in the queue, of any minibatch."""
         return self._waiting[_name(header)] > 0
 
-    def put(self, header: Header, payload: bytes) -> None:
-        """Hands a message to the channel. It is sent at once if the link is free."""
+    def put(self, header: Header, payload: Payload) -> None:
+        """Hands a message to the channel. It is sent at once if the link is free. When this returns, the
+        tensors of the payload may change."""
         now = time.monotonic()
         queue_it = (
             self.link.bytes_per_s
@@ -129,32 +111,67 @@ class Channel:
             or header.source
             != self._ledger.device  # relayed: Zenoh's receiving thread must not wait
             or not self._queue.empty()
+            or self.way.is_to_be_opened(now)
             or self._troubles.cut_until(self.link.neighbour) > now
+            or not self._turn.acquire(blocking=False)
         )
         if queue_it:
+            payload = whole(payload)
             self._waiting[_name(header)] += 1
-            with self._guard:
-                self.backlog += len(payload) + HEADER_BYTES
+            self._count(header, len(payload) + HEADER_BYTES)
             booked = None
             if self.link.shared is not None and self.link.bytes_per_s and header.due <= now:
                 # A medium carries messages in the order in which they are ready, for all receivers.
                 booked = self._book(now, len(payload))
-            self._queue.put((now, header, payload, booked))
+            self._wait_in_line((now, header, payload, booked))
             return
-        self._publish(header, payload, now)
-        if time.monotonic() - now > SLOW_S:  # the link is backed up: let the thread wait
+        try:
+            rest = self._publish(header, payload, now)
+            if rest:
+                self._wait_in_line((header, whole(payload), rest))
+        finally:
+            self._turn.release()
+        # If the link is backed up, the thread waits. A line says so; Zenoh only takes its time.
+        if rest or (not self.way.has_line and time.monotonic() - now > SLOW_S):
             self._slow_until = now + RETRY_S
+
+    def _wait_in_line(self, item: _Item | _Rest) -> None:
+        """Puts a message into the queue, and sees to it that somebody empties the queue."""
+        self._queue.put(item)
+        if self._thread is None:
+            with self._guard:
+                if self._thread is None and not self._ended:
+                    self._thread = threading.Thread(
+                        target=self._run, name=f"channel {self.link.channel}", daemon=True
+                    )
+                    self._thread.start()
+
+    def settle(self, seconds: float) -> None:
+        """Waits until a message that is just being handed over is in the ledger. Its receiver may have it,
+        and may have answered, before this device has noted that it was sent."""
+        if self._turn.acquire(timeout=seconds):
+            self._turn.release()
 
     def stop(self) -> None:
         self._stopped.set()
+        with self._guard:
+            self._ended = True
+            thread = self._thread
+        if thread is None:
+            with self._turn:
+                self.way.close()
+            return
         self._queue.put(None)
-        self._thread.join(timeout=5.0)
+        thread.join(timeout=5.0)
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None and not self._stopped.is_set():
+            if len(item) == 3:
+                with self._turn:
+                    self.way.finish(*item, self._stopped)
+                continue
             ready, header, payload, booked = item
-            with self._guard:
-                self.backlog -= len(payload) + HEADER_BYTES
+            self._count(header, -len(payload) - HEADER_BYTES)
             # A relayed message is ready when its emulated latency is over, not when it arrived.
             ready = max(ready, header.due)
             start = end = ready
@@ -174,26 +191,21 @@ class Channel:
             if not self.link.bytes_per_s:
                 # The kernel's link takes its own time; only the hand-over is seen here.
                 start = time.monotonic()
-            self._publish(header, payload, start, end if self.link.bytes_per_s else None)
+            with self._turn:
+                self.way.open_again()
+                rest = self._publish(header, payload, start, end if self.link.bytes_per_s else None)
+                if rest:
+                    self.way.finish(header, payload, rest, self._stopped)
             self._waiting[_name(header)] -= 1
             if not self.link.bytes_per_s and self._queue.empty():
                 self._slow_until = 0.0  # the queue is empty: the link keeps up again
-        self._publisher.undeclare()
-        if self._best_effort is not None:
-            self._best_effort.undeclare()
+        self.way.close()
 
-    def _publisher_for(self, header: Header) -> Any:
-        """The best-effort publisher for a message that may get lost without a notice; else the reliable
-        one."""
-        if not self._droppable(header):
-            return self._publisher
-        if self._best_effort is None:
-            self._best_effort = self._session.declare_publisher(
-                self._key,
-                congestion_control=zenoh.CongestionControl.DROP,
-                reliability=zenoh.Reliability.BEST_EFFORT,
-            )
-        return self._best_effort
+    def _count(self, header: Header, size: int) -> None:
+        with self._guard:
+            self.backlog += size
+            if header.source != self._ledger.device:
+                self.relayed += size
 
     def _book(self, ready: float, size: int) -> tuple[float, float]:
         if self._changing is not None:
@@ -202,7 +214,7 @@ class Channel:
 
     def _wait(self, end: float) -> bool:
         """Waits until a message has left. False if it never will, or if the run ends first."""
-        if end == math.inf:
+        if end - time.monotonic() > NEVER_S:
             self._ledger.counts["unreachable"] += 1
             return False
         if self._stopped.wait(max(0.0, end - time.monotonic() - 0.001)):
@@ -218,9 +230,10 @@ class Channel:
         return True
 
     def _publish(
-        self, header: Header, payload: bytes, start: float, end: float | None = None
-    ) -> None:
-        self._publisher_for(header).put(payload, attachment=self._seal(header))
+        self, header: Header, payload: Payload, start: float, end: float | None = None
+    ) -> bytes:
+        """Sends a message; the answer is what its line had no room for."""
+        rest = self.way.send(header, payload)
         self._ledger.counts["sent"] += 1
         # The notice of a loss is no message of the emulated network.
         if self._record and not header.lost:
@@ -230,6 +243,7 @@ class Channel:
                 Span(self.link.channel, "transfer", start, end, header.step, header.micro, label,
                      len(payload))
             )  # fmt: skip
+        return rest
 
 
 def _name(header: Header) -> tuple[str, int, int, int]:

@@ -4,8 +4,8 @@
     fabric.send(header, payload)              # returns at once; the message leaves when its link is free
     fabric.mailbox.take(key, 30.0, lambda: "act3 from nuc")
 
-Messages leave through channels (`channel.py`). This module receives messages, checks them, and puts them
-together or passes them on.
+Messages leave through channels (`channel.py`). They arrive through Zenoh, or at the node's door on plain
+connections (`carrier`). This module checks them, and puts them together or passes them on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import logging
 import queue
 import time
 from collections import Counter
-from collections.abc import MutableSequence
+from collections.abc import MutableSequence, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,24 @@ import zenoh
 from weft.errors import WeftError
 from weft.program.timeline import Span
 from weft.runtime.wire import topics
+from weft.runtime.wire.carrier.door import Door, Receiver
+from weft.runtime.wire.carrier.line import Line
+from weft.runtime.wire.carrier.opening import LineOpener, answer
 from weft.runtime.wire.changes import Changes
-from weft.runtime.wire.channel import Channel, Ledger, OutLink, Roads
-from weft.runtime.wire.frames import BadMessage, Header, pack_header, unpack_header
+from weft.runtime.wire.channel import Channel, OutLink, Roads
+from weft.runtime.wire.frames import (
+    BadMessage,
+    Buffer,
+    Header,
+    Payload,
+    pack_header,
+    unpack_header,
+    whole,
+)
+from weft.runtime.wire.ledger import Ledger
 from weft.runtime.wire.limits import MAX_LINKS, Seldom, memory_bytes
 from weft.runtime.wire.mailbox import Cancelled, Letter, Mailbox
+from weft.runtime.wire.pieces import Pieces
 from weft.runtime.wire.radio import Transmitter
 from weft.runtime.wire.seal import (
     Numbers,
@@ -48,14 +62,23 @@ SMALLEST_PIECE = 16 * 1024
 MAX_PARTIAL = 256  # messages of which some pieces are still missing
 MAX_PROBES = 64  # that wait to be answered
 MAX_PROBE_BYTES = 5 << 20
-MAX_INBOX = 4 << 30  # bytes that wait here, and as many that wait to be passed on
+MAX_INBOX = 4 << 30  # bytes that wait here, or wait to be passed on
 MAX_LATENCY = 10.0  # seconds that an emulated link may delay a message
 
 
 class Fabric:
-    """One device's end of the network."""
+    """One device's end of the network. `hosts` are where it listens for plain connections; none: Zenoh
+    carries everything. `encrypted` says whether these are encrypted."""
 
-    def __init__(self, session: Any, group: str, name: str, scratch: Path | None = None) -> None:
+    def __init__(
+        self,
+        session: Any,
+        group: str,
+        name: str,
+        scratch: Path | None = None,
+        hosts: Sequence[str] = (),
+        encrypted: bool = False,
+    ) -> None:
         self.session = session
         self._scratch = scratch  # folder for the clocks of shared media, if the node is emulated
         self.troubles = Troubles(scratch, name)  # of an emulated fleet
@@ -72,9 +95,17 @@ class Fabric:
         self.radio: Transmitter | None = None  # if a run's messages are best effort
         self._roads = Roads()
         self._channels: dict[str, Channel] = {}
+        self._lines_asked: set[str] = set()  # neighbours of this run
         self._key = b""  # of the run, for tensors
         self._numbers, self._replays = Numbers(), Replays()
-        self._pieces: dict[tuple[Any, ...], _Pieces] = {}
+        self._pieces: dict[tuple[Any, ...], Pieces] = {}
+        self._door, self._doorbell = None, None
+        if hosts:
+            receiver = Receiver(self._admitted, self._take, self._count, self._room)
+            self._door = Door(hosts, receiver, encrypted, str(session.info.zid()))
+            self._doorbell = session.declare_queryable(
+                topics.door(group, name, "*"), zenoh.handlers.Callback(self._asked, indirect=False)
+            )
         # Zenoh's receiving thread calls this directly. It only checks the message and files it.
         self._subscriber = session.declare_subscriber(
             topics.all_data(group, name), zenoh.handlers.Callback(self._arrived, indirect=False)
@@ -83,6 +114,12 @@ class Fabric:
     @property
     def counts(self) -> Counter[str]:
         return self.ledger.counts
+
+    def settle(self, seconds: float) -> None:
+        """Afterwards `transfers` has every message that another device has received."""
+        deadline = time.monotonic() + seconds
+        for channel in list(self._channels.values()):
+            channel.settle(max(0.0, deadline - time.monotonic()))
 
     @property
     def transfers(self) -> MutableSequence[Span]:
@@ -107,6 +144,8 @@ class Fabric:
         if key != self._key:
             self._key, self._replays = key, Replays()
         self.run, self._roads = run, roads
+        if self._door is not None:
+            self._door.run_key = key
         self.begun += 1
         self.mailbox.clear()
         self.ledger.transfers = []
@@ -115,11 +154,11 @@ class Fabric:
             self._open(link, record, changes)
 
     def wait_for_neighbours(self, seconds: float) -> None:
-        """Returns when every neighbour of this run listens. Raises WeftError with the names of those that do
-        not."""
+        """Returns when every neighbour of this run listens, and there are lines to those that can be reached.
+        Raises WeftError with the names of those that do not listen."""
         deadline = time.monotonic() + seconds
         missing = list(self._channels.values())
-        while missing := [c for c in missing if not c.heard]:
+        while missing := [c for c in missing if not c.way.heard]:
             if self.mailbox.cancelled is not None:
                 raise Cancelled(self.mailbox.cancelled)
             if time.monotonic() > deadline:
@@ -129,6 +168,32 @@ class Fabric:
                     "do they run, and can these machines open connections to each other?"
                 )
             time.sleep(0.01)
+        if self._door is not None and self.radio is None:  # best effort stays with Zenoh
+            self._open_lines(list(self._channels))
+
+    def open_line(self, neighbour: str) -> None:
+        """Opens a line to one neighbour of this run, once: probes take the way that tensors take."""
+        if self._door is None or self.radio is not None or neighbour in self._lines_asked:
+            return
+        self._lines_asked.add(neighbour)
+        if neighbour in self._channels:
+            self._open_lines([neighbour])
+
+    def _open_lines(self, neighbours: Sequence[str]) -> None:
+        """Where there is no line, Zenoh carries the tensors: slower, and said."""
+        opener = LineOpener(self.session, self.group, self.name, self.run, self._key)
+        channels = {n: c for n in neighbours if not (c := self._channels[n]).way.has_line}
+        self._lines_asked |= channels.keys()
+        for name, opened in opener.open(list(channels)).items():
+            if isinstance(opened, Line):
+                self.counts["lines"] += 1
+                channels[name].way.use(opened, partial(opener.one, name))
+            else:
+                self.counts["without_line"] += 1
+                self._log.warning(
+                    "%s sends tensors to %s through Zenoh, which takes more processor time: %s",
+                    self.name, name, opened,
+                )  # fmt: skip
 
     def end(self) -> None:
         self.run = ""
@@ -136,36 +201,55 @@ class Fabric:
         for channel in self._channels.values():
             channel.stop()
         self._channels = {}
+        self._lines_asked = set()
         self._pieces = {}
+        self.mailbox.drop()
+        if self._door is not None:
+            self._door.hang_up()
 
     def close(self) -> None:
         self.end()
         self._subscriber.undeclare()
+        if self._door is not None and self._doorbell is not None:
+            self._doorbell.undeclare()
+            self._door.close()
 
-    def send(self, header: Header, payload: bytes, unless_waiting: bool = False) -> None:
+    def send(self, header: Header, payload: Payload, unless_waiting: bool = False) -> None:
         """Queues a message; `header.dest` may be several links away. With `unless_waiting` the message is
         dropped while an older one of the same name has not left, so that a slow link is not filled with old
         messages."""
         if header.dest == self.name:
-            self.mailbox.put(Letter(header, payload))
+            self.mailbox.put(Letter(header, whole(payload)))
             return
         channel = self._channel(header.dest)
         if unless_waiting and channel.waits(header):
             self.counts["outrun"] += 1
             return
+        self._check_room(channel)
         relayed = channel.link.neighbour != header.dest
         if not (relayed and self._roads.cut_through and len(payload) > 2 * SMALLEST_PIECE):
             channel.put(header, payload)
             return
+        payload = whole(payload)
         size = max(-(-len(payload) // PIECES), SMALLEST_PIECE)
         pieces = -(-len(payload) // size)
         for i in range(pieces):
             part = msgspec.structs.replace(header, piece=i, pieces=pieces)
             channel.put(part, payload[i * size : (i + 1) * size])
 
-    def post(self, header: Header, payload: bytes, to: str) -> None:
+    def post(self, header: Header, payload: Buffer, to: str) -> None:
         """Sends a whole best-effort message over one link, to its destination or to a relay."""
-        self._channel(to).put(header, payload)
+        channel = self._channel(to)
+        self._check_room(channel)
+        channel.put(header, payload)
+
+    def _check_room(self, channel: Channel) -> None:
+        """Raises WeftError where this device makes messages faster than a link carries them, for long."""
+        if channel.backlog > self._inbox:
+            raise WeftError(
+                f"{channel.backlog} bytes from {self.name} wait for the link to {channel.link.neighbour}: "
+                "it carries less than this device sends; give a plan that sends less"
+            )
 
     def _channel(self, dest: str) -> Channel:
         neighbour = self._roads.next_hop.get(dest, dest)
@@ -196,28 +280,51 @@ class Fabric:
 
     def _arrived(self, sample: Any) -> None:
         """Takes a message from the network. Nothing in it is trusted before it has been checked."""
+        attachment = sample.attachment
+        header = self._admitted(attachment.to_bytes() if attachment else b"", len(sample.payload))
+        if header is not None:
+            self._take(header, sample.payload.to_bytes())
+
+    def _asked(self, query: Any) -> None:
+        """Gives a ticket for a connection to a device of this run."""
+        with query:
+            if self._door is None or not answer(query, self._door, self.name, self.run, self._key):
+                self.counts["foreign"] += 1
+
+    def _count(self, what: str) -> None:
+        self.counts[what] += 1
+
+    def _admitted(self, sealed: bytes, size: int) -> Header | None:
+        """The header of a message with a payload of `size` bytes, if the message may be received."""
         try:
-            if sample.attachment is None:
-                raise BadMessage("it has no header")
-            packed, seal = split_header(sample.attachment.to_bytes())
+            packed, seal = split_header(sealed)
             header = unpack_header(packed)
-            payload = sample.payload.to_bytes()
-            if header.pieces == 1 and len(payload) != header.bytes:
-                raise BadMessage(f"{len(payload)} bytes where the header says {header.bytes}")
-            if len(payload) > header.bytes:
-                raise BadMessage(f"a piece of {len(payload)} of {header.bytes} bytes")
+            if header.pieces == 1 and size != header.bytes:
+                raise BadMessage(f"{size} bytes where the header says {header.bytes}")
+            if size > header.bytes:
+                raise BadMessage(f"a piece of {size} of {header.bytes} bytes")
         except BadMessage as error:
             self.counts["bad"] += 1
             self._log.warning("%s dropped a malformed message: %s", self.name, error)
-            return
+            return None
         if not self.run or header.run != self.run:
             self.counts["foreign"] += 1
-            return
+            return None
         if not header_is_sealed(self._key, packed, seal):
             self.counts["forged"] += 1
+            return None
+        return header
+
+    def _take(self, header: Header, payload: Buffer) -> None:
+        """Files or passes on a message whose header was admitted. The run may have ended meanwhile."""
+        if header.run != self.run:
+            self.counts["foreign"] += 1
             return
         if header.dest == self.name and not self._replays.take(header.source, header.count):
             self.counts["replayed"] += 1
+            return
+        if len(payload) > self._room():
+            self.counts["bad"] += 1
             return
         if header.due:  # a wrong clock must not block this node
             soonest = min(header.due, time.monotonic() + MAX_LATENCY)
@@ -229,10 +336,17 @@ class Fabric:
         else:
             self._deliver(header, payload)
 
+    def _room(self) -> int:
+        """Bytes that may still be taken from the network: for all that waits here, or to be passed on."""
+        waits = self.mailbox.bytes + sum(
+            channel.relayed for channel in list(self._channels.values())
+        )
+        return self._inbox - waits - sum(pieces.size for pieces in list(self._pieces.values()))
+
     def next_probe(self) -> int:
         return next(self._probe_number)
 
-    def _deliver(self, header: Header, payload: bytes) -> None:
+    def _deliver(self, header: Header, payload: Buffer) -> None:
         if header.kind in ("probe", "probed"):
             if self.probes.qsize() >= MAX_PROBES or len(payload) > MAX_PROBE_BYTES:
                 self.counts["bad"] += 1
@@ -245,48 +359,28 @@ class Fabric:
         if not self.mailbox.put(Letter(header, payload)):
             self.counts["doubled"] += 1
 
-    def _relay(self, header: Header, payload: bytes) -> None:
-        if header.dest not in self._roads.next_hop and header.dest not in self._channels:
+    def _relay(self, header: Header, payload: Buffer) -> None:
+        known = header.dest in self._roads.next_hop or header.dest in self._channels
+        if not known or header.source == self.name:
             self.counts["foreign"] += 1
             return
         try:
-            full = self._channel(header.dest).backlog > self._inbox
-        except WeftError:
-            full = True  # of links
-        if full:
+            channel = self._channel(header.dest)
+        except WeftError:  # too many links
             self.counts["bad"] += 1
             return
         self.counts["relayed"] += 1
         if header.slot >= 0 and self.radio is not None:
             self.radio.relay(header, payload)
             return
-        self._channel(header.dest).put(header, payload)
+        channel.put(header, payload)
 
-    def _piece(self, header: Header, payload: bytes) -> None:
+    def _piece(self, header: Header, payload: Buffer) -> None:
         key = (header.source, *header.key)
-        waiting = sum(pieces.size for pieces in self._pieces.values())
-        full = key not in self._pieces and len(self._pieces) >= MAX_PARTIAL
-        if full or waiting + len(payload) > self._inbox:
+        if key not in self._pieces and len(self._pieces) >= MAX_PARTIAL:
             self.counts["bad"] += 1  # too many messages whose last pieces are missing
             return
-        pieces = self._pieces.setdefault(key, _Pieces(header))
+        pieces = self._pieces.setdefault(key, Pieces(header))
         if pieces.add(header, payload):
             del self._pieces[key]
-            self._deliver(
-                msgspec.structs.replace(header, piece=0, pieces=1), b"".join(pieces.parts)
-            )
-
-
-class _Pieces:
-    """The pieces of one message, until all have arrived. The pieces of a channel arrive in order."""
-
-    def __init__(self, header: Header) -> None:
-        self.parts: list[bytes] = []
-        self.bytes = header.bytes
-        self.size = 0
-
-    def add(self, header: Header, payload: bytes) -> bool:
-        if header.piece == len(self.parts) and self.size + len(payload) <= self.bytes:
-            self.parts.append(payload)
-            self.size += len(payload)
-        return len(self.parts) == header.pieces
+            self._deliver(msgspec.structs.replace(header, piece=0, pieces=1), pieces.joined())

@@ -7,14 +7,14 @@ checks every size against the payload before it makes a tensor. A message that d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
 from torch import Tensor
 
 from weft.codecs.registry import CodecName
-from weft.codecs.tensors import TensorSpec, decode, encode, tensor_bytes
+from weft.codecs.tensors import TensorSpec, checked_bytes, decode, encode, tensor_bytes
 
 MAX_HEADER = 64 * 1024
 MAX_TENSORS = 256
@@ -22,6 +22,9 @@ MAX_PAYLOAD = 1 << 30
 HEADER_BYTES = 1024  # that a header takes in memory, roughly
 MAX_NAME = 64  # letters of a run, a device or a kind
 MAX_TENSOR_NAME = 256
+
+
+Buffer = bytes | bytearray | memoryview
 
 
 class BadMessage(ValueError):
@@ -62,16 +65,46 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Header)
 
 
-def pack_tensors(
+class Views:
+    """A payload that lies in its tensors' memory. Whoever keeps it must copy it: the tensors may change."""
+
+    __slots__ = ("_size", "parts")
+
+    def __init__(self, parts: Sequence[Buffer]) -> None:
+        self.parts = parts
+        self._size = sum(map(len, parts))
+
+    def __len__(self) -> int:
+        return self._size
+
+
+Payload = Buffer | Views
+
+
+def whole(payload: Payload) -> Buffer:
+    """The payload in one piece, in memory of its own."""
+    return b"".join(payload.parts) if isinstance(payload, Views) else payload
+
+
+def view_tensors(
     tensors: Mapping[str, Tensor], codec: CodecName = "none"
-) -> tuple[tuple[TensorSpec, ...], bytes]:
-    """(specs, payload). Each tensor's bytes are copied only once."""
-    specs, views = [], []
+) -> tuple[tuple[TensorSpec, ...], list[Buffer]]:
+    """(specs, the bytes of each tensor). Nothing is copied but what a codec makes."""
+    specs: list[TensorSpec] = []
+    views: list[Buffer] = []
     for name, tensor in tensors.items():
         spec, data = encode(name, tensor, codec)
         specs.append(spec)
         views.append(tensor_bytes(data))
-    return tuple(specs), b"".join(views)
+    return tuple(specs), views
+
+
+def pack_tensors(
+    tensors: Mapping[str, Tensor], codec: CodecName = "none"
+) -> tuple[tuple[TensorSpec, ...], bytes]:
+    """(specs, payload). Each tensor's bytes are copied only once."""
+    specs, views = view_tensors(tensors, codec)
+    return specs, b"".join(views)
 
 
 def pack_header(header: Header) -> bytes:
@@ -99,16 +132,16 @@ def unpack_header(data: bytes | memoryview) -> Header:
     for spec in header.tensors:
         if len(spec.name) > MAX_TENSOR_NAME:
             raise BadMessage(f"a tensor's name of more than {MAX_TENSOR_NAME} letters")
-        problem = spec.problem()
-        if problem:
-            raise BadMessage(f"tensor {spec.name[:40]!r}: {problem}")
-        total += spec.payload_bytes
+        try:
+            total += checked_bytes(spec)
+        except ValueError as error:
+            raise BadMessage(str(error)) from None
     if header.tensors and total != header.bytes:
         raise BadMessage(f"tensors of {total} bytes in a message of {header.bytes}")
     return header
 
 
-def unpack_tensors(header: Header, payload: bytes) -> dict[str, Tensor]:
+def unpack_tensors(header: Header, payload: Buffer) -> dict[str, Tensor]:
     """The tensors by name; sizes are checked against the payload first."""
     if len(payload) != header.bytes:
         raise BadMessage(f"{len(payload)} bytes where the header says {header.bytes}")
@@ -116,8 +149,9 @@ def unpack_tensors(header: Header, payload: bytes) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for spec in header.tensors:
         try:
-            found[spec.name] = decode(spec, view[position : position + spec.payload_bytes])
+            end = position + checked_bytes(spec)
+            found[spec.name] = decode(spec, view[position:end])
         except ValueError as error:
             raise BadMessage(str(error)) from None
-        position += spec.payload_bytes
+        position = end
     return found

@@ -1,10 +1,11 @@
 """What a node takes from the network: every size, count and time is checked before anything is taken.
 
-    check_job(job)                    # InputError names the value and the limit
+    check_test_network(network)       # InputError names the value and the limit
     log_lines = Seldom(log)           # a stranger who sends junk does not fill the log
     log_lines.warning("dropped %s", what)
 
-The limits are far above what a run needs, and far below what a machine has.
+The limits are far above what a run needs, and far below what a machine has. Those of a job are in
+`job_limits.py`.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from torch import Tensor
 
 from weft.dtypes import torch_dtype
 from weft.errors import InputError
-from weft.graph.network import Node, State
+from weft.graph.network import Batch, Node, State
 from weft.graph.operators.calls import LITERAL
-from weft.runtime.wire.messages import Exchange, Job, TestNetwork
+from weft.runtime.wire.messages import Exchange, Job, Run, TestNetwork
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 MAX_LINKS = 256  # channels of one device; each has a thread
+MAX_STEPS = 1_000_000_000  # minibatches of a run
+MAX_SAMPLES = 1 << 24  # of a minibatch
 MAX_DEADLINE_S = 24 * 3600.0
-MAX_CODE = 1_000_000  # instructions
 MAX_NODES = 100_000  # operators of a job
 MAX_ELEMENTS = 1 << 28  # of a tensor whose size a job writes down
 MAX_TEST_BYTES = 256 << 20  # weights and results of a test network
@@ -43,62 +45,43 @@ def memory_bytes() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def check_job(job: Job) -> None:
-    """Raises InputError for a job that asks for more than a node gives."""
-    _check_name("run", job.run)
-    if job.lineage:
-        _check_name("lineage", job.lineage)
-    for link in job.roads.links:
-        _check_name("neighbour", link.neighbour)
-        _check_time("a link's rate", link.bytes_per_s, math.inf)
-        _check_time("a link's latency", link.latency_s, MAX_DEADLINE_S)
-    for place in job.roads.next_hop.values():
-        _check_name("next hop", place)
-    _check_count("links", len(job.roads.links), MAX_LINKS)
-    _check_count("destinations", len(job.roads.next_hop), 4 * MAX_LINKS)
-    _check_count("instructions", len(job.code), MAX_CODE)
-    _check_count("rounds", job.tail, 10_000)
-    if job.deadline_s <= 0:
-        raise InputError(f"a deadline of {job.deadline_s:g} s; it must be above 0")
-    _check_time("a deadline", job.deadline_s, MAX_DEADLINE_S)
-    for pace in job.pace:
-        _check_time("a pace", pace, MAX_DEADLINE_S)
-    _check_count("operators", sum(len(s.nodes) for s in job.segments), MAX_NODES)
-    _check_count("bytes of weights", job_bytes(job), memory_bytes())
-    for segment in job.segments:
-        _check_sizes(segment.nodes)
+def check_run(command: Run, now: float) -> None:
+    """Raises InputError for minibatches that no run reaches, or that begin on another day."""
+    check_count("minibatches", command.last, MAX_STEPS)
+    check_count("minibatches before the last one", command.first, command.last)
+    check_time("a start", command.start, now + MAX_DEADLINE_S)
 
 
 def check_servers(servers: Mapping[str, Exchange]) -> None:
     """Raises InputError for a command that probes too many servers, or for too long."""
-    _check_count("servers", len(servers), MAX_SERVERS)
+    check_count("servers", len(servers), MAX_SERVERS)
     for name, exchange in servers.items():
-        _check_name("server", name)
+        check_name("server", name)
         for seconds in (exchange.ping_s, exchange.train_s, exchange.data_s):
-            _check_time("a probe", seconds, MAX_DEADLINE_S)
-        _check_time("filling a link", exchange.fill_s, MAX_FILL_S)
-        _check_count("rounds of a probe", exchange.rounds, MAX_ROUNDS)
-        _check_count("bytes of a probe", exchange.bytes, MAX_TEST_BYTES)
+            check_time("a probe", seconds, MAX_DEADLINE_S)
+        check_time("filling a link", exchange.fill_s, MAX_FILL_S)
+        check_count("rounds of a probe", exchange.rounds, MAX_ROUNDS)
+        check_count("bytes of a probe", exchange.bytes, MAX_TEST_BYTES)
 
 
 def check_test_network(network: TestNetwork) -> None:
     """Raises InputError for a test network with large weights or inputs. `results.py` checks its results."""
     segment = network.segment
-    _check_count("operators", len(segment.nodes), MAX_NODES)
-    _check_time("a pace", network.pace_s, MAX_DEADLINE_S)
-    _check_count("samples", network.samples, 1 << 20)
+    check_count("operators", len(segment.nodes), MAX_NODES)
+    check_time("a pace", network.pace_s, MAX_DEADLINE_S)
+    check_count("samples", network.samples, 1 << 20)
     size = sum(state_bytes(state) for state in segment.state.values())
     for value in segment.inputs.values():
         samples = 1 if value.batch_dim is None else network.samples
         size += samples * state_bytes(State(value.shape, value.dtype))
-    _check_count("bytes of a test network", size, MAX_TEST_BYTES)
-    _check_sizes(segment.nodes)
+    check_count("bytes of a test network", size, MAX_TEST_BYTES)
+    check_sizes(segment.nodes, network.samples)
 
 
-def check_nodes(nodes: Sequence[Node]) -> None:
+def check_nodes(nodes: Sequence[Node], samples: int) -> None:
     """Raises InputError for a network with too many operators, or with one whose result is too large."""
-    _check_count("operators", len(nodes), MAX_NODES)
-    _check_sizes(nodes)
+    check_count("operators", len(nodes), MAX_NODES)
+    check_sizes(nodes, samples)
 
 
 def job_bytes(job: Job) -> int:
@@ -114,9 +97,10 @@ def state_bytes(state: State) -> int:
 
 
 def check_memory(
-    tensors: Mapping[str, Tensor], weights: Mapping[str, State], kept: set[str]
+    tensors: Mapping[str, Tensor], weights: Mapping[str, State], kept: set[str], in_flight: int = 0
 ) -> None:
-    """Raises InputError where an optimizer's tensors belong to no weight, or are larger than it."""
+    """Raises InputError where an optimizer's tensors belong to no weight, or are larger than it. Each
+    minibatch in flight may have a version of a weight."""
     counts: dict[str, int] = {}
     for name in kept | tensors.keys():
         weight = name.rpartition("/")[0]
@@ -125,37 +109,45 @@ def check_memory(
         weight = name.rpartition("/")[0]
         if weight not in weights:
             raise InputError(f"the optimizer's {name[:80]} belongs to no shard")
-        _check_count(f"tensors of {weight[:80]}", counts[weight], MAX_COPIES)
+        check_count(f"tensors of {weight[:80]}", counts[weight], MAX_COPIES + in_flight)
         most = 2 * state_bytes(weights[weight]) + 1024
-        _check_count(f"bytes of the optimizer's {name[:80]}", tensor.nbytes, most)
+        check_count(f"bytes of the optimizer's {name[:80]}", tensor.nbytes, most)
 
 
 # Operators whose single numbers say how large their result is.
 _COUNTING = ("arange", "linspace", "eye", "_indices", "randperm", "one_hot", "repeat_interleave")
 
 
-def _check_sizes(nodes: Iterable[Node]) -> None:
+def check_sizes(nodes: Iterable[Node], samples: int) -> None:
     """A list of numbers in an operator's arguments may be the shape of its result. A literal has its numbers
-    first."""
+    first. What grows with the samples may be as large as this machine's memory."""
     for node in nodes:
         counts = any(word in node.op for word in _COUNTING)
         for argument in (*node.args[node.op == LITERAL :], *node.kwargs.values()):
             sizes = argument if isinstance(argument, list) else [argument] if counts else []
-            size = math.prod(n for n in sizes if isinstance(n, int) and n > 0)
-            _check_count(f"elements of {node.op[:60]}", size, MAX_ELEMENTS)
+            numbers = (n.times * samples + n.plus if isinstance(n, Batch) else n for n in sizes)
+            size = math.prod(n for n in numbers if isinstance(n, int) and n > 0)
+            grows = any(isinstance(n, Batch) for n in sizes)
+            most = max(MAX_ELEMENTS, memory_bytes() // 4) if grows else MAX_ELEMENTS
+            check_count(f"elements of {node.op[:60]}", size, most)
 
 
-def _check_name(what: str, name: str) -> None:
+def check_name(what: str, name: str) -> None:
+    """Raises InputError for a name that is too long, or that means something to the network or to files."""
     if not NAME.fullmatch(name):
         raise InputError(f"the {what} {name[:80]!r}; 1 to 64 letters, digits, _ or - are allowed")
 
 
-def _check_count(what: str, count: int, most: int) -> None:
+def check_count(what: str, count: int, most: int) -> None:
+    """Raises InputError for a number that is negative or above its limit."""
+    if count < 0:
+        raise InputError(f"{count} {what}; it cannot be negative")
     if count > most:
         raise InputError(f"{count} {what}; this node takes {most} at most")
 
 
-def _check_time(what: str, seconds: float, most: float) -> None:
+def check_time(what: str, seconds: float, most: float) -> None:
+    """Raises InputError for a time or a rate that is no number, is negative, or is above its limit."""
     if math.isnan(seconds) or not 0 <= seconds <= most:
         raise InputError(f"{what} of {seconds:g}; 0 to {most:g} are allowed")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from weft.errors import WeftError
-from weft.runtime.wire.frames import HEADER_BYTES, Header, Key
+from weft.runtime.wire.frames import HEADER_BYTES, Buffer, Header, Key
 from weft.runtime.wire.shaping import sleep_until
 
 SPEC_BYTES = 512  # of the record of a tensor in a header
@@ -26,7 +26,7 @@ class Letter:
 
     __slots__ = ("header", "payload")
 
-    def __init__(self, header: Header, payload: bytes) -> None:
+    def __init__(self, header: Header, payload: Buffer) -> None:
         self.header = header
         self.payload = payload
 
@@ -60,7 +60,13 @@ class Mailbox:
         name = (key[0], *key[2:])
         with self._guard:
             if name in self._newest:
+                before = self._newest[name]
+                more = size - (0 if before is None else before.size)
+                if self._bytes + more > self._max_bytes:
+                    self.dropped += 1
+                    return False
                 self._newest[name] = letter
+                self._bytes += more
                 return True
             if key in self._known or self._bytes + size > self._max_bytes:
                 self.dropped += 1
@@ -82,6 +88,7 @@ class Mailbox:
             if letter is None or letter.header.due > time.monotonic():
                 return None
             self._newest[name] = None
+            self._bytes -= letter.size
             return letter
 
     def take(self, key: Key, seconds: float, who: Callable[[], str], source: str = "") -> Letter:
@@ -142,8 +149,9 @@ class Mailbox:
 
     def _known_no_more(self, letter: Letter) -> None:
         with self._guard:
-            self._known.discard(letter.header.key)
-            self._bytes -= letter.size
+            if letter.header.key in self._known:  # the run may have ended meanwhile
+                self._known.discard(letter.header.key)
+                self._bytes -= letter.size
 
     def _await(self, key: Key, deadline: float) -> Letter | None:
         """The letter when it arrives; None if it has not arrived by the deadline."""
@@ -165,16 +173,25 @@ class Mailbox:
         self._cancelled = why
         self._arrivals.put(None)
 
-    def clear(self) -> None:
-        """Forgets everything. No thread may be waiting."""
+    @property
+    def bytes(self) -> int:
+        """What the letters that are here take."""
+        return self._bytes
+
+    def drop(self) -> None:
+        """Forgets all letters. A thread that waits must have been woken up by `cancel`, or never will be."""
         with self._guard:
             self._arrivals = queue.SimpleQueue()
             self._letters = {}
             self._known = set()
             self._newest = {}
             self._bytes = 0
-            self._cancelled = None
             self.waits_for = ""
+
+    def clear(self) -> None:
+        """Forgets everything. No thread may be waiting."""
+        self.drop()
+        self._cancelled = None
 
 
 def nothing_missing(tensors: dict[str, Tensor], expected: dict[str, tuple[int, ...]]) -> str | None:

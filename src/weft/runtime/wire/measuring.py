@@ -7,7 +7,7 @@ from msgspec import Struct
 from weft.errors import InputError
 from weft.graph.measure import LayerTimes
 from weft.graph.network import Graph
-from weft.graph.optimizer import Optimizer
+from weft.graph.optimizers.optimizer import Optimizer
 
 MOST_SIZES = 8
 MOST_SAMPLES = 1 << 16

@@ -10,8 +10,8 @@ from msgspec import Struct
 from weft.codecs.registry import CODECS
 from weft.data.classes import Deal
 from weft.graph.network import Loss, Mode, Segment
-from weft.graph.optimizer import Optimizer
-from weft.graph.schedule import Course
+from weft.graph.optimizers.optimizer import Optimizer
+from weft.graph.optimizers.schedule import Course
 from weft.program.instructions import Instruction
 from weft.program.timeline import Span
 from weft.runtime.wire.changes import Changes
@@ -20,6 +20,7 @@ from weft.runtime.wire.frames import BadMessage
 from weft.runtime.wire.measuring import LayersMeasured as LayersMeasured
 from weft.runtime.wire.measuring import MeasureLayers as MeasureLayers
 from weft.runtime.wire.radio import RadioRules
+from weft.runtime.wire.reports import Cut as Cut
 from weft.runtime.wire.reports import Failed as Failed
 from weft.runtime.wire.reports import Finished as Finished
 from weft.runtime.wire.reports import Kept as Kept
@@ -97,7 +98,12 @@ class Job(Struct, frozen=True, kw_only=True):
     # After every so many minibatches the device copies and reports its state. Several numbers may be given.
     # Empty: never.
     keep_every: tuple[int, ...] = ()
+    # The same for copies that a run goes back to. One is left out while the one before is still on its way,
+    # so that a slow link carries as many as it can. 0: never.
+    go_back_every: int = 0
     lineage: str = ""  # the same for a run and for a run that resumes it
+    # The digest of a secret: who knows the secret gets this run's copies. Empty: nobody does.
+    heir: str = ""
 
 
 class Hello(Struct, frozen=True, tag="hello"):
@@ -166,9 +172,11 @@ class GoBack(Struct, frozen=True, tag="go_back"):
 
 
 class GetCopies(Struct, frozen=True, tag="copies"):
-    """Send the copies that you keep of a run whose coordinator is gone."""
+    """Send the copies that you keep of a run whose coordinator is gone. The secret is that of the run's
+    folder."""
 
     lineage: str
+    secret: str
 
 
 class ProbeCompute(Struct, frozen=True, tag="probe_compute"):
@@ -266,6 +274,10 @@ class Welcome(Struct, frozen=True, tag="welcome"):
     busy: bool = False  # whether it takes part in a run
     host: str = ""  # the same for all nodes of one machine
     waits_for: str = ""  # the device whose message it waits for at this moment
+    date: float = 0.0  # by the node's own calendar, seconds since 1970; 0: an older node
+    torch: str = ""  # its version
+    free_mb: float = 0.0  # memory that its programs may still take; 0: not known
+    compute: str = "cpu x1"  # what it computes with
 
 
 class Done(Struct, frozen=True, tag="done"):
@@ -312,8 +324,12 @@ Report = Progress | Finished | Failed | ServerProbed | Notice | Kept
 
 T = TypeVar("T")
 
+# Bytes of a command. Decoded, nested lists take up to 64 times as much. Weights are taken as they are.
+MAX_COMMAND = 16 << 20
+
 _encoder = msgspec.msgpack.Encoder()
 _commands: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
+_weights: msgspec.msgpack.Decoder[Weights] = msgspec.msgpack.Decoder(Weights)
 _replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
 _reports: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)
 
@@ -325,6 +341,8 @@ def pack(message: Command | Reply | Report) -> bytes:
 
 def unpack_command(data: bytes) -> Command:
     """The command in these bytes, checked. Raises an error if there is none."""
+    if len(data) > MAX_COMMAND:
+        return _large(data)
     command = _checked(_commands, data)
     if isinstance(command, Assign):
         for instruction in command.job.code:
@@ -332,6 +350,15 @@ def unpack_command(data: bytes) -> Command:
             if codec not in CODECS:
                 raise BadMessage(f"a job with the unknown codec {codec[:40]!r}")
     return command
+
+
+def _large(data: bytes) -> Weights:
+    try:
+        return _checked(_weights, data)
+    except BadMessage as error:
+        raise BadMessage(
+            f"a command of {len(data)} bytes; only weights may have more than {MAX_COMMAND}: {error}"
+        ) from None
 
 
 def unpack_reply(data: bytes) -> Reply:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from weft.draws import TRAINING, Draws, Drills, uniforms
 from weft.program.instructions import Radio
-from weft.runtime.wire.frames import Header
+from weft.runtime.wire.frames import Buffer, Header
 
 if TYPE_CHECKING:
     from weft.runtime.wire.fabric import Fabric
@@ -66,7 +66,7 @@ class Transmitter:
         self._drills = Drills(rules.seed, rules.drill, rules.workers)
         self._absent = lru_cache(maxsize=8)(self._drilled)
 
-    def send(self, header: Header, payload: bytes, radio: Radio) -> None:
+    def send(self, header: Header, payload: Buffer, radio: Radio) -> None:
         """Sends a message directly and by relays, as planned. A packet that is lost on the first link is not
         sent."""
         self._counts["messages"] += 1
@@ -78,7 +78,7 @@ class Transmitter:
         for attempt in range(radio.relayed):
             self._packet(header, payload, radio.slot, attempt, radio.via)
 
-    def relay(self, header: Header, payload: bytes) -> None:
+    def relay(self, header: Header, payload: Buffer) -> None:
         """Passes a message on. The link to its receiver may lose it too."""
         rules = self.rules
         right = header.slot < rules.slots and 0 <= header.attempt < rules.attempts
@@ -89,7 +89,7 @@ class Transmitter:
         else:
             self._packet(header, payload, header.slot, header.attempt, header.dest)
 
-    def _packet(self, header: Header, payload: bytes, slot: int, attempt: int, to: str) -> None:
+    def _packet(self, header: Header, payload: Buffer, slot: int, attempt: int, to: str) -> None:
         if self._left_out(header.step, self._fabric.name, to):
             return
         self._counts["packets"] += 1
@@ -99,7 +99,7 @@ class Transmitter:
         else:
             self._counts["packets_lost"] += 1
 
-    def _send_told(self, header: Header, payload: bytes, radio: Radio) -> None:
+    def _send_told(self, header: Header, payload: Buffer, radio: Radio) -> None:
         """The sender draws the losses of all packets, and sends one message: whole, or empty if all are
         lost."""
         me, dest, step, slot = self._fabric.name, header.dest, header.step, radio.slot

@@ -14,7 +14,8 @@ from datetime import datetime, timezone
 from weft.errors import InputError
 from weft.runtime.keys.folder import Folder, Keys
 from weft.runtime.keys.members import OWNER
-from weft.runtime.wire.session import Endpoints, parts_of
+from weft.runtime.wire.beacon import fleet_id, look
+from weft.runtime.wire.session import Endpoints, free_endpoint, parts_of
 
 
 def reach(
@@ -50,9 +51,13 @@ def reach(
             known = tuple(f"tls/{address}" for address in addresses)
         multicast = not (joins or known or own_address)
     elif open_to_all and not listens:
-        listens = ("tcp/[::]:0",)
+        listens = (_any_port("tcp"),)
     elif config is None and not open_to_all:
         _check_closed(listens, name, group)
+        if name and not listens:
+            listens = (free_endpoint(),)  # one that can be told
+    if name is None and config is None and not joins:
+        known = (*known, *_answering(group, keys, known))
     return Endpoints(
         listen=listens,
         join=joins,
@@ -64,6 +69,14 @@ def reach(
         keys=keys,
         known=known,
     )
+
+
+def _answering(group: str, keys: Keys | None, known: Sequence[str]) -> list[str]:
+    """The nodes of the fleet that answer on this machine, or with keys on the local network."""
+    scheme = "tls" if keys else "tcp"
+    places = look(fleet_id(group, keys), wide=keys is not None)
+    endpoints = [f"{scheme}/{host}:{port}" for host, port in places]
+    return [endpoint for endpoint in endpoints if endpoint not in known]
 
 
 def keys_of(group: str, name: str) -> Keys | None:
@@ -130,10 +143,23 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _any_port() -> str:
+def told_address(endpoint: str) -> str:
+    """An endpoint as others write it after --join: where a node listens on all addresses, its own one."""
+    _, host, port = parts_of(endpoint)
+    if host.strip("[]") not in ("::", "0.0.0.0", ""):
+        return f"{host}:{port}"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing: asks which address leads outside
+            return f"{probe.getsockname()[0]}:{port}"
+        except OSError:
+            return f"127.0.0.1:{port}"
+
+
+def _any_port(scheme: str = "tls") -> str:
     """A port that is free now. A node keeps it for as long as it runs."""
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     host = "::" if family == socket.AF_INET6 else "0.0.0.0"
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.bind((host, 0))
-        return f"tls/{'[::]' if host == '::' else host}:{probe.getsockname()[1]}"
+        return f"{scheme}/{'[::]' if host == '::' else host}:{probe.getsockname()[1]}"

@@ -56,6 +56,14 @@ class Notice(Struct, frozen=True, tag="notice"):
     slowdown: float  # relative to the idle server
 
 
+class Cut(Struct, frozen=True, array_like=True):
+    """A tensor that is too large for one piece comes as a row of slices, in their order."""
+
+    name: str
+    shape: tuple[int, ...]
+    last: bool  # the last slice
+
+
 class Kept(Struct, frozen=True, tag="kept"):
     """A piece of a device's state after a minibatch, as safetensors, in case the device dies."""
 
@@ -65,4 +73,5 @@ class Kept(Struct, frozen=True, tag="kept"):
     data: bytes
     optimizer: bool = False
     last: bool = True  # the last piece of this minibatch
+    cut: Cut | None = None  # where the data is a slice of one tensor
     segments: tuple[Segment, ...] = ()  # what the device computes; only in an answer to `GetCopies`

@@ -150,6 +150,22 @@ def _config(endpoints: Endpoints) -> Any:
     return config
 
 
+def door_hosts(endpoints: Endpoints) -> tuple[str, ...]:
+    """Where a node listens for connections with tensors: at the hosts of its own endpoints.
+
+    Nowhere, where a configuration file has rules of its own, where a node speaks another protocol, or where
+    WEFT_LINES=off says so (a firewall may allow one port only): then Zenoh carries everything.
+    """
+    if os.environ.get("WEFT_LINES") == "off":
+        return ()
+    own = endpoints.listen or ("tls/[::]:0" if endpoints.keys else "tcp/127.0.0.1:0",)
+    parts = [parts_of(endpoint) for endpoint in own]
+    expected = "tls" if endpoints.keys else "tcp"
+    if endpoints.config or endpoints.asks_only or any(p[0] != expected for p in parts):
+        return ()
+    return tuple(dict.fromkeys(host.strip("[]") for _, host, _ in parts))
+
+
 def _says_nothing(config: Any) -> bool:
     """Whether a configuration file does not say where to listen."""
     said = str(config.get_json("listen/endpoints"))

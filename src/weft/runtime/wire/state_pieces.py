@@ -1,15 +1,25 @@
-"""Cuts weights and the optimizer's memory into pieces that fit into messages."""
+"""Cuts weights and the optimizer's memory into pieces that fit into messages.
+
+state_pieces(state, optimizer=False)     # answers: large pieces
+kept_pieces(head, state, memory)         # copies, reported while others work: at most a megabyte each
+Pieces().take(piece)                     # puts such pieces together again
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
 from weft.runtime.wire import messages as msg
 
-PIECE_BYTES = 64 << 20  # of state per reply
+PIECE_BYTES = 4 << 20  # of state per message: both ends hold a message several times
+KEPT_BYTES = 1 << 20  # of a copy per report: other reports wait for one piece at most
 
 
 def chosen(
@@ -34,3 +44,62 @@ def state_pieces(tensors: dict[str, Tensor], optimizer: bool) -> Iterator[msg.St
             piece, size = {}, 0
     if piece:
         yield msg.StatePiece(save_safetensors(piece), optimizer)
+
+
+def kept_pieces(
+    head: msg.Kept, state: dict[str, Tensor], memory: dict[str, Tensor]
+) -> Iterator[msg.Kept]:
+    """The pieces of a copy, each at most a megabyte and a few names long. `head` says whose copy it is."""
+    before: msg.Kept | None = None
+    for tensors, optimizer in ((state, False), (memory, True)):
+        for data, cut in _small_pieces(tensors):
+            if before is not None:
+                yield before
+            before = msgspec.structs.replace(
+                head, data=data, optimizer=optimizer, last=False, cut=cut
+            )
+    yield msgspec.structs.replace(before or head, last=True)
+
+
+def _small_pieces(tensors: dict[str, Tensor]) -> Iterator[tuple[bytes, msg.Cut | None]]:
+    piece: dict[str, Tensor] = {}
+    size = 0
+    for name, tensor in tensors.items():
+        if tensor.nbytes > KEPT_BYTES:
+            slices = torch.split(tensor.reshape(-1), KEPT_BYTES // tensor.element_size())
+            for number, part in enumerate(slices, start=1):
+                cut = msg.Cut(name, tuple(tensor.shape), number == len(slices))
+                yield save_safetensors({"": part.contiguous()}), cut
+            continue
+        if piece and size + tensor.nbytes > KEPT_BYTES:
+            yield save_safetensors(piece), None
+            piece, size = {}, 0
+        piece[name] = tensor.contiguous()
+        size += tensor.nbytes
+    if piece:
+        yield save_safetensors(piece), None
+
+
+class Pieces:
+    """The pieces of one copy, until the last one has come. Only memory that has arrived is taken."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, Tensor] = {}
+        self.memory: dict[str, Tensor] = {}
+        self._slices: list[Tensor] = []  # of the tensor whose last slice has not come
+        self._broken = False
+
+    def take(self, piece: msg.Kept) -> bool:
+        """Whether the copy is whole with this piece. A piece that cannot be read makes it useless."""
+        tensors = self.memory if piece.optimizer else self.state
+        try:
+            if piece.cut is None:
+                tensors.update(load_safetensors(piece.data))
+            else:
+                self._slices.append(load_safetensors(piece.data)[""])
+                if piece.cut.last:
+                    row, self._slices = torch.cat(self._slices), []
+                    tensors[piece.cut.name] = row.reshape(piece.cut.shape)
+        except (SafetensorError, KeyError, RuntimeError):
+            self._broken = True
+        return piece.last and not self._broken

@@ -46,6 +46,11 @@ def echo(group: str, node: str) -> str:
     return f"{group}/echo/{node}"
 
 
+def door(group: str, node: str, sender: str) -> str:
+    """The key on which a node answers a sender that wants a connection for tensors."""
+    return f"{group}/door/{node}/{sender}"
+
+
 def fence(group: str, node: str) -> str:
     """The key on which a node says whose certificates count."""
     return f"{group}/fence/{node}"

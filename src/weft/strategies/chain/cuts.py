@@ -9,13 +9,15 @@ The value after m layers, when a device is added to the row, is the best over al
 
 Two goals use this. `bottleneck` joins by the maximum: the period of a full pipeline, where each
 message counts alone. `serial` joins by the sum: the time of one minibatch when nothing overlaps.
-Two orders of devices that begin alike share the values of that beginning.
+Two orders of devices that begin alike share the values of that beginning. A network of very many layers is
+cut between its blocks only (`plans/places.py`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,18 +33,18 @@ class Goal(NamedTuple):
 
     join: Callable[[Any, Any, Any], Any]  # of numbers or arrays: the row before, a message, a stage
     enter: Callable[[str], float]
-    cross: Callable[[int, str, str], float]
+    crossings: Callable[[str, str], Array]  # by place
     leave: Callable[[str], float]
 
 
 def bottleneck(costs: Costs) -> Goal:
     """The goal of a pipeline: the busiest device or link takes as little as possible."""
-    return Goal(_largest, costs.enter_load, costs.load, costs.leave_load)
+    return Goal(_largest, costs.enter_load, cache(costs.loads), costs.leave_load)
 
 
 def serial(costs: Costs) -> Goal:
     """The goal of one minibatch at a time: all stages together take as little as possible."""
-    return Goal(_total, costs.enter, costs.cross, costs.leave)
+    return Goal(_total, costs.enter, cache(costs.crossings), costs.leave)
 
 
 def _largest(before: Any, message: Any, stage: Any) -> Any:
@@ -71,8 +73,8 @@ class Cutting(NamedTuple):
 
 
 class Row(NamedTuple):
-    """By the number of layers done: the best value, and the cut before the last device. The value is
-    infinite where no cutting exists or fits."""
+    """By the place after the last layer done: the best value, and the place of the cut before the last
+    device. The value is infinite where no cutting exists or fits."""
 
     seconds: Array
     cuts: NDArray[np.intp]
@@ -86,7 +88,7 @@ def cuttings(
     def grow(order: tuple[str, ...], rows: list[Row]) -> Iterator[Cutting]:
         if order and rows[-1].seconds[-1] < math.inf:
             yield _finish(costs, goal, order, rows)
-        if len(order) == costs.layers:
+        if len(order) == len(costs.places) - 1:
             return
         for device in follow(order):
             row = _next_row(costs, goal, rows[-1], order[-1], device) if order else None
@@ -115,19 +117,19 @@ def _first_row(costs: Costs, goal: Goal, device: str) -> Row:
 
 def _next_row(costs: Costs, goal: Goal, before: Row, last: str, device: str) -> Row:
     """All cuts of all numbers of layers at once. Of equal values the latest cut is taken."""
-    cross = np.array([goal.cross(m, last, device) for m in range(costs.layers + 1)])
-    stage, fits = costs.stages(device)  # by the cut before the stage and the layers done after it
+    cross = goal.crossings(last, device)
+    stage, fits = costs.stages(device)
     values = goal.join(before.seconds[:, None], cross[:, None], stage)
     values = np.where(fits, values, math.inf)[::-1]
-    cuts = costs.layers - values.argmin(axis=0)
+    cuts = len(cross) - 1 - values.argmin(axis=0)
     return Row(values.min(axis=0), cuts)
 
 
 def _finish(costs: Costs, goal: Goal, order: tuple[str, ...], rows: list[Row]) -> Cutting:
     cuts: list[int] = []
-    m = costs.layers
+    place = len(costs.places) - 1
     for row in reversed(rows[1:]):
-        m = int(row.cuts[m])
-        cuts.append(m)
+        place = int(row.cuts[place])
+        cuts.append(int(costs.places[place]))
     value = float(goal.join(rows[-1].seconds[-1], goal.leave(order[-1]), 0.0))
     return Cutting(value, order, tuple(reversed(cuts)))

@@ -13,12 +13,14 @@ Labels are a few bytes beside the samples. Both models leave them out, unless th
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.codecs.registry import coded_bytes
 from weft.plans import options
+from weft.plans.places import cut_places
 from weft.plans.profile import crowded_s
 from weft.plans.task import Task
 
@@ -39,33 +41,49 @@ class Costs:
         for m in range(1, self.layers + 1):
             self._there.append(coded_bytes(batch * profile.cut_bytes(m), codec))
             self._back.append(coded_bytes(batch * profile.gradient_bytes(m), codec))
-        self._seconds = {name: self._prefix(name) for name in task.fleet.names}
+        self._prefixes: dict[str, list[float]] = {}
         self._paths: dict[tuple[str, str], tuple[float, float]] = {}
         self._slopes: dict[tuple[str, str], dict[str, tuple[float, float]]] = {}
         self._stages: dict[str, tuple[NDArray[np.float64], NDArray[np.bool_]]] = {}
+        self.places = np.array(cut_places(profile.layers))
         self._weights = [0]
         for layer in profile.layers:
             self._weights.append(self._weights[-1] + layer.param_bytes)
 
     def _prefix(self, device: str) -> list[float]:
         """Seconds of the first m layers for the whole minibatch, for every m."""
+        if device not in self._prefixes:
+            self._prefixes[device] = [0.0, *accumulate(self._by_layer(device))]
+        return self._prefixes[device]
+
+    def _by_layer(self, device: str) -> list[float]:
+        """Seconds of each layer for the whole minibatch."""
         times, batch = self.task.profile.devices[device], self.task.batch
-        seconds = [0.0]
-        for layer in range(self.layers):
-            spent = times.forward(layer, layer, batch)
-            if self.train:
-                spent += times.backward(layer, layer, batch) + times.update(layer, layer)
-            seconds.append(seconds[-1] + spent)
-        return seconds
+        none = (0.0,) * self.layers
+        spent = [
+            each * batch + call
+            for each, call in zip(times.forward_s, times.forward_call_s or none, strict=True)
+        ]
+        if not self.train:
+            return spent
+        backward = zip(times.backward_s, times.backward_call_s or none, times.update_s, strict=True)
+        return [
+            forward + (each * batch + call + update)
+            for forward, (each, call, update) in zip(spent, backward, strict=True)
+        ]
+
+    def prefix(self, device: str) -> NDArray[np.float64]:
+        """Seconds of the first m layers in one minibatch, for every m."""
+        return np.array(self._prefix(device))
 
     def compute(self, device: str, first: int, last: int) -> float:
         """Seconds of layers first..last (0-based, both included) in one minibatch."""
-        seconds = self._seconds[device]
+        seconds = self._prefix(device)
         return seconds[last + 1] - seconds[first]
 
     def total(self, device: str) -> float:
         """Seconds of the whole network on one device."""
-        return self._seconds[device][-1]
+        return self._prefix(device)[-1]
 
     def fits(self, device: str, first: int, last: int) -> bool:
         """False if the device cannot even hold the weights of these layers and their gradients.
@@ -79,12 +97,13 @@ class Costs:
         return copies * (self._weights[last + 1] - self._weights[first]) <= limit * 1e6
 
     def stages(self, device: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """`compute` and `fits` of all stages at once, by the cut before a stage and the layers done after it.
-        A stage without layers does not fit."""
+        """`compute` and `fits` of all stages between two places at once, by the place before a stage and the
+        place after it. A stage without layers does not fit."""
         if device not in self._stages:
-            seconds, weights = np.array(self._seconds[device]), np.array(self._weights)
+            seconds = np.array(self._prefix(device))[self.places]
+            weights = np.array(self._weights)[self.places]
             limit = self.task.fleet.device(device).memory_mb
-            fits = np.triu(np.ones((self.layers + 1, self.layers + 1), np.bool_), 1)
+            fits = np.triu(np.ones((len(seconds), len(seconds)), np.bool_), 1)
             if limit is not None:
                 copies = 2 if self.train else 1
                 fits &= copies * (weights[None, :] - weights[:, None]) <= limit * 1e6
@@ -101,11 +120,7 @@ class Costs:
         """Seconds until `count` bytes have arrived; 0 if there is nothing to send."""
         if source == dest or count == 0:
             return 0.0
-        if (source, dest) not in self._paths:
-            fleet = self.task.fleet
-            rate = fleet.path_rate(source, dest, self._route)
-            self._paths[source, dest] = rate, fleet.path_latency(source, dest)
-        rate, latency = self._paths[source, dest]
+        rate, latency = self._path(source, dest)
         ends = self.task.profile.devices[source], self.task.profile.devices[dest]
         return count / rate + latency + sum(end.message(count) for end in ends)
 
@@ -120,6 +135,37 @@ class Costs:
         """
         forward = self.send(before, after, self._there[m] + riding)
         return forward + (self.send(after, before, self._back[m]) if self.train else 0.0)
+
+    def crossings(self, before: str, after: str) -> NDArray[np.float64]:
+        """`cross` of every place where a search may cut."""
+        seconds = self._sends(before, after, self._there)
+        if self.train:
+            seconds = seconds + self._sends(after, before, self._back)
+        return np.take(seconds, self.places)
+
+    def ways(self, before: str, after: str) -> NDArray[np.float64]:
+        """Seconds to send each cut to the next device; the gradients' way back is not counted."""
+        return self._sends(before, after, self._there)
+
+    def _sends(self, source: str, dest: str, counts: list[int]) -> NDArray[np.float64]:
+        """`send` of several numbers of bytes."""
+        if source == dest:
+            return np.zeros(len(counts))
+        rate, latency = self._path(source, dest)
+        ends = self.task.profile.devices[source], self.task.profile.devices[dest]
+        sizes = np.array(counts, dtype=np.float64)
+        own = (ends[0].message_s + ends[0].byte_s * sizes) + (
+            ends[1].message_s + ends[1].byte_s * sizes
+        )
+        return np.where(sizes > 0, sizes / rate + latency + own, 0.0)
+
+    def _path(self, source: str, dest: str) -> tuple[float, float]:
+        """(bytes per second, latency) from one device to another."""
+        if (source, dest) not in self._paths:
+            fleet = self.task.fleet
+            rate = fleet.path_rate(source, dest, self._route)
+            self._paths[source, dest] = rate, fleet.path_latency(source, dest)
+        return self._paths[source, dest]
 
     def leave(self, device: str) -> float:
         """Seconds to send the answer back to the source; 0 in training."""
@@ -147,6 +193,15 @@ class Costs:
     def load(self, m: int, before: str, after: str, riding: int = 0) -> float:
         """Seconds that the busiest channel is occupied by cut m."""
         return max(self.busy(m, before, after, riding).values(), default=0.0)
+
+    def loads(self, before: str, after: str) -> NDArray[np.float64]:
+        """`load` of every place where a search may cut."""
+        there = np.array(self._there, dtype=np.float64)
+        back = np.array(self._back if self.train else [0] * len(self._back), dtype=np.float64)
+        busiest = np.zeros(len(there))
+        for a, b in self.slopes(before, after).values():
+            busiest = np.maximum(busiest, there * a + back * b)
+        return np.take(busiest, self.places)
 
     def enter_load(self, device: str) -> float:
         """Seconds that the busiest channel is occupied by the samples on their way to a device."""

@@ -8,8 +8,8 @@ strategy.py makes plans from these decisions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from weft.errors import InputError
 from weft.plans import options
@@ -29,6 +29,7 @@ from weft.strategies.decoupled.topology import (
 
 COPIES = 3  # of every weight in memory: the weight, its gradient, its momentum
 PLUS_OWNERS = 3.2  # peers that hold a class, on average: four peers hold nearly all classes each
+FEWER_OWNERS = (3.2, 2.6, 2.0)  # tried where a minibatch would take too long
 
 
 @dataclass(frozen=True)
@@ -45,18 +46,21 @@ class Chosen:
         return self.parts is None
 
 
-def decoupled(task: Task) -> Chosen:
-    """The paper's decision: classes as the user set them, by overlap, or equal rows over all devices."""
-    parts, names = parts_of(task, plus=False), peers_of(task)
-    return Chosen(_by_device(names, class_sets(task, len(names))), parts)
+def decoupled(task: Task, parts: Parts | None = None) -> Chosen:
+    """The paper's decision: classes as the user set them, by overlap, or equal rows over all devices. `parts`
+    are computed if they are not given."""
+    names = peers_of(task)
+    plain = parts or parts_of(task, plus=False)
+    return Chosen(_by_device(names, class_sets(task, len(names))), plain)
 
 
-def decoupled_plus(task: Task) -> Chosen:
+def decoupled_plus(task: Task, parts: Parts, owners: float = PLUS_OWNERS) -> Chosen:
     """More classes for faster devices with more memory; InputError if no device can hold one class.
 
-    As in the paper there are no more peers than classes; here they are the fastest devices.
+    As in the paper there are no more peers than classes; here they are the fastest devices. A class is held
+    by `owners` peers on average.
     """
-    parts, names = parts_of(task, plus=True), peers_of(task)
+    names = peers_of(task)
     if "classes" in task.options or "overlap" in task.options:
         return Chosen(_by_device(names, class_sets(task, len(names))), parts, plus=True)
     speeds = [1 / peer_seconds(task, name, parts.work(1)) for name in names]
@@ -71,9 +75,22 @@ def decoupled_plus(task: Task) -> Chosen:
         kept = sorted(sorted(kept, key=lambda i: -speeds[i])[: parts.classes])
     sets = by_speed(
         parts.classes, [speeds[i] for i in kept], [able[i] for i in kept],
-        copies=min(PLUS_OWNERS, len(kept)),
+        copies=min(owners, len(kept)),
     )  # fmt: skip
     return Chosen(_by_device([names[i] for i in kept], sets), parts, plus=True)
+
+
+def lighter(task: Task) -> Iterator[Chosen]:
+    """What `decoupled+` may choose, the most accurate first, each computing less than the one before.
+
+    Filters go first: in one place, more filters in late layers bring nothing that can be seen. Then a class
+    has fewer owners. The last choice has the classes and filters of `decoupled`.
+    """
+    yield decoupled_plus(task, parts_of(task, plus=True))
+    plain = parts_of(task, plus=False)
+    for owners in FEWER_OWNERS:
+        yield decoupled_plus(task, plain, owners)
+    yield replace(decoupled(task, plain), plus=True)
 
 
 def fedavg(task: Task) -> Chosen:

@@ -9,6 +9,7 @@ the whole network. A run measures the peers' own networks and replaces the estim
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,17 +21,18 @@ from weft.plans.profile import DeviceTimes, Profile
 from weft.plans.protocols import LEAVE_OUT, PEERS
 from weft.plans.strategy import Refusals, strategy
 from weft.plans.task import Task
+from weft.strategies.common.prefer import PREFER, prefers_time
 from weft.strategies.decoupled import decide
 from weft.strategies.decoupled.decide import Chosen
 from weft.strategies.decoupled.parts import NUMBER, Parts
 from weft.strategies.decoupled.settings import FILTERS, OPTIONS, Settings, read_settings
+from weft.strategies.decoupled.timely import quick_enough
 
 NAMES = ("decoupled", "decoupled+", "fedavg")
 _REFUSES: Refusals = {
     "adapt": "each device trains a network of its own: there is no split to change while it runs",
     "trace": "peers keep to their own clocks, and a trace of the fleet is not handed to them yet",
     "own data": "every peer opens its samples itself: give the name of a data set that all have",
-    "save and resume": "peers keep their weights to themselves until the end",
 }
 _ABILITIES: dict[str, Any] = {
     "replan": False,
@@ -58,12 +60,19 @@ def decoupled(task: Task) -> Plan:
     "decoupled+",
     "the same: classes by speed and memory, and nobody waits",
     ("train",),
-    OPTIONS,
+    {**OPTIONS, "prefer": PREFER.format("decoupled")},
     **_ABILITIES,
 )
 def decoupled_plus(task: Task) -> Plan:
-    """The plan in which faster devices with more memory have more classes, and no peer waits."""
-    return peers_plan(task, "decoupled+", decide.decoupled_plus(task))
+    """The plan in which faster devices with more memory have more classes, and no peer waits.
+
+    A minibatch takes no longer than that of `decoupled` or `fedavg`, unless the user prefers accuracy. If no
+    choice is as quick, the quickest one is taken.
+    """
+    plan_of = partial(peers_plan, task, "decoupled+")
+    if not prefers_time(task):
+        return plan_of(next(decide.lighter(task)))
+    return plan_of(quick_enough(task, decide.lighter(task), plan_of, (decoupled, fedavg)))
 
 
 @strategy(

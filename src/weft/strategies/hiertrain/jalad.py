@@ -18,7 +18,6 @@ from weft.plans.strategy import strategy
 from weft.plans.task import Task
 from weft.strategies.common.costs import Costs
 from weft.strategies.common.stages import fastest, layer_plan
-from weft.strategies.hiertrain.jointdnn import serial_seconds
 
 
 @strategy(
@@ -33,21 +32,30 @@ def jalad(task: Task) -> Plan:
     task = dataclasses.replace(task, options={**task.options, "codec": codec})
     costs = Costs(task)
     edge, cloud = (fastest(task, costs, tier, "jalad") for tier in ("edge", "cloud"))
-    ways = [[edge] * m + [cloud] * (costs.layers - m) for m in range(costs.layers + 1)]
     seconds = [
-        serial_seconds(costs, way) - hidden_update(task, edge, cloud, m)
-        for m, way in enumerate(ways)
+        _serial(costs, edge, cloud, m) - hidden_update(task, edge, cloud, m)
+        for m in range(costs.layers + 1)
     ]
     cut = seconds.index(min(seconds))
     pieces = options.micro_batches(task)
     return layer_plan(
         task,
         "jalad",
-        ways[cut],
+        [edge] * cut + [cloud] * (costs.layers - cut),
         micro_batches=pieces,
         in_flight=options.in_flight(task, pieces),
         decisions={"workers": [edge, cloud], "cut": cut, "serial_s": seconds[cut]},
     )
+
+
+def _serial(costs: Costs, edge: str, cloud: str, m: int) -> float:
+    """Seconds of a step, one thing at a time, with the first m layers at the edge: `serial_seconds` of that
+    assignment without a loop over its layers."""
+    last = costs.layers - 1
+    first_worker, last_worker = edge if m else cloud, cloud if m <= last else edge
+    seconds = costs.enter(first_worker) + costs.leave(last_worker)
+    seconds += costs.compute(edge, 0, m - 1) + costs.compute(cloud, m, last)
+    return seconds + (costs.cross(m, edge, cloud) if 0 < m <= last else 0.0)
 
 
 def hidden_update(task: Task, edge: str, cloud: str, m: int) -> float:

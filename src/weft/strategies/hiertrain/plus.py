@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from bisect import insort
 from collections.abc import Iterator
 
 import msgspec
@@ -24,12 +25,14 @@ import msgspec
 from weft.codecs.registry import CodecName, coded_bytes
 from weft.errors import WeftError
 from weft.plans import options
+from weft.plans.places import cut_places
 from weft.plans.plan import Plan
 from weft.plans.profile import Profile
 from weft.plans.registry import get
 from weft.plans.strategy import strategy
 from weft.plans.task import Task
 from weft.strategies.common.costs import Costs
+from weft.strategies.hiertrain.bounds import SplitBounds
 from weft.strategies.hiertrain.coding import IN_8_BITS, Codecs, chosen_codecs, without_own
 from weft.strategies.hiertrain.splits import Split, neighbours, paper_split, simple_splits
 from weft.strategies.hiertrain.strategy import lane_shards, tier_workers
@@ -107,9 +110,11 @@ class _Search:
         self.workers = workers
         self.paper = tier_workers(task, "hiertrain+")  # the workers in the paper's model
         self.layers = len(self.task.profile.layers)
+        self.places = cut_places(self.task.profile.layers)
         # Samples by device with data. The name is empty if one device has all samples.
         self.batches = {owner.device: owner.samples for owner in task.owners} or {"": task.batch}
         self.codec, self.gradient_codec, self.input_codec = codecs
+        self.bounds = SplitBounds(self.task, codecs)
         self.best: Plan | None = None
         self.seconds = math.inf
         self.asked: dict[Split, float] = {}
@@ -130,20 +135,32 @@ class _Search:
         return self.asked[split]
 
     def climb(self) -> None:
-        """Search from the best seeds, as long as a neighbour is better."""
-        seeds = sorted(dict.fromkeys(self.seeds()), key=self.try_split)
-        for seed in seeds[:CLIMBS]:
+        """Search from the best seeds, as long as a neighbour is better. A split whose bound is not below the
+        price to beat cannot be better, so it is not priced."""
+        for seed in self.best_seeds():
             split, value, moved = seed, self.try_split(seed), True
             last = len(self.asked) + BUDGET * max(1, len(self.workers) - 2)
             while moved and len(self.asked) < last:
                 moved = False
-                for neighbour in neighbours(split, self.layers, self.task.batch):
+                for neighbour in neighbours(split, self.places, self.task.batch):
                     if len(self.asked) >= last:
                         break
+                    if self.bounds.at_least(neighbour) >= value * 0.9999:
+                        continue
                     price = self.try_split(neighbour)
                     if price < value * 0.9999:
                         split, value, moved = neighbour, price, True
                         break
+
+    def best_seeds(self) -> list[Split]:
+        """The seeds with the least prices, the least first."""
+        seeds = {seed: number for number, seed in enumerate(dict.fromkeys(self.seeds()))}
+        priced: list[tuple[float, int, Split]] = []
+        for seed in sorted(seeds, key=self.bounds.at_least):
+            if len(priced) >= CLIMBS and self.bounds.at_least(seed) > priced[CLIMBS - 1][0]:
+                break  # neither this one nor any after it
+            insort(priced, (self.try_split(seed), seeds[seed], seed))
+        return [seed for _, _, seed in priced[:CLIMBS]]
 
     def seeds(self) -> Iterator[Split]:
         """The paper's optimum with and without codecs, then simple splits for every choice of roles."""

@@ -1,11 +1,12 @@
 """The points of hiertrain+'s search: the first ones, and the neighbours of a point.
 
 split = next(simple_splits(workers, {"pi1": 20, "pi2": 12}, layers=8))
-neighbours(split, layers=8, batch=32)       # each differs in some samples, one cut, the pieces or a role
+neighbours(split, range(9), batch=32)       # each differs in some samples, one cut, the pieces or a role
 """
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
 from typing import NamedTuple
@@ -92,8 +93,9 @@ def simple_splits(
                 yield Split(o, others, (cut,) * len(others), at_home)
 
 
-def neighbours(split: Split, layers: int, batch: int) -> Iterator[Split]:
-    """All splits that differ from this one in one thing."""
+def neighbours(split: Split, places: Sequence[int], batch: int) -> Iterator[Split]:
+    """All splits that differ from this one in one thing. A cut moves by one layer or to the next place, where
+    the last place is after all layers."""
     for step in dict.fromkeys(max(1, batch // n) for n in (4, 8, 16, 32, batch)):
         for number, row in enumerate(split.shares):
             for give, take in permutations(range(len(row)), 2):
@@ -104,8 +106,10 @@ def neighbours(split: Split, layers: int, batch: int) -> Iterator[Split]:
                     rows = (*split.shares[:number], tuple(moved), *split.shares[number + 1 :])
                     yield split._replace(shares=rows)
     for i, m in enumerate(split.cuts):
-        for cut in (m - 1, m + 1):
-            if 1 <= cut <= layers:
+        before, after = bisect.bisect_left(places, m) - 1, bisect.bisect_right(places, m)
+        further = places[max(before, 0)], places[min(after, len(places) - 1)]
+        for cut in dict.fromkeys((m - 1, m + 1, *further)):
+            if 1 <= cut <= places[-1] and cut != m:
                 yield split._replace(cuts=(*split.cuts[:i], cut, *split.cuts[i + 1 :]))
     yield split._replace(eager=not split.eager)
     yield split._replace(stream=not split.stream)

@@ -14,13 +14,12 @@ optimal, up to the last relayed packet.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.fleet.radio import Matrix
 from weft.plans.delivery import Routes, chance
+from weft.strategies.stitchnet.airtime import SlotTime, Ways
 from weft.strategies.stitchnet.mapping import Spread
 from weft.strategies.stitchnet.paths import slots, wanted
 
@@ -60,16 +59,6 @@ def best_relays(prr: Matrix, weight: Matrix | None = None) -> tuple[NDArray[np.i
     return via, likely if weight is None else likely * (weight[via] > 0)
 
 
-@dataclass(frozen=True)
-class Ways:
-    """For each pair of devices: whether a packet is relayed, the relay, and the chance that it arrives."""
-
-    via: NDArray[np.int64]
-    by_relay: NDArray[np.bool_]
-    once: Matrix
-    price: NDArray[np.int64]  # packets: 1 direct, 2 relayed
-
-
 def best_ways(
     prr: Matrix, alive: NDArray[np.bool_] | None = None, weight: Matrix | None = None
 ) -> Ways:
@@ -88,17 +77,20 @@ def spend(
     budget: int,
     alive: NDArray[np.bool_] | None = None,
     ways: Ways | None = None,
+    slot: SlotTime | None = None,
 ) -> Routes:
     """The routes that deliver most for at most `budget` packets a batch.
 
-    All packets of a message go the same way, direct or relayed, as in `ways` (computed if None).
+    All packets of a message go the same way, direct or relayed, as in `ways` (computed if None). With `slot`
+    a message is sent no more often than fits into that time, but once at least.
     """
     ways = best_ways(prr, alive) if ways is None else ways
     asked = np.argwhere(wanted(spread))
     s, d = asked[:, 1], asked[:, 2]
     first, price = ways.once[s, d], ways.price[s, d]
     gain = worth(spread)[asked[:, 0], s, d] * first / price
-    times = _affordable(gain, 1 - first, price, budget)
+    most = np.full(len(asked), MOST) if slot is None else slot.times(spread, asked, ways, MOST)
+    times = _affordable(gain, 1 - first, price, budget, most)
     shape = (slots(spread), spread.devices, spread.devices)
     routes = Routes(np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64), ways.via)
     relayed = ways.by_relay[s, d]
@@ -108,12 +100,16 @@ def spend(
 
 
 def _affordable(
-    gain: Matrix, missed: Matrix, price: NDArray[np.int64], budget: int
+    gain: Matrix,
+    missed: Matrix,
+    price: NDArray[np.int64],
+    budget: int,
+    most: NDArray[np.int64],
 ) -> NDArray[np.int64]:
     """How often each message is sent. Its k-th packet adds gain * missed ** k; the best are sent first.
 
-    All packets that add at least a certain least gain are sent. That gain is searched by halving. The rest
-    of the budget is spent on the next best packets.
+    No message is sent more often than `most` says. All packets that add at least a certain least gain are
+    sent. That gain is searched by halving. The rest of the budget is spent on the next best packets.
     """
     if not len(gain):
         return np.zeros(0, dtype=np.int64)
@@ -121,7 +117,7 @@ def _affordable(
 
     def times(least: float) -> NDArray[np.int64]:
         count = np.floor((least - log_gain) / log_missed) + 1
-        counts: NDArray[np.int64] = np.where(log_gain < least, 0, np.minimum(count, MOST))
+        counts: NDArray[np.int64] = np.where(log_gain < least, 0, np.minimum(count, most))
         return counts.astype(np.int64)
 
     low = float(np.log(WORTHWHILE))
@@ -136,6 +132,7 @@ def _affordable(
             low = middle
     counts = times(high)
     following = np.argsort(-(log_gain + counts * log_missed), kind="stable")
+    following = following[counts[following] < most[following]]
     fits = np.cumsum(price[following]) <= budget - int(counts @ price)
     counts[following[fits]] += 1
     return counts

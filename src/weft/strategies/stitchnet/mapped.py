@@ -11,7 +11,9 @@ these measurements.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any, cast, get_args
 
 import numpy as np
@@ -25,6 +27,8 @@ from weft.plans.delivery import Routes, chance
 from weft.plans.plan import Plan
 from weft.plans.swarm import Swarm
 from weft.plans.task import Task
+from weft.strategies.common.prefer import PREFER, prefers_time, price_or_never
+from weft.strategies.stitchnet.airtime import AirTime
 from weft.strategies.stitchnet.broadcast import broadcasts
 from weft.strategies.stitchnet.mapping import MAPPERS, Spread, mix_mapped
 from weft.strategies.stitchnet.paths import (
@@ -34,8 +38,9 @@ from weft.strategies.stitchnet.paths import (
     plan_routes,
     wanted,
 )
-from weft.strategies.stitchnet.search import Cost, best_spread, cost_of, usual_drill
+from weft.strategies.stitchnet.search import Cost, PricedSpread, best_spread, cost_of, usual_drill
 from weft.strategies.stitchnet.swarm import as_messages, check_links, crossings, unit_shards
+from weft.strategies.stitchnet.timely import Pace, timely_spread
 
 OPTIONS = {
     "path": "subpath | direct | coordinator: which way messages go",
@@ -49,6 +54,7 @@ PLUS_OPTIONS = {
     "cost": "unicast | broadcast: whether each receiver of a message takes a packet, or one serves them all",
     "drill": "percent of the training minibatches that one worker is left out of, so that none is missed "
     "much, or none; where not given 2 for each worker, 10 to 25",
+    "prefer": PREFER.format("stitchnet"),
     "update": OPTIONS["update"],
     "probes": OPTIONS["probes"],
     "seed": OPTIONS["seed"],
@@ -86,16 +92,58 @@ def average_layers(task: Task) -> Plan:
 
 def stitchnet_plus(task: Task) -> Plan:
     """The spread and packets that are expected to deliver the most weight, with all devices and with any
-    one worker silent. Devices may be unequal."""
+    one worker silent. Devices may be unequal. A minibatch takes no longer than `stitchnet`'s, unless the user
+    prefers accuracy."""
+    if not prefers_time(task):
+        return _plus(task, "accuracy", best_spread)
+    prr = measured(task)
+    usual = mix_mapped(prr, hidden_widths(task))
+    limit_s = _seconds(task, prr, usual, plan_routes("subpath", prr, usual))
+    plan = _plus_within(limit_s, in_8_bits(task), prr)
+    # A codec makes very small messages larger.
+    return plan if task.price(plan) <= limit_s else _plus_within(limit_s, task, prr)
+
+
+def in_8_bits(task: Task) -> Task:
+    """The same task. In training, values cross links in 8 bits where the user names no codec: a packet is a
+    quarter as long, so that a message is sent several times in the time that it took once."""
+    if task.mode != "train":
+        return task
+    return replace(task, options={"codec": "int8", "input_codec": "int8", **task.options})
+
+
+def _plus_within(limit_s: float, task: Task, prr: Matrix) -> Plan:
+    """The plan of `stitchnet+` whose minibatch takes no longer than `limit_s`."""
+    values = crossings(task.profile, task.graph)
+    codecs = options.codec(task), options.input_codec(task)
+    pace = Pace(
+        AirTime.of(task.fleet, values, task.batch, *codecs),
+        limit_s,
+        lambda spread: _seconds(task, prr, spread.spread, spread.routes),
+    )
+    return _plus(task, "time", partial(timely_spread, pace=pace))
+
+
+def _seconds(task: Task, prr: Matrix, spread: Spread, routes: Routes) -> float:
+    """How long a minibatch takes; infinite if there is no such plan."""
+    return price_or_never(task, lambda: as_plan(task, "stitchnet+", prr, spread, routes, {}))
+
+
+def _plus(task: Task, prefer: str, search: Callable[..., PricedSpread]) -> Plan:
+    """The plan of the spread that `search` finds."""
     widths, prr = hidden_widths(task), measured(task)
     cost = cast(Cost, options.choice(task, "cost", get_args(Cost), "unicast"))
-    usual = cost_of(plan_routes("subpath", prr, mix_mapped(prr, widths)), cost)
-    budget = options.integer(task, "packets", usual)
-    best = best_spread(prr, widths, budget, capacity=capacities(task.fleet), cost=cost)
+    usual = plan_routes("subpath", prr, mix_mapped(prr, widths))
+    budget = options.integer(task, "packets", cost_of(usual, cost))
+    best = search(prr, widths, budget, capacity=capacities(task.fleet), cost=cost)
     rescale = options.choice(task, "rescale", ("no", "yes"), "no") == "yes"
     # A minibatch stops if one of its workers is missing.
     gives_up = task.options.get("update") == "none"
-    decided = {"delivered_weight": best.value, "delivered_without_one": best.least}
+    decided = {
+        "delivered_weight": best.value,
+        "delivered_without_one": best.least,
+        "prefer": prefer,
+    }
     return as_plan(
         task, "stitchnet+", prr, best.spread, best.routes, decided,
         budget=budget, rescale=rescale, copied=options.integer(task, "copies", 0, high=100), cost=cost,

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.fleet.radio import Matrix
+from weft.strategies.stitchnet.airtime import Ways
 from weft.strategies.stitchnet.broadcast import air
-from weft.strategies.stitchnet.budget import Ways, best_ways, spend, value
+from weft.strategies.stitchnet.budget import best_ways, spend, value
 from weft.strategies.stitchnet.dealing import dealt
 from weft.strategies.stitchnet.importance import Importance
 from weft.strategies.stitchnet.mapping import NOBODY, Spread

@@ -11,6 +11,7 @@ notice. A layer that is on one device alone would be lost with it. So at least t
 layer. A spread is taken only if, with any worker silent, at least as much passes as Mix-Mapped delivers
 with all devices. If there is no such spread, as in swarms of a few devices, Mix-Mapped's spread is taken.
 The same holds for unequal devices: shares by speed are tried first, then equal shares, then Mix-Mapped's.
+The paper's other spreads are candidates too, where the budget pays for them.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ import numpy as np
 from weft.errors import InputError
 from weft.fleet.radio import Matrix
 from weft.plans.delivery import Routes
+from weft.strategies.stitchnet.airtime import SlotTime, Ways
 from weft.strategies.stitchnet.broadcast import air, broadcasts
-from weft.strategies.stitchnet.budget import Ways, best_ways, spend, value, without_each
+from weft.strategies.stitchnet.budget import best_ways, spend, value, without_each
 from weft.strategies.stitchnet.dealing import rounds, windows
-from weft.strategies.stitchnet.mapping import Spread, elect, mix_mapped, near_each_other
+from weft.strategies.stitchnet.mapping import MAPPERS, Spread, elect, mix_mapped, near_each_other
 from weft.strategies.stitchnet.paths import packets, plan_routes
 from weft.strategies.stitchnet.swaps import best_by_swaps
 
@@ -38,6 +40,7 @@ Cost = Literal["unicast", "broadcast"]
 LEAST = 0.2  # the share of the weight that must pass with any worker silent
 # How much other relays count beside the coordinator, which is never silent unnoticed. Each is tried.
 RELAYS = (0.0, 0.6, 1.0)
+OTHERS = ("vertical", "average-layers", "horizontal", "random-units")  # the paper's other spreads
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,16 @@ class PricedSpread:
     def score(self) -> float:
         """The value with all devices, times the mean plus the least value with one worker silent."""
         return self.value * (float(np.mean(self.silent)) + self.least)
+
+    def no_worse(self, other: PricedSpread) -> bool:
+        """Whether it delivers at least as much: with all devices, in the mean with one silent, and with the
+        worst one silent."""
+        pairs = (
+            (self.value, other.value),
+            (float(np.mean(self.silent)), float(np.mean(other.silent))),
+            (self.least, other.least),
+        )
+        return all(ours >= theirs - 1e-9 for ours, theirs in pairs)
 
 
 def cost_of(routes: Routes, cost: Cost) -> int:
@@ -83,41 +96,71 @@ def best_spread(
     if n < 2:
         raise InputError(f"stitchnet+ needs a coordinator and a worker; there are {n} devices")
     c = elect(prr) if coordinator is None else coordinator
-    usual = mix_mapped(prr, widths, coordinator=c)
-    routes = plan_routes("subpath", prr, usual)
-    spent = air(usual, prr, budget) if cost == "broadcast" else spend(usual, prr, budget)
-    needed = cost_of(routes, cost)
-    known = valued(usual, routes if needed <= budget else spent, prr)
-    candidates: list[PricedSpread] = []
+    known, needed = usual_spread(prr, widths, budget, c, cost)
+    others = paper_spreads(prr, widths, budget, c, cost)
+    tried: list[PricedSpread] = []
     # Shares by speed come first. A fast device may then hold so much that nobody can do without it.
     for shares in [None] if capacity is None else [capacity, None]:
-        candidates += _candidates(prr, tuple(widths), budget, shares, c, cost)
-        good = [one for one in candidates if one.least >= max(LEAST, known.value)]
+        tried += candidates(prr, tuple(widths), budget, shares, c, cost)
+        good = [one for one in [*tried, *others] if one.least >= max(LEAST, known.value)]
         if good:
             return max(good, key=lambda one: one.score)
     if needed > budget:  # Mix-Mapped is thinned out; another spread may keep more of it
-        return max([known, *candidates], key=lambda one: one.score)
+        return max([known, *tried, *others], key=lambda one: one.score)
     if needed < budget:
-        return max(known, valued(usual, spent, prr), key=lambda one: one.score)
-    return known
+        routes = (
+            air(known.spread, prr, budget)
+            if cost == "broadcast"
+            else spend(known.spread, prr, budget)
+        )
+        others.append(valued(known.spread, routes, prr))
+    return max([known, *(o for o in others if o.no_worse(known))], key=lambda one: one.score)
 
 
-def _candidates(
+def usual_spread(
+    prr: Matrix, widths: Sequence[int], budget: int, coordinator: int, cost: Cost
+) -> tuple[PricedSpread, int]:
+    """Mix-Mapped's spread, and the packets that it needs. If these are more than the budget, it is thinned
+    out."""
+    usual = mix_mapped(prr, widths, coordinator=coordinator)
+    routes = plan_routes("subpath", prr, usual)
+    needed = cost_of(routes, cost)
+    if needed > budget:
+        routes = air(usual, prr, budget) if cost == "broadcast" else spend(usual, prr, budget)
+    return valued(usual, routes, prr), needed
+
+
+def paper_spreads(
+    prr: Matrix, widths: Sequence[int], budget: int, coordinator: int, cost: Cost
+) -> list[PricedSpread]:
+    """The paper's other spreads, each message sent once, where the budget pays for them."""
+    priced = []
+    for name in OTHERS:
+        spread = MAPPERS[name](prr, widths, coordinator, 1)
+        routes = plan_routes("subpath", prr, spread)
+        if cost_of(routes, cost) <= budget:
+            priced.append(valued(spread, routes, prr))
+    return priced
+
+
+def candidates(
     prr: Matrix,
     widths: tuple[int, ...],
     budget: int,
     capacity: Sequence[float] | None,
     coordinator: int,
     cost: Cost,
+    slot: SlotTime | None = None,
 ) -> list[PricedSpread]:
-    """The best order of the devices for each number of holders of a layer and each weight of relays."""
+    """The best order of the devices for each number of holders of a layer and each weight of relays. With
+    `slot` a message is sent no more often than fits into that time (unicast only)."""
     devices = np.arange(len(prr))
     workers = [d for d in devices.tolist() if d != coordinator]
     order = near_each_other(prr, coordinator, workers)
     return [
         _Kind(
             prr, widths, budget, capacity, coordinator, holders, cost,
-            np.where(devices == coordinator, 1.0, welcome),
+            np.where(devices == coordinator, 1.0, welcome), slot,
         ).improved(list(order))
         for holders in sharing(len(workers), len(widths))
         for welcome in RELAYS
@@ -161,6 +204,7 @@ class _Kind:
     holders: int  # devices that share a layer
     cost: Cost
     welcome: Matrix  # by device: how much it counts as a relay
+    slot: SlotTime | None  # the time that a message's packets may take; None: any
 
     def priced(self, order: Sequence[int], ways: Ways) -> PricedSpread:
         """The spread over the devices in this order, with its routes and value."""
@@ -172,7 +216,8 @@ class _Kind:
         spread = Spread(len(self.prr), self.coordinator, owners, (), tuple(order))
         if self.cost == "broadcast":
             return valued(spread, air(spread, self.prr, self.budget), self.prr)
-        return valued(spread, spend(spread, self.prr, self.budget, ways=ways), self.prr)
+        routes = spend(spread, self.prr, self.budget, ways=ways, slot=self.slot)
+        return valued(spread, routes, self.prr)
 
     def improved(self, order: list[int]) -> PricedSpread:
         """The spread after all swaps of devices that give a better score."""

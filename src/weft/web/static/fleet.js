@@ -23,7 +23,7 @@ function layout(devices, links, media, width, many) {
   }
   const most = Math.max(...tiers.map((tier) => devices.filter((d) => d.tier === tier).length));
   const over = tiers.length > 2 && links.some((link) => link.between.some((end) => tierOf(devices, end) === tiers[0]) && link.between.some((end) => tierOf(devices, end) === tiers[2]));
-  const room = over ? 44 : 0, height = room + Math.max(170, most * (devices.length > MANY ? 34 : many ? 52 : ROW));
+  const room = over ? 64 : 0, height = room + Math.max(170, most * (devices.length > MANY ? 34 : many ? 52 : ROW));
   tiers.forEach((tier, column) => {
     const inside = devices.filter((device) => device.tier === tier);
     const x = 70 + (column * (width - 140)) / (tiers.length - 1);
@@ -43,8 +43,14 @@ function rateWords(link) {
   return [rates, loss ? `${percent(loss)} lost` : null, link.latency_ms ? `${digits(link.latency_ms)} ms` : null].filter(Boolean);
 }
 
+/** Where on a link from a to b its words stand: nearer the end with fewer links, where less lies in the way. */
+function middle(links, [first, second]) {
+  const ends = (name) => links.filter((link) => link.between.includes(name)).length;
+  return 0.5 + 0.08 * Math.sign(ends(first) - ends(second));
+}
+
 /** How a link runs: straight, around others of its own column, or over the top of the columns between. */
-function way(places, [first, second]) {
+function way(places, [first, second], links) {
   const a = places[first], b = places[second];
   if (!a || !b) return null;
   const rows = Math.round(Math.abs(a[1] - b[1]) / (places.small ? 52 : ROW));
@@ -53,23 +59,31 @@ function way(places, [first, second]) {
     return { path: `M${a[0] + edge} ${a[1]}C${out} ${a[1]} ${out} ${b[1]} ${b[0] + edge} ${b[1]}`, at: [a[0] + 70 + 19 * rows - (rows > 1 ? 4 : 12), a[1] + (b[1] - a[1]) * (rows > 1 ? 1 / 3 : 1 / 2)], side: true };
   }
   if (places.columns && Math.abs(a[0] - b[0]) > places.columns * 1.5) {
-    return { path: `M${a[0]} ${a[1]}C${a[0] + (b[0] - a[0]) * 0.1} 0 ${b[0] - (b[0] - a[0]) * 0.1} 0 ${b[0]} ${b[1]}`, at: [(a[0] + b[0]) / 2, 14] };
+    return { path: `M${a[0]} ${a[1]}C${a[0] + (b[0] - a[0]) * 0.1} -10 ${b[0] - (b[0] - a[0]) * 0.1} -10 ${b[0]} ${b[1]}`, at: [(a[0] + b[0]) / 2, Math.max(16, (a[1] + b[1]) / 8 - 7)] };
   }
-  return { path: `M${a[0]} ${a[1]}L${b[0]} ${b[1]}`, at: [(a[0] + b[0]) / 2, (a[1] + b[1]) / 2] };
+  const part = middle(links, [first, second]);
+  return { path: `M${a[0]} ${a[1]}L${b[0]} ${b[1]}`, at: [a[0] + (b[0] - a[0]) * part, a[1] + (b[1] - a[1]) * part] };
 }
 
-function line(places, link, label) {
-  const drawn = way(places, link.between);
-  if (!drawn) return [];
+/** The ground under a link's words, so that no line runs through them. */
+function plate(texts, x, y, side) {
+  const width = 6.6 * Math.max(...texts.map((text) => text.length)) + 4;
+  return s("rect", { class: "plate", x: side ? x - 3 : x - width / 2, y: y - 15, width, height: 13 * texts.length + 4, rx: 4 });
+}
+
+/** A link: its lines, and its words, which are drawn above all lines. */
+function line(places, link, links, label) {
+  const drawn = way(places, link.between, links);
+  if (!drawn) return { lines: [], words: [] };
   const used = Math.max(link.up_used || 0, link.down_used || 0), words = rateWords(link), [x, y] = drawn.at;
   const told = `${link.between[0]} – ${link.between[1]}: ${words.join(", ")}; in use: → ${mbps(link.up_used)}, ← ${mbps(link.down_used)}`;
   const anchor = drawn.side ? "start" : "middle";
-  return [
+  const lines = [
     s("path", { class: "link", d: drawn.path, "stroke-width": 1 + Math.max(0, Math.log10(Math.max(link.up_mbps, link.down_mbps) + 1)) }, s("title", {}, told)),
     used > 0 ? s("path", { class: "used", d: drawn.path, "stroke-width": 2.2 }) : null,
-    label ? s("text", { class: "small halo", x, y: y - 4, "text-anchor": anchor }, words[0]) : null,
-    label && words.length > 1 ? s("text", { class: "small halo", x, y: y + 9, "text-anchor": anchor }, words.slice(1).join(" · ")) : null,
   ];
+  const texts = label ? [words[0], words.slice(1).join(" · ")].filter(Boolean) : [];
+  return { lines, words: texts.length ? [plate(texts, x, y, drawn.side), ...texts.map((text, row) => s("text", { class: "small", x, y: y - 4 + 13 * row, "text-anchor": anchor }, text))] : [] };
 }
 
 const held = (plan, name) => plan.shards.filter((shard) => shard.device === name);
@@ -85,16 +99,16 @@ export function holding(plan, name) {
 }
 
 function box(device, plan, source, [x, y]) {
-  const words = [SIGNS[device.state], device.state, device.in_reach === false ? "(out of reach)" : null].filter(Boolean).join(" ");
+  const away = device.in_reach === false, words = away ? "◌ out of reach" : `${SIGNS[device.state]} ${device.state}`;
   const layers = holding(plan, device.name);
   const short = layers.length > 20 ? `${layers.slice(0, 19)}…` : layers;
-  const told = `${device.name}, ${device.tier}: ${device.state}, ${layers}` + (device.slowdown > 1 ? `, ${digits(device.slowdown)} times slower` : "");
+  const told = `${device.name}, ${device.tier}: ${device.state}${away ? ", out of reach" : ""}, ${layers}` + (device.slowdown > 1 ? `, ${digits(device.slowdown)} times slower` : "");
   return s("g", { transform: `translate(${x} ${y})`, "data-device": device.name, "data-state": device.state },
     s("title", {}, told),
     s("rect", { class: `node ${device.tier} ${device.state}`, x: -60, y: -31, width: 120, height: 62, rx: 10 }),
     s("text", { y: -13, "text-anchor": "middle", "font-weight": 600 }, device.name + (source ? " ▤" : "")),
     s("text", { class: "small", y: 4, "text-anchor": "middle" }, short),
-    s("text", { class: `small word ${device.state}`, y: 20, "text-anchor": "middle" }, words));
+    s("text", { class: `small word ${away ? "silent" : device.state}`, y: 20, "text-anchor": "middle" }, words));
 }
 
 function dot(device, plan, [x, y]) {
@@ -109,7 +123,8 @@ export function drawFleet(card, { fleet, plan }) {
   const width = Math.max(300, card.clientWidth - 34), many = fleet.devices.length > MANY || (width < 520 && fleet.devices.length > 4);
   const [places, height] = layout(fleet.devices, fleet.links, fleet.media, width, many);
   const label = fleet.links.length <= 24 && (!many || width >= 520);
-  const lines = fleet.links.map((link) => line(places, link, label));
+  const drawn = fleet.links.map((link) => line(places, link, fleet.links, label));
+  const lines = drawn.map((one) => one.lines), words = drawn.map((one) => one.words);
   const hubs = fleet.media.map((medium) => {
     const centre = places[`medium ${medium.name}`];
     const spokes = [medium.gateway, ...medium.members].filter((name) => places[name]).map((name) =>
@@ -125,7 +140,7 @@ export function drawFleet(card, { fleet, plan }) {
   const summary = Object.entries(states).map(([state, count]) => `${count} ${SIGNS[state]} ${state}`).join(", ");
   fill(card, 
     h("h2", {}, "Fleet", h("small", {}, `${summary}; ▤ has the data`)),
-    picture(width, height, `${fleet.devices.length} devices: ${summary}. ${fleet.links.length} links, ${fleet.media.length} shared media. The table of devices has the details.`, lines.flat(), hubs.flat(2), nodes),
+    picture(width, height, `${fleet.devices.length} devices: ${summary}. ${fleet.links.length} links, ${fleet.media.length} shared media. The table of devices has the details.`, lines.flat(), hubs.flat(2), words.flat(), nodes),
     details(fleet));
 }
 

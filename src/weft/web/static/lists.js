@@ -15,7 +15,8 @@ export function drawRun(card, { run }) {
     h("dl", { class: "figures" },
       h("div", {}, h("dt", {}, "state"), h("dd", { class: `state ${run.state}` }, SIGNS[run.state] || run.state)),
       run.model ? [figure("minibatches", `${run.done}${run.steps ? ` of ${run.steps}` : ""}`), figure("loss", known(run.loss) ? digits(run.loss) : "–"),
-        figure("a minibatch, measured", seconds(run.step_s)), figure("predicted", seconds(run.predicted_s)), figure("time", clock(run.at_s))] : null),
+        figure("a minibatch, measured", seconds(run.step_s)), figure("predicted", seconds(run.predicted_s)),
+        known(run.step_s) && run.predicted_s ? figure("measured ÷ predicted", digits(run.step_s / run.predicted_s)) : null, figure("time", clock(run.at_s))] : null),
     run.steps ? h("progress", { max: run.steps, value: Math.min(run.done, run.steps), "aria-label": `${run.done} of ${run.steps} minibatches` }) : null,
     run.state === "silent" ? h("p", { class: "problem" }, "The run has written nothing for some time. Its process has probably ended.") : null,
     run.why ? h("p", { class: "problem" }, run.why) : null,
@@ -25,7 +26,7 @@ export function drawRun(card, { run }) {
 export function drawEvents(card, { events }) {
   const rows = [...events.rows].reverse().map((event) => {
     const extra = ["device", "repeated", "moved_bytes", "seconds"].filter((name) => known(event[name]) && name !== "device")
-      .map((name) => (name === "moved_bytes" ? `${bytes(event[name])} moved` : name === "seconds" ? `in ${seconds(event[name])}` : `${event[name]} minibatches repeated`));
+      .map((name) => (name === "moved_bytes" ? `${bytes(event[name])} moved` : name === "seconds" ? `in ${seconds(event[name])}` : `${event[name]} minibatch${event[name] === 1 ? "" : "es"} repeated`));
     return h("li", { "data-kind": event.kind }, h("span", { class: "when" }, `${clock(event.at_s)}, step ${event.step}`),
       h("p", {}, h("strong", { class: event.kind }, EVENTS[event.kind] || event.kind.replaceAll("_", " ")), known(event.device) ? ` ${event.device}` : "", event.why ? `: ${event.why}` : "", extra.length ? ` (${extra.join(", ")})` : ""));
   });

@@ -14,11 +14,11 @@ const CARDS = [
   ["run", ["run"], drawRun, true],
   ["fleet", ["fleet", "plan"], drawFleet],
   ["plan", ["plan", "fleet"], drawPlan],
+  ["map", ["map", "fleet"], drawMap],
   ["time", ["predicted", "measured"], drawGantt, true],
   ["curves", ["curves"], drawCurves],
   ["events", ["events"], drawEvents],
   ["devices", ["fleet", "plan"], drawDevices, true],
-  ["map", ["map", "fleet"], drawMap, true],
   ["whatif", ["plan", "fleet"], null, true],
 ];
 
@@ -43,6 +43,7 @@ class View {
 
   draw(changed) {
     const values = parts[this.name] || {};
+    this.element.dataset.state = values.run?.state || "unknown";
     for (const { card, needs, draw } of this.cards) {
       if (!needs.some((part) => changed.has(part)) || !needs.every((part) => values[part])) continue;
       const focus = card.contains(document.activeElement) && document.activeElement.getAttribute("aria-label");

@@ -23,7 +23,7 @@ export class WhatIf {
     fill(this.card, 
       h("h2", {}, "What if …", h("small", {}, "the strategy plans again, nothing runs"), h("button", { type: "button", onclick: () => this.reset() }, "As it is")),
       h("form", { onsubmit: (event) => event.preventDefault() },
-        h("fieldset", {}, h("legend", { class: "quiet" }, "Bandwidth"), h("div", { class: "sliders" }, links.map(([id, name]) => this.slider("rates", id, name)))),
+        h("fieldset", {}, h("legend", { class: "quiet" }, "Bandwidth"), h("div", { class: "sliders" }, links.length > 1 ? this.slider("rates", "", "all links") : null, links.map(([id, name]) => this.slider("rates", id, name)))),
         h("fieldset", {}, h("legend", { class: "quiet" }, "Speed of devices"), h("div", { class: "sliders" }, there.map((device) => this.slider("speeds", device.name, device.name, !fleet.source.includes(device.name)))))),
       this.answer);
   }
@@ -46,8 +46,10 @@ export class WhatIf {
 
   change() {
     const change = { rates: {}, speeds: {}, gone: [] };
+    const every = this.card.querySelector('input[data-group=rates][data-id=""]'), all = every ? factorOf(every) : 1;
     for (const input of this.card.querySelectorAll("input[type=range]")) {
-      const factor = factorOf(input);
+      if (input === every) continue;
+      const factor = factorOf(input) * (input.dataset.group === "rates" ? all : 1);
       if (Math.abs(factor - 1) >= 0.01) change[input.dataset.group][input.dataset.id] = Number(factor.toFixed(4));
     }
     for (const box of this.card.querySelectorAll("input[data-gone]:checked")) change.gone.push(box.dataset.gone);

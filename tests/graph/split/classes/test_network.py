@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from weft import zoo
 from weft.errors import InputError
-from weft.graph.capture import capture_loss, state_of
+from weft.graph.capture.module import capture_loss, state_of
 from weft.graph.execute import Runner
 from weft.graph.network import Ref
 from weft.graph.split.classes.averaged import averaged

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from weft import zoo
 from weft.errors import InputError
-from weft.graph.capture import capture
+from weft.graph.capture.module import capture
 from weft.graph.split.classes.calibrate import calibrate, reestimate_norms
 from weft.graph.split.classes.decouple import captured, decouple, score_filters
 from weft.graph.split.classes.reader import read_classes

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from weft.draws import TRAINING
 from weft.fleet.fleet import Fleet
 from weft.fleet.radio import Matrix, Radio, fleet_delivery, radio_fleet, topology
-from weft.graph.capture import capture, capture_loss, state_of
+from weft.graph.capture.module import capture, capture_loss, state_of
 from weft.graph.network import Graph
-from weft.graph.optimizer import Optimizer
+from weft.graph.optimizers.optimizer import Optimizer
 from weft.graph.split.lost_values import LostValues
 from weft.graph.split.masked import Perceptron
 from weft.graph.split.masked_conv import ConvNet

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from weft.draws import TRAINING
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet, Link
-from weft.graph.capture import capture, state_of
+from weft.graph.capture.module import capture, state_of
 from weft.graph.split.masked import Masks
 from weft.planning.decide import decide
 from weft.planning.task import make_task
@@ -79,7 +79,11 @@ def loss_under(net: Residual, x: Tensor, y: Tensor, masks: Masks) -> Tensor:
 @pytest.mark.parametrize("normed", [False, True], ids=["plain", "batch-norm"])
 @pytest.mark.parametrize(
     ("strategy", "more"),
-    [("stitchnet", {}), ("random-units", {}), ("stitchnet+", {"drill": 50})],
+    [
+        ("stitchnet", {}),
+        ("random-units", {}),
+        ("stitchnet+", {"drill": 50, "codec": "none", "input_codec": "none"}),
+    ],
 )
 def test_a_residual_network_in_a_swarm_equals_one_process_with_the_same_losses(
     swarm: LocalFleet, strategy: str, more: dict[str, object], normed: bool

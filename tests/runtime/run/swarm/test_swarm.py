@@ -14,7 +14,7 @@ from torch import nn
 import weft
 from weft.draws import TESTING, TRAINING
 from weft.fleet.fleet import Fleet, Link
-from weft.graph.capture import state_of
+from weft.graph.capture.module import state_of
 from weft.graph.split.lost_values import LostValues
 from weft.graph.split.masked import Perceptron
 from weft.planning.decide import decide
@@ -91,7 +91,8 @@ def test_a_device_without_units_relays(swarm: LocalFleet, perceptron: Any) -> No
     [
         ("stitchnet", {}),
         ("stitchnet", {"update": "own"}),
-        ("stitchnet+", {"packets": 18}),  # so few that messages get lost
+        # So few packets that messages get lost; 8 bits would round what is compared to 1e-6.
+        ("stitchnet+", {"packets": 18, "codec": "none", "input_codec": "none"}),
         ("vertical", {"path": "direct"}),
         ("horizontal", {"path": "coordinator"}),
         ("random-units", {"update": "own"}),
@@ -106,6 +107,23 @@ def test_channels_of_convolutions_are_spread_like_units(
         graph=convolutions.graph, optimizer="adam", options={"probes": 50} | more,
     )  # fmt: skip
     assert len(convolutions.agree(swarm, decide(strategy, task), 3)) == 3
+
+
+def test_stitchnet_plus_learns_in_8_bits_what_it_would_learn_unrounded(
+    swarm: LocalFleet, perceptron: Any
+) -> None:
+    task = make_task(
+        derive_profile(perceptron.graph, perceptron.fleet), perceptron.fleet, batch=6,
+        graph=perceptron.graph, optimizer="adam", options={"probes": 50},
+    )  # fmt: skip
+    plan, steps = decide("stitchnet+", task), 5
+    assert (plan.codec, plan.input_codec) == ("int8", "int8")
+    with perceptron.coordinator(swarm, plan) as run:
+        run.prepare()
+        outcome = run.steps(0, steps)
+    _, losses = perceptron.simulated(plan, steps)
+    assert outcome.losses == pytest.approx(losses, rel=0.02)
+    assert outcome.losses != pytest.approx(losses, rel=1e-6), "nothing was rounded"
 
 
 def test_slots_by_the_clock_lose_no_less_than_the_radio(swarm: LocalFleet, perceptron: Any) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from weft.errors import InputError
-from weft.graph.capture import capture, state_of
+from weft.graph.capture.module import capture, state_of
 from weft.graph.execute import Runner
 from weft.graph.network import Graph, Segment
 from weft.graph.split.classes.network import Blueprint, DecoupledNet, State, compose, rows_of

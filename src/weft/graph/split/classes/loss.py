@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import InputError
-from weft.graph.capture import capture_loss
+from weft.graph.capture.module import capture_loss
 from weft.graph.network import Graph, Value
 
 Loss = nn.Module | Callable[[Tensor, Tensor], Tensor]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weft.errors import LostDevice
-from weft.program.instructions import Update
+from weft.program import instructions as ins
 from weft.runtime.run.migrate import ANSWER_S, Move, NobodyHolds, go_back, migrate
 from weft.runtime.run.recovery.protocol import Fault, Recovery
 
@@ -73,12 +73,14 @@ class GoBack(Recovery):
 
     def _move(self, run: Run, change: Change, gone: set[str], still: Standstill) -> Move:
         held_elsewhere = run.plan.standby or not gone  # nothing is lost with the device
-        # With several minibatches in flight some updates are made twice; going back would lose more.
-        if held_elsewhere and (still.together or run.plan.stale):
+        stashed = any(ins.stashed(run.program.code.get(device, ())) for device in gone)
+        if held_elsewhere and still.together and not stashed:
             try:
                 return migrate(run, change.plan, gone=gone)
             except NobodyHolds:
                 pass
+        # If another device is lost meanwhile, nobody shall believe that all are where they were before.
+        run.outcome.done = dict.fromkeys(run.devices, run.copies.newest.step - 1)
         return go_back(run, change.plan, run.copies.newest, gone)
 
 
@@ -92,7 +94,7 @@ def stop_all(run: Run, gone: str, why: str, first: int) -> Standstill:
     done = {
         device: max(at.step, run.outcome.done.get(device, -1))
         for device, at in places.items()
-        if any(isinstance(i, Update) for i in run.program.code[device])
+        if any(isinstance(i, ins.Update) for i in run.program.code[device])
     }
     together = len(set(done.values())) == 1 and all(
         places[device].updated <= step for device, step in done.items()

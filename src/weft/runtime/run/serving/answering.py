@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
 from torch import Tensor
@@ -35,6 +36,7 @@ from weft.runtime.run.run import LISTEN_S, Progress, Run
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire.crew import Crew
 
+MOST_EVENTS = 1_000  # that are remembered: the newest ones
 MOST_SPANS = 20_000  # of plans that have ended: a service must not grow
 
 # How a device holds a weight: its shape, and which part of the whole it is.
@@ -66,6 +68,7 @@ class Answering(Run):
         self.give: Feed = lambda step: ({}, None)  # the inputs of a request
         super().__init__(crew, plan, graph, state, settings, lambda step: self.give(step),
                          recovery=recovery, adviser=adviser)  # fmt: skip
+        self.events = deque(maxlen=MOST_EVENTS)
 
     def adopt(self, plan: Plan) -> None:
         self.graph = graph_for(plan, self._by_depth)

@@ -75,7 +75,7 @@ class Attendants(Survivors):
         finally:
             self._looked = time.monotonic()
 
-    def _plan(
+    def _decide(
         self, run: Run, present: frozenset[str], profile: Profile | None = None
     ) -> tuple[Plan, str]:
         assert self.graph is not None

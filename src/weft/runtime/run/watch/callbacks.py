@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 
 from weft.errors import InputError
-from weft.graph.user_schedule import Timetable
+from weft.graph.optimizers.user_schedule import Timetable
 from weft.runtime.run.watch.evaluation import ACCURACY, LOSS, Evaluation
 
 

@@ -19,7 +19,7 @@ from weft.data.indexed import Indexed
 from weft.data.streams import Pair, pair_of
 from weft.data.trees import as_tensors, count_of, rows_of
 from weft.errors import InputError
-from weft.graph.signature import call_of
+from weft.graph.capture.signature import call_of
 
 if TYPE_CHECKING:
     from weft.runtime.run.workload.asked import Loss

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from weft.errors import InputError
-from weft.runtime.run.copies import Copy
+from weft.runtime.run.records.copies import Copy
 from weft.runtime.run.watch.callbacks import Better, Callback, EarlyStopping, StepDone
 from weft.runtime.run.watch.evaluation import Evaluation, Evaluator, Metric, Test, test_pairs
 

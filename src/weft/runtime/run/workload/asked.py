@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from weft.data.user_data import Data
 from weft.fleet.fleet import Fleet
-from weft.graph.optimizer import Optimizer
-from weft.graph.user_schedule import Timetable
+from weft.graph.optimizers.optimizer import Optimizer
+from weft.graph.optimizers.user_schedule import Timetable
+from weft.graph.precision import Precision
 from weft.plans.plan import Objective, Plan
 from weft.plans.profile import Profile
 from weft.runtime.run.launch import Place
@@ -43,5 +44,6 @@ class Asked:
     objective: Objective = "time"  # what a plan is chosen for
     measure: bool = True  # on real nodes, where no profile is given
     say: Callable[[str], None] = lambda text: None  # gets a line about each part of measuring
+    precision: Precision = "float32"  # of products
     name: str = ""
     on_progress: Callable[[Step], None] | None = None

@@ -13,22 +13,24 @@ from torch import Tensor, nn
 from weft.errors import InputError
 from weft.fleet.fleet import Fleet
 from weft.fleet.owners import owners_of
-from weft.graph.capture import capture_loss, capture_signed, state_of
+from weft.graph.capture.module import capture_loss, capture_signed, state_of
+from weft.graph.capture.signature import Signature
 from weft.graph.network import Graph
 from weft.graph.norms import by_norms
-from weft.graph.optimizer import Optimizer, split_memory
-from weft.graph.signature import Signature
+from weft.graph.optimizers.optimizer import Optimizer, split_memory
+from weft.graph.precision import Precision, check_bf16, in_bf16
 from weft.planning.decide import decide
 from weft.planning.task import make_task
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan
 from weft.plans.profile import Profile
+from weft.plans.registry import behind
 from weft.plans.relayer import relayered
 from weft.runtime.emulate.forked import warm
-from weft.runtime.run.checks import check_loss, check_rule
+from weft.runtime.run.checks import check_layers_whole, check_loss, check_rule
 from weft.runtime.run.feeds import Source, accuracy, source_of
 from weft.runtime.run.jobs import Settings
-from weft.runtime.run.known import known_profile
+from weft.runtime.run.measuring.known import known_profile
 from weft.runtime.run.pace import Emulation, emulation
 from weft.runtime.run.run import Run
 from weft.runtime.run.workload.asked import Asked, Loss
@@ -65,10 +67,15 @@ def prepare(
     emulated: bool,
     profile: Profile | None = None,
     name: str = "",
+    precision: Precision = "float32",
 ) -> Trainee:
     """Captures the network and its loss; measures it where the fleet is emulated here."""
     graph, signature = capture_signed(model, source.example, name=name, mode="train")
     graph = capture_loss(graph, loss, source.target, signature, source.complete)
+    if precision == "bf16":
+        graph = in_bf16(graph)
+        if emulated:
+            check_bf16([n for layer in graph.layers for n in layer.nodes], "the emulated devices")
     state = state_of(model, loss if isinstance(loss, nn.Module) else None)
     measured = None
     if emulated:
@@ -97,6 +104,7 @@ class OneNetwork(Workload):
         self.trainee = prepare(
             asked.model, self.source, asked.loss, asked.fleet, batch=asked.batch, rule=asked.rule,
             emulated=asked.place.emulated, profile=asked.profile, name=asked.name,
+            precision=asked.precision,
         )  # fmt: skip
         self.graph, self.state = self.trainee.graph, self.trainee.state
         self.test = self.source.test
@@ -107,6 +115,7 @@ class OneNetwork(Workload):
             self.graph = by_norms(self.graph)
         check_loss(self.graph, self.plan)
         check_rule(asked.rule, self.plan, asked.timetable)
+        check_layers_whole(asked.precision, behind(self.plan), asked.options, self.plan)
 
     def _decide(self) -> Plan:
         asked = self.asked

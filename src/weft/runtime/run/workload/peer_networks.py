@@ -15,7 +15,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from weft.graph.capture import capture_loss, state_of
+from weft.graph.capture.module import capture_loss, state_of
 from weft.graph.network import Graph
 from weft.graph.split.classes.exchange import harvest, mean
 from weft.graph.split.classes.loss import Loss, loss_over

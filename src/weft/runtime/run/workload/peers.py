@@ -8,6 +8,7 @@ peers are on their own. After it: put the network together from what each of the
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Mapping
 
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from weft.data import batch_indices, load
 from weft.data.classes import class_rows
 from weft.errors import InputError
-from weft.graph.capture import capture_loss, capture_signed, state_of
+from weft.graph.capture.module import capture_loss, capture_signed, state_of
 from weft.graph.measure import measure
 from weft.graph.network import Graph
 from weft.graph.split.classes.calibrate import calibrate, reestimate_norms
@@ -49,6 +50,7 @@ from weft.runtime.run.workload.peer_networks import (
     settled,
     whole_networks,
 )
+from weft.runtime.run.workload.peer_saves import by_device, joined, resumed, whole_parts
 from weft.runtime.run.workload.peer_timeline import assembled
 from weft.runtime.run.workload.protocol import Trained, Workload
 from weft.runtime.wire import messages as msg
@@ -63,6 +65,7 @@ class Exchange(Workload):
 
     def __init__(self, peers: Peers, own: Mapping[str, Own]) -> None:
         self.peers, self.own = peers, own
+        self.together = peers.late != "newest"
         self._enough = False
 
     def enough(self) -> None:
@@ -108,19 +111,30 @@ class PeerNetworks(Exchange):
         return net, own, self._exact(own)
 
     def resume_with(self, weights: Mapping[str, Tensor]) -> None:
-        raise InputError("peers keep their weights to themselves: --resume is not possible")
+        """Every peer's weights of an earlier run, in place of those that it would begin with."""
+        self.own = resumed(self.own, weights)
+        self.state = self.own[self.peers.devices[0]].state
+
+    def parts(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return whole_parts(self.own, by_device(weights))
 
     def complete(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return dict(weights)
+        """The network put together from what the peers have in the middle of a run."""
+        states = by_device(weights)
+        whole = self.put_together(copy.deepcopy(self.net), self.own, states)
+        return {name: tensor.detach() for name, tensor in whole.state_dict().items()}
 
     def result(self, run: Run, early: object = None) -> Trained:
         present = [d for d in self.peers.devices if d not in run.absent]
-        states = {d: state for d, (state, _) in run.states(present).items()}
+        reported = run.states(present)
+        states = {d: state for d, (state, _) in reported.items()}
+        memory = joined({d: memory for d, (_, memory) in reported.items()})
+        parts = whole_parts(self.own, states)
         whole = self.put_together(self.net, self.own, states)
         state = {n: t.detach() for n, t in whole.state_dict().items()}
         right = accuracy(whole, (self.data.test_x, self.data.test_y))
         words = whole.description if isinstance(whole, DecoupledNet) else ""
-        return Trained(whole, state, {}, right, words)
+        return Trained(whole, state, memory, right, words, parts=parts)
 
     @property
     def _peers(self) -> Peers:

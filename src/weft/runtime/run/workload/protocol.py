@@ -8,7 +8,7 @@ work.result(run)                    # what comes home, put together
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor, nn
@@ -31,6 +31,7 @@ class Trained:
     test_accuracy: float | None = None
     network: str = ""  # what the model is, where it is not the user's own
     averaged: nn.Module | None = None  # the model with the running means of its weights
+    parts: Mapping[str, Tensor] = field(default_factory=dict)  # as in `Workload.parts`
 
 
 class Workload:
@@ -39,6 +40,7 @@ class Workload:
     # Shares of one loss add up; of losses of several networks the mean counts.
     losses: Literal["sum", "mean"] = "sum"
     own: Mapping[str, Own] = {}  # devices with networks of their own
+    together = True  # whether devices wait for each other, so that all are at the same minibatch
     has_copies = True  # whether devices report copies of one network while they train
     test: tuple[Tensor, Tensor] | None = None  # the data set's own test samples and targets
     measured: tuple[str, ...] = ()  # when the times of real devices were measured
@@ -46,6 +48,10 @@ class Workload:
     def is_enough(self, run: Run, waiting: set[str]) -> bool:
         """Whether the run may end though some devices have not done all of their minibatches."""
         return False
+
+    def parts(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What a resumed run needs where devices have networks of their own: all of their weights."""
+        return {}
 
     def passed(self, step: int) -> None:
         """No minibatch before `step` will be asked for again."""

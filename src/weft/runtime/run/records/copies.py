@@ -1,0 +1,91 @@
+"""Copies of all weights by minibatch, as devices report them: where a run goes back to.
+
+    copies = Copies(Copy(0, state, memory))
+    copies.take(kept, wanted, place)      # a piece of a device's report
+    copies.newest                         # the newest minibatch of which every device has reported
+
+A copy is taken without a pause: every device copies what it knows after the same minibatch, when it comes
+to it, and reports the copy while it works on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from weft.runtime.run.dispatch import State
+from weft.runtime.wire import messages as msg
+from weft.runtime.wire.state_pieces import Pieces
+
+
+@dataclass(frozen=True)
+class Copy:
+    """The whole network and the optimizer's memory as they are before minibatch `step`."""
+
+    step: int
+    state: Mapping[str, Tensor]
+    memory: Mapping[str, Tensor]
+
+
+_Found = tuple[int, dict[str, Pieces]]  # a minibatch, and the state of each device
+Place = Callable[[Mapping[str, tuple[State, State]], State, State], None]
+
+
+class Copies:
+    """Puts devices' reports together; knows the newest copy of the whole network."""
+
+    def __init__(self, first: Copy, together: bool = True) -> None:
+        self.newest = first
+        # Whether devices are at the same minibatch. If nobody waits for others, a copy has the newest state
+        # of each device: a fast one may be far ahead, and all of its states would be too much.
+        self._together = together
+        self._parts: dict[int, dict[str, Pieces]] = {}  # minibatch -> device
+        self._whole: dict[int, set[str]] = {}  # minibatch -> devices that have reported all of it
+
+    def take(
+        self, kept: msg.Kept, wanted: Collection[str], place: Place, base: State
+    ) -> Copy | None:
+        """A piece of a report; the copy, where it was the last that was missing. What no device has is as
+        in `base`."""
+        parts = self._parts.setdefault(kept.step, {})
+        # A report that cannot be read stays incomplete, and the copy before it counts.
+        if parts.setdefault(kept.device, Pieces()).take(kept):
+            self._whole.setdefault(kept.step, set()).add(kept.device)
+        found = self._whole_at(kept.step, wanted) if self._together else self._newest_of(wanted)
+        if found is None:
+            return None
+        step, parts = found
+        whole: tuple[State, State] = base, {}
+        place({device: (part.state, part.memory) for device, part in parts.items()}, *whole)
+        self.newest = Copy(step + 1, *whole)
+        self._forget_through(step)
+        return self.newest
+
+    def _whole_at(self, step: int, wanted: Collection[str]) -> _Found | None:
+        return (step, self._parts[step]) if self._whole.get(step, set()) >= set(wanted) else None
+
+    def _newest_of(self, wanted: Collection[str]) -> _Found | None:
+        """Each device's newest state, if all devices have reported a newer one than in the last copy."""
+        newest: dict[str, int] = {}
+        for step in sorted(self._whole):
+            newest |= dict.fromkeys(self._whole[step], step)
+        for step, parts in self._parts.items():  # older states of a device are not needed any more
+            for device in [d for d in parts if step < newest.get(d, -1)]:
+                del parts[device]
+                self._whole.get(step, set()).discard(device)
+        if not newest.keys() >= set(wanted):
+            return None
+        least = min(newest[device] for device in wanted)
+        if least < self.newest.step:
+            return None
+        return least, {device: self._parts[newest[device]][device] for device in wanted}
+
+    def begin_anew(self) -> None:
+        """Another plan: what was reported under the one before will not become whole."""
+        self._parts, self._whole = {}, {}
+
+    def _forget_through(self, step: int) -> None:
+        self._parts = {n: parts for n, parts in self._parts.items() if n > step}
+        self._whole = {n: devices for n, devices in self._whole.items() if n > step}

@@ -1,0 +1,52 @@
+"""The interval between two copies, and the memory that they take."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from weft.fleet.fleet import Device, Fleet, Link
+from weft.plans.plan import Plan, Shard
+from weft.program.copies import HELD, copies_of
+
+
+@pytest.fixture
+def plan() -> Plan:
+    import torch
+    from torch import nn
+
+    import weft
+
+    fleet = Fleet(
+        (Device("pi", gflops=1.0, data=True), Device("nuc", "edge", gflops=1.0)),
+        (Link(("pi", "nuc"), 100.0, 100.0),),
+    )
+    net = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+    return weft.plan(net, torch.zeros(2, 6), fleet, strategy="chain", batch=8,
+                     options={"devices": "pi,nuc"})  # fmt: skip
+
+
+def test_small_networks_are_copied_every_quarter_of_a_second(plan: Plan) -> None:
+    assert plan.predicted is not None
+    copies, step_s = copies_of(plan), plan.predicted.seconds
+    assert (copies.every - 1) * step_s < 0.25 <= copies.every * step_s
+    assert copies.repeats_s == pytest.approx(2 * copies.every * step_s)
+
+
+def test_both_copies_hold_weights_and_the_optimizers_memory(plan: Plan) -> None:
+    weights = sum(layer.param_bytes for layer in plan.profile.layers)
+    for optimizer, tensors in (("sgd", 1), ("momentum", 2), ("adam", 3)):
+        copies = copies_of(msgspec.structs.replace(plan, optimizer=optimizer))
+        assert sum(copies.bytes.values()) == HELD * tensors * weights
+        assert copies.bytes.keys() == {"pi", "nuc"}
+
+
+def test_versions_of_weights_in_flight_belong_to_the_copies(plan: Plan) -> None:
+    layers = len(plan.profile.layers)
+    shards = (Shard("pi", (0, 0)), Shard("nuc", (1, layers - 1)))
+    plain = msgspec.structs.replace(plan, shards=shards)
+    ahead = msgspec.structs.replace(plain, stale=3)
+    first = plan.profile.layers[0].param_bytes
+    assert first > 0
+    assert copies_of(ahead).bytes["pi"] == copies_of(plain).bytes["pi"] + HELD * 3 * first
+    assert copies_of(ahead).bytes["nuc"] == copies_of(plain).bytes["nuc"]

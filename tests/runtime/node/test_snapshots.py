@@ -1,0 +1,69 @@
+"""A device's copies: nothing that is due is overwritten, and a slow link is not filled."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+
+from weft.runtime.node.snapshots import Snapshots
+from weft.runtime.wire import messages as msg
+from weft.runtime.wire.state_pieces import KEPT_BYTES, Pieces
+
+
+class Link:
+    """Carries nothing until it is opened."""
+
+    def __init__(self) -> None:
+        self.open, self.came = threading.Event(), threading.Event()
+        self.pieces: list[msg.Kept] = []
+
+    def report(self, piece: Any) -> None:
+        assert self.open.wait(60)
+        self.pieces.append(piece)
+        if piece.last:
+            self.came.set()
+
+
+def state(value: float) -> dict[str, torch.Tensor]:
+    large = KEPT_BYTES // 4 * 2 + 7  # a little more than two pieces
+    return {"large": torch.full((1, large), value), "small": torch.tensor([value]),
+            "count": torch.tensor(3)}  # fmt: skip
+
+
+def test_a_copy_travels_in_pieces_of_a_megabyte_and_comes_together_again() -> None:
+    link = Link()
+    link.open.set()
+    snapshots = Snapshots(link.report, "pi", 0)
+    snapshots.take(9, state(1.5), {"large/momentum": state(2.5)["large"]})
+    assert link.came.wait(60)
+    assert max(len(piece.data) for piece in link.pieces) <= KEPT_BYTES + 1024
+    copy = Pieces()
+    whole = [copy.take(piece) for piece in link.pieces]
+    assert whole == [False] * (len(whole) - 1) + [True]
+    for name, tensor in state(1.5).items():
+        assert torch.equal(copy.state[name], tensor), name
+    assert torch.equal(copy.memory["large/momentum"], state(2.5)["large"])
+
+
+def test_a_piece_that_cannot_be_read_makes_no_copy() -> None:
+    copy = Pieces()
+    assert not copy.take(msg.Kept("pi", 0, 9, b"junk", last=False))
+    assert not copy.take(msg.Kept("pi", 0, 9, b"junk"))
+
+
+def test_a_copy_that_is_due_is_not_overwritten_before_it_is_reported() -> None:
+    """A slow link had the newest copy twice, and that of a save never."""
+    link = Link()
+    snapshots = Snapshots(link.report, "pi", 0)
+    assert not snapshots.busy
+    snapshots.take(9, {"w": torch.tensor([9.0])}, {})
+    snapshots.take(19, {"w": torch.tensor([19.0])}, {})
+    assert snapshots.busy
+    snapshots.take(29, {"w": torch.tensor([29.0])}, {}, is_over=lambda: True)  # no buffer is free
+    assert snapshots.at(9) is not None  # going back does not wait for the link
+    link.open.set()
+    snapshots.close()
+    assert [piece.step for piece in link.pieces] == [9, 19]
+    assert not snapshots.busy

@@ -1,0 +1,51 @@
+"""Devices report their copies one by one; a copy counts when it is whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from safetensors.torch import save
+
+from weft.runtime.run.dispatch import State
+from weft.runtime.run.records.copies import Copies, Copy
+from weft.runtime.wire import messages as msg
+
+BOTH = ("pi", "nuc")
+
+
+def kept(device: str, step: int) -> msg.Kept:
+    return msg.Kept(device, 0, step, save({"w": torch.full((1,), float(step))}))
+
+
+def place(states: Mapping[str, tuple[State, State]], state: State, memory: State) -> None:
+    state |= {f"{device}/{n}": t for device, (own, _) in states.items() for n, t in own.items()}
+
+
+def took(copies: Copies, device: str, step: int) -> Copy | None:
+    return copies.take(kept(device, step), BOTH, place, {})
+
+
+def test_a_copy_is_whole_when_all_devices_have_reported_the_same_minibatch() -> None:
+    copies = Copies(Copy(0, {}, {}))
+    assert took(copies, "pi", 9) is None
+    assert took(copies, "pi", 19) is None
+    copy = took(copies, "nuc", 9)
+    assert copy is not None
+    assert (copy.step, copy.state["pi/w"].item()) == (10, 9.0)
+    assert copies.newest is copy
+
+
+def test_where_nobody_waits_a_copy_has_the_newest_state_of_each_device() -> None:
+    """A fast peer reported hundreds of states that no slow peer ever met."""
+    copies = Copies(Copy(0, {}, {}), together=False)
+    for step in range(9, 1000, 10):
+        assert took(copies, "pi", step) is None
+    assert sum(len(parts) for parts in copies._parts.values()) == 1
+    copy = took(copies, "nuc", 9)
+    assert copy is not None
+    assert (copy.step, copy.state["pi/w"].item(), copy.state["nuc/w"].item()) == (10, 999.0, 9.0)
+    assert took(copies, "pi", 1009) is None  # the slow one has nothing new
+    following = took(copies, "nuc", 19)
+    assert following is not None
+    assert (following.step, following.state["pi/w"].item()) == (20, 1009.0)
