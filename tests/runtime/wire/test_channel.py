@@ -90,3 +90,40 @@ def test_a_message_that_was_received_is_in_the_ledger_when_it_is_read(
     assert [span.label for span in ledger.transfers] == ["act0>nuc"]
     channel.stop()
     session.close()
+
+
+def test_nothing_is_sent_between_a_message_and_its_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads sent on one line. The first message had a rest, the second one was queued before that
+    rest and was written into the middle of the first: the receiver closed the connection."""
+    session = open_session(Endpoints(listen=(free_endpoint(),)))
+    channel = Channel(
+        session, "test-rest/nuc", OutLink("nuc", "pi>nuc"), Ledger("pi"), lambda _: False
+    )
+    sending, go_on, all_sent = threading.Event(), threading.Event(), threading.Event()
+    log: list[str] = []
+
+    def send(header: Header, payload: Payload) -> bytes:
+        log.append(f"send {header.at}")
+        if header.at:
+            all_sent.set()
+            return b""
+        sending.set()
+        go_on.wait(30.0)
+        return b"rest"
+
+    def finish(header: Header, payload: Payload, rest: bytes, stopped: threading.Event) -> None:
+        log.append(f"finish {header.at}")
+
+    monkeypatch.setattr(channel.way, "send", send)
+    monkeypatch.setattr(channel.way, "finish", finish)
+    headers = [Header("run", 1, 0, "act", at, 0, "pi", "nuc", 10) for at in (0, 1)]
+    first = threading.Thread(target=channel.put, args=(headers[0], bytes(10)))
+    first.start()
+    assert sending.wait(30.0)
+    channel.put(headers[1], bytes(10))  # the line is taken: this one is queued
+    go_on.set()
+    first.join(30.0)
+    assert all_sent.wait(30.0)
+    channel.stop()
+    session.close()
+    assert log == ["send 0", "finish 0", "send 1"]

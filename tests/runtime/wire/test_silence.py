@@ -55,6 +55,16 @@ def test_irregular_heartbeats_of_others_give_everybody_more_time() -> None:
     assert listen(silence, 2.8, 15, ("pi", "nuc")) == []
 
 
+def test_more_time_ends_before_the_connection_would_be_closed() -> None:
+    """One gap of 2 s gave a stopped device 10 s, and Zenoh closes a connection after 10 s: it was called
+    gone."""
+    silence = Silence(1.0)
+    listen(silence, 0.0, 10, FLEET)
+    silence.heard("pi", 4.0)
+    assert 2.0 < silence.limit < 8.0
+    assert Silence(20.0).limit == 20.0  # what the user asks for holds
+
+
 def test_only_watched_devices_fall_silent_and_a_dead_one_is_forgotten() -> None:
     silence = Silence(1.0)
     listen(silence, 0.0, 10, FLEET)

@@ -35,6 +35,7 @@ LOOK_S = 0.01  # between two looks whether a link that is cut works again
 
 # (when the message was ready, the message, when the medium carries it if that is known already)
 _Item = tuple[float, Header, Buffer, tuple[float, float] | None]
+_Look = tuple[()]  # no message: a rest is to be sent
 _Rest = tuple[Header, Buffer, bytes]  # a message, and what its line had no room for
 
 
@@ -82,7 +83,10 @@ class Channel:
         self._ledger, self._record = ledger, record
         self.way = WayOut(session, key, link.neighbour, ledger, droppable, seal)
         self._turn = threading.Lock()  # one message at a time leaves
-        self._queue: queue.SimpleQueue[_Item | _Rest | None] = queue.SimpleQueue()
+        # The end of a message that its line had no room for. It leaves before anything else; who has the turn
+        # reads and writes it.
+        self._rest: _Rest | None = None
+        self._queue: queue.SimpleQueue[_Item | _Look | None] = queue.SimpleQueue()
         self._clock: Clock = OwnClock()
         if link.shared is not None:
             self._clock = SharedClock(clock_path(scratch, link.shared))
@@ -113,7 +117,7 @@ class Channel:
             or not self._queue.empty()
             or self.way.is_to_be_opened(now)
             or self._troubles.cut_until(self.link.neighbour) > now
-            or not self._turn.acquire(blocking=False)
+            or not self._takes_turn()
         )
         if queue_it:
             payload = whole(payload)
@@ -126,16 +130,25 @@ class Channel:
             self._wait_in_line((now, header, payload, booked))
             return
         try:
-            rest = self._publish(header, payload, now)
-            if rest:
-                self._wait_in_line((header, whole(payload), rest))
+            self._publish(header, payload, now)
+            # If the link is backed up, the thread waits. A line says so; Zenoh only takes its time.
+            if self._rest or (not self.way.has_line and time.monotonic() - now > SLOW_S):
+                self._slow_until = now + RETRY_S
+            if self._rest:
+                self._wait_in_line(())
         finally:
             self._turn.release()
-        # If the link is backed up, the thread waits. A line says so; Zenoh only takes its time.
-        if rest or (not self.way.has_line and time.monotonic() - now > SLOW_S):
-            self._slow_until = now + RETRY_S
 
-    def _wait_in_line(self, item: _Item | _Rest) -> None:
+    def _takes_turn(self) -> bool:
+        """Takes the turn, unless another message is leaving or has to leave first."""
+        if not self._turn.acquire(blocking=False):
+            return False
+        if self._rest is None and self._queue.empty():
+            return True
+        self._turn.release()
+        return False
+
+    def _wait_in_line(self, item: _Item | _Look) -> None:
         """Puts a message into the queue, and sees to it that somebody empties the queue."""
         self._queue.put(item)
         if self._thread is None:
@@ -166,9 +179,9 @@ class Channel:
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None and not self._stopped.is_set():
-            if len(item) == 3:
+            if not item:
                 with self._turn:
-                    self.way.finish(*item, self._stopped)
+                    self._finish()
                 continue
             ready, header, payload, booked = item
             self._count(header, -len(payload) - HEADER_BYTES)
@@ -192,10 +205,10 @@ class Channel:
                 # The kernel's link takes its own time; only the hand-over is seen here.
                 start = time.monotonic()
             with self._turn:
+                self._finish()
                 self.way.open_again()
-                rest = self._publish(header, payload, start, end if self.link.bytes_per_s else None)
-                if rest:
-                    self.way.finish(header, payload, rest, self._stopped)
+                self._publish(header, payload, start, end if self.link.bytes_per_s else None)
+                self._finish()
             self._waiting[_name(header)] -= 1
             if not self.link.bytes_per_s and self._queue.empty():
                 self._slow_until = 0.0  # the queue is empty: the link keeps up again
@@ -231,9 +244,10 @@ class Channel:
 
     def _publish(
         self, header: Header, payload: Payload, start: float, end: float | None = None
-    ) -> bytes:
-        """Sends a message; the answer is what its line had no room for."""
+    ) -> None:
+        """Sends a message, or the beginning of it. Who calls it has the turn, and there is no rest."""
         rest = self.way.send(header, payload)
+        self._rest = (header, whole(payload), rest) if rest else None
         self._ledger.counts["sent"] += 1
         # The notice of a loss is no message of the emulated network.
         if self._record and not header.lost:
@@ -243,7 +257,12 @@ class Channel:
                 Span(self.link.channel, "transfer", start, end, header.step, header.micro, label,
                      len(payload))
             )  # fmt: skip
-        return rest
+
+    def _finish(self) -> None:
+        """Sends the rest of a message, if there is one. Who calls it has the turn."""
+        rest, self._rest = self._rest, None
+        if rest is not None:
+            self.way.finish(*rest, self._stopped)
 
 
 def _name(header: Header) -> tuple[str, int, int, int]:

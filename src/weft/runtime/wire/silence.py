@@ -7,7 +7,8 @@
 A process that gets no CPU time for a while must not be taken for a silent one. So silence is counted in
 ticks of the one who listens, and a tick that comes late counts no more than one that is on time. A tick in
 which nobody at all was heard says more about this machine than about any device, and is not counted. Where
-the heartbeats of others come irregularly, everybody gets more time.
+the heartbeats of others come irregularly, everybody gets more time, but never so much that Zenoh would
+close the connection first (10 s) and a device that is only stopped would be called gone.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from weft.errors import InputError
 
 BEAT_S = 0.2  # between two heartbeats, and between two ticks
 IRREGULAR = 5  # times the longest recent gap between two heartbeats of a device that is not silent
+MOST_S = 6.0  # of the time that irregular heartbeats give
 RECENT = 100  # gaps that are remembered, of all devices together
 
 
@@ -64,7 +66,7 @@ class Silence:
     @property
     def limit(self) -> float:
         """The seconds without a heartbeat after which a device is silent."""
-        return max(self.patience, IRREGULAR * max(self._gaps, default=0.0))
+        return max(self.patience, min(MOST_S, IRREGULAR * max(self._gaps, default=0.0)))
 
     def tick(self, now: float, watched: Collection[str]) -> list[str]:
         """The devices among `watched` that are silent from now on."""

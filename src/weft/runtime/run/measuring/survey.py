@@ -176,7 +176,7 @@ class Survey:
         if ends is None:
             return None
         up, down = self._ask(run, {a: b, b: a}, loaded)
-        if not (up.reached and down.reached):
+        if not self._both_reached(up, down):
             return None
         first, second = (MessageTimes(end.message_s, end.byte_s) for end in ends)
         trip = min(end.rtt_s for end in ends)
@@ -189,7 +189,15 @@ class Survey:
         costs = msg.Exchange(DATA_BYTES, 2.0, EXCHANGE_S, EXCHANGE_S, rounds=ROUNDS)
         (first,) = self._ask(run, {a: b}, costs)  # one after the other: each counts its CPU time
         (second,) = self._ask(run, {b: a}, costs) if first.reached else (first,)
-        return (first, second) if first.reached and second.reached else None
+        return (first, second) if self._both_reached(first, second) else None
+
+    def _both_reached(self, *probes: msg.ServerProbed) -> bool:
+        """Whether all probes were answered; if not, `say` gets the reason."""
+        for probe in probes:
+            if not probe.reached:
+                self.say(f"no link between {probe.device} and {probe.server}: {probe.why}")
+                return False
+        return True
 
     def _ask(
         self, run: str, pairs: dict[str, str], exchange: msg.Exchange
