@@ -216,3 +216,18 @@ def test_weights_of_the_wrong_shape_and_an_unknown_operator_are_refused(
     ):
         run.prepare()
     assert len(run_plan(small, plan, 2).outcome.losses) == 2
+
+
+def test_a_device_that_was_left_out_is_free_when_the_run_is_over(
+    small: Subject, nodes: LocalFleet
+) -> None:
+    """It was there and had no part in the last plan, so nobody told it that the run was over. It then kept
+    its copies for a coordinator that would never come back, and refused other runs for a minute."""
+    with coordinator(small, three(small), nodes) as run:
+        run.prepare()
+        run.absent.add("nuc")  # as after a fault of the link to it
+        run.adopt(small.plan(("pi", 0, 1), ("cloud", 2, 2)))
+        run.assign()
+    (welcome,) = nodes.crew.ask("nuc", msg.Hello(), 10.0)
+    assert isinstance(welcome, msg.Welcome)
+    assert not welcome.busy

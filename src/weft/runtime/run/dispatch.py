@@ -73,6 +73,7 @@ class Dispatch:
         self.own = own or {}  # devices with networks of their own
         self.initial = state  # the weights that the run begins with
         self._segments: dict[str, tuple[Segment, ...]] = {}
+        self._hired: set[str] = set()  # devices that were given a job of this run, now or before
         self._feed = feed
         self._feeder: Feeder | None = None  # where devices open the data themselves
         if feed is not None and settings.data is None:
@@ -125,7 +126,8 @@ class Dispatch:
         """Every device forgets the run; it may be given a job of it again."""
         for device in self.crew.silent:  # it is free for other runs as soon as it wakes up
             self.crew.leave_word(device, msg.End(self.run_id))
-        self.tell({d: msg.End(self.run_id) for d in self.everyone}, seconds)
+        # Also those that were left out: they would keep their copies for a coordinator that is gone.
+        self.tell({d: msg.End(self.run_id) for d in self._hired.union(self.everyone)}, seconds)
         self.crew.disclaim(self.run_id)
 
     def tell(self, commands: Mapping[str, msg.Command], seconds: float) -> None:
@@ -163,6 +165,7 @@ class Dispatch:
     def assign(self) -> dict[str, msg.Job]:
         """Hands out the jobs of the plan; of what devices hold already, they keep what they need."""
         jobs = {device: self.job(device) for device in self.everyone}
+        self._hired |= jobs.keys()
         self.crew.ask_all({d: msg.Assign(job) for d, job in jobs.items()}, self._job_wait_s)
         self._segments = {device: job.segments for device, job in jobs.items()}
         return jobs
@@ -178,6 +181,7 @@ class Dispatch:
         job = self.job(device)
         # A device that was silent may still be at work under a plan that has ended.
         self.crew.ask(device, msg.End(self.run_id), self._job_wait_s)
+        self._hired.add(device)
         self.crew.ask(device, msg.Assign(job), self._job_wait_s)
         self.crew.ask(device, msg.Prepare(self.run_id), self._job_wait_s)
         self._segments[device] = job.segments
