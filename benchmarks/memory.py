@@ -4,9 +4,9 @@
 
 Every case runs emulated nodes, one process per device, unpaced, for a few minibatches. `predicted` is
 `weft.program.memory`'s need less the weights that a prepared node holds already; `measured` is the peak
-resident memory (VmHWM) of the node's process above its resident memory when it was prepared. Nodes return
-freed memory to the system (MALLOC_ARENA_MAX=1, a small MALLOC_TRIM_THRESHOLD_) unless --default-malloc is
-given: glibc keeps what was freed, and a peak then holds memory of no use. `code` are pages of the libraries
+resident memory (VmHWM) of the node's process above its resident memory when it was prepared. The nodes work
+as on a machine that is short of memory: they return large free blocks to the system (`runtime/node/memory.py`).
+With --room they work as on this machine: with plenty of memory they keep what was freed. `code` are pages of the libraries
 that the node ran for the first time (RssFile): they are shared with all processes that run the same code, and
 no plan decides about them. The samples come from this
 process, a few minibatches ahead (`fed`, at the source); they are no part of the plan and are added to
@@ -38,12 +38,13 @@ from weft.program.liveness import resting
 from weft.program.lower.lower import lower
 from weft.program.memory import memory_of
 from weft.runtime.emulate.local import LocalFleet
+from weft.runtime.node import memory
 from weft.runtime.run.feeder import FEED_BYTES, LEAST
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.run import Run
 
 MB = 1e6
-STEPS = 5
+STEPS = 8
 NAMES = ("a", "b", "c")
 FLEET = Fleet(
     tuple(Device(name, gflops=10.0, data=name == "a") for name in NAMES),
@@ -180,9 +181,10 @@ def measure(case: Case) -> list[tuple[str, float, float, float]]:
 
 def main() -> None:
     words = [word for word in sys.argv[1:] if not word.startswith("--")]
-    if "--default-malloc" not in sys.argv:
-        os.environ |= {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "131072",
-                       "MALLOC_MMAP_THRESHOLD_": "131072"}  # fmt: skip
+    if "--room" not in sys.argv:
+        mapped, trim = map(str, memory.SAVING)
+        os.environ |= {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": trim,
+                       "MALLOC_MMAP_THRESHOLD_": mapped}  # fmt: skip
     print(
         "| case | network | device | predicted MB | measured MB | of it code MB | ratio | without code |"
     )

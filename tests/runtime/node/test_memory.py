@@ -1,4 +1,4 @@
-"""Free memory stays with a node until a run is over."""
+"""Free memory stays with a node until a run is over, where there is plenty of it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from weft.runtime.node import memory
 # Results: how many pages the kernel handed out in each round, and how many the process has at the end.
 ROUNDS = """
 import json, resource, sys, threading
-from weft.runtime.node.memory import give_back, keep_memory
+from weft.runtime.node.memory import give_back, keep_memory, save_memory
+assert save_memory()
 if "keep" in sys.argv:
-    assert keep_memory()
+    assert keep_memory(1e12)
 
 def pages():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -64,6 +65,21 @@ def test_a_minibatch_uses_the_memory_of_the_one_before_also_in_another_thread() 
 
 
 @needs_glibc
+def test_where_memory_is_short_free_blocks_go_back_at_once() -> None:
+    """Kept blocks of many sizes took up to twice what a plan was said to need."""
+    assert min(_rounds()[0]) > PAGES / 2
+    assert memory.keep_memory(0.0) is False  # the system does not say
+    assert memory.keep_memory(2.0 * memory.peak_bytes()) is False
+
+
+@pytest.mark.parametrize("name", memory.DECIDED)
+def test_settings_of_the_user_hold(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "1048576")
+    assert memory.save_memory() is False
+    assert memory.keep_memory(1e15) is False
+
+
+@needs_glibc
 def test_after_a_run_the_memory_is_given_back() -> None:
     _, kept, left = _rounds("keep")
     assert left < kept - PAGES / 2
@@ -72,5 +88,6 @@ def test_after_a_run_the_memory_is_given_back() -> None:
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     none: Callable[[], None] = lambda: None  # noqa: E731
     monkeypatch.setattr(memory, "_library", none)
-    assert memory.keep_memory() is False
+    assert memory.save_memory() is False
+    assert memory.keep_memory(1e15) is False
     memory.give_back()

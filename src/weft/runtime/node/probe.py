@@ -22,6 +22,7 @@ from weft.dtypes import torch_dtype
 from weft.graph.accelerator import PLAIN, Compute
 from weft.graph.measure import measure
 from weft.graph.network import State
+from weft.runtime.node.memory import give_back, keep_memory, peak_bytes, status_bytes
 from weft.runtime.node.results import check_results
 from weft.runtime.wire.limits import check_nodes, memory_bytes, state_bytes
 from weft.runtime.wire.measuring import LayersMeasured, MeasureLayers, check_measuring
@@ -76,13 +77,17 @@ def measure_layers(command: MeasureLayers, compute: Compute = PLAIN) -> LayersMe
     whole = graph.segment(0, len(graph.layers) - 1)
     check_results(whole, max(command.sizes), room)
     before = _forget_peak()
-    times = measure(
-        graph, drawn_state(graph.state), batch=max(command.sizes), sizes=command.sizes,
-        repeats=command.repeats, training=command.training, optimizer=command.optimizer,
-        rest_s=command.rest_s, wall=True, budget_s=command.budget_s,
-        compute=compute,
-    )  # fmt: skip
-    return LayersMeasured(times, max(0, _status("VmHWM") - before) if before else 0)
+    keep_memory(free_memory_mb() * 2**20)  # as a run does
+    try:
+        times = measure(
+            graph, drawn_state(graph.state), batch=max(command.sizes), sizes=command.sizes,
+            repeats=command.repeats, training=command.training, optimizer=command.optimizer,
+            rest_s=command.rest_s, wall=True, budget_s=command.budget_s,
+            compute=compute,
+        )  # fmt: skip
+        return LayersMeasured(times, max(0, peak_bytes() - before) if before else 0)
+    finally:
+        give_back()
 
 
 def drawn_state(states: Mapping[str, State], seed: int = 0) -> dict[str, Tensor]:
@@ -114,13 +119,4 @@ def _forget_peak() -> int:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
         return 0
-    return _status("VmRSS")
-
-
-def _status(key: str) -> int:
-    """Bytes of a line of /proc/self/status; 0 where there is none."""
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(row.split()[1]) * 1024 for row in lines if row.startswith(key + ":")), 0)
+    return status_bytes("VmRSS")

@@ -19,7 +19,7 @@ import torch
 from weft.errors import WeftError
 from weft.graph.accelerator import PLAIN, Compute
 from weft.runtime.keys.folder import Folder
-from weft.runtime.node.memory import keep_memory
+from weft.runtime.node.memory import save_memory
 from weft.runtime.node.node import Node
 from weft.runtime.wire.beacon import Beacon, fleet_id
 from weft.runtime.wire.session import Endpoints, parts_of
@@ -48,7 +48,7 @@ def serve_node(
     """
     torch.set_num_threads(1)  # many processes with spinning threads would slow down two cores
     sys.setswitchinterval(0.001)  # a message must not wait long for a thread that computes
-    keep_memory()
+    save_memory()
     # Imported objects stay alive, so the garbage collector need not check them again.
     gc.freeze()
     gc.set_threshold(20_000)

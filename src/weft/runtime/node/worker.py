@@ -22,6 +22,8 @@ from weft.graph.optimizers.versions import split_versions
 from weft.program import instructions as ins
 from weft.runtime.node.groups import MEAN
 from weft.runtime.node.interpreter import Interpreter
+from weft.runtime.node.memory import keep_memory
+from weft.runtime.node.probe import free_memory_mb
 from weft.runtime.node.samples import FedSamples, Samples
 from weft.runtime.node.series import Series
 from weft.runtime.node.snapshots import Snapshots
@@ -32,6 +34,7 @@ from weft.runtime.wire.messages import Finished, Job, Progress, Report
 from weft.runtime.wire.shaping import sleep_until
 
 REPORT_EVERY_S = 0.1
+FEW = 3  # minibatches after which a device knows how much memory they take
 SLICE_S = 0.1  # how soon a device that rests sees that its run is over
 Parts = dict[tuple[int, int], tuple[dict[str, Tensor], dict[str, Tensor]]]  # by layers
 COMPUTE = (ins.Forward, ins.Loss, ins.Backward, ins.Update)
@@ -62,6 +65,7 @@ class Worker(Interpreter):
         self._lasting = _last_of_step(job)
         self._reported = 0.0
         self._unreported: list[tuple[int, float]] = []
+        self._few = FEW
         self._chosen: dict[int, bool] = {}  # whether a copy is made after a minibatch in flight
         self._early: dict[int, Parts] = {}  # by minibatch: segments that are ahead of the others
         self.snapshots = Snapshots(report, fabric.name, job.version)
@@ -151,6 +155,9 @@ class Worker(Interpreter):
 
     def _step_done(self, step: int, final: bool) -> None:
         self.done = step
+        self._few -= 1
+        if self._few == 0:
+            keep_memory(free_memory_mb() * 2**20)
         loss = self.losses.pop(step, None)
         if loss is not None and step not in self.void:
             self._unreported.append((step, loss))
