@@ -20,7 +20,7 @@ from pathlib import Path
 
 TRIM, MAPPED, ARENAS = -1, -3, -8  # the numbers of mallopt
 # (bytes from which a block is the kernel's own when it is freed, bytes that may lie free at the heap's end)
-SAVING = (4 << 20, 16 << 20)
+SAVING = (128 << 10, 128 << 10)
 KEEPING = (32 << 20, 1 << 30)  # of the first the C library allows no more
 PLENTY = 4  # times the largest size that this process has had must be free
 # Whoever starts a node with one of these has decided already.
