@@ -17,6 +17,7 @@ import hmac
 import itertools
 import secrets
 import struct
+import threading
 
 from msgspec import Struct
 
@@ -28,6 +29,7 @@ MAC_BYTES = 16
 SEAL_BYTES = 8 + MAC_BYTES
 WHOLE = 64 * 1024  # longer data (weights, copies) are hashed by Poly1305 first: ten times as fast
 WINDOW = 4096  # messages by which one may be late
+LIFE_BITS = 40  # of a number; what is above them tells the lives of a sender apart
 LIVES = 64  # of one sender in a run
 SENDERS = 4096  # of a run; their names come with the messages
 
@@ -62,23 +64,29 @@ class Numbers:
     """Numbers for one sender's messages. A sender that starts again begins somewhere else."""
 
     def __init__(self) -> None:
-        self._numbers = itertools.count((secrets.randbits(22) << 40) + 1)
+        self._numbers = itertools.count((secrets.randbits(22) << LIFE_BITS) + 1)
 
     def next(self) -> int:
         return next(self._numbers)
 
 
 class Replays:
-    """Tells messages that were here before, by their sender and number."""
+    """Tells messages that were here before, by their sender and number. Any thread may ask: messages of one
+    sender come through Zenoh and on a line at the same time."""
 
     def __init__(self) -> None:
+        self._guard = threading.Lock()
         self._lives: dict[str, int] = {}  # of each sender
         self._newest: dict[tuple[str, int], int] = {}
         self._seen: dict[tuple[str, int], int] = {}  # bit i: the newest - i was here
 
     def take(self, sender: str, count: int) -> bool:
         """Whether this is the first message with this number."""
-        life = (sender, count >> 40)
+        with self._guard:
+            return self._take(sender, count)
+
+    def _take(self, sender: str, count: int) -> bool:
+        life = (sender, count >> LIFE_BITS)
         newest = self._newest.get(life)
         if newest is None:
             lives = self._lives.get(sender, 0)
