@@ -208,7 +208,7 @@ class Channel:
                     _, header, payload, _ = item
                     self._waiting[_name(header)] -= 1
                     self._count(header, -len(payload) - HEADER_BYTES)
-            if not self.link.bytes_per_s and not self.backlog:
+            if item and not self.link.bytes_per_s and not self.backlog:
                 self._slow_until = 0.0  # the queue is empty: the link keeps up again
         with self._turn:
             self.way.close()

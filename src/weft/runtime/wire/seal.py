@@ -29,6 +29,7 @@ MAC_BYTES = 16
 SEAL_BYTES = 8 + MAC_BYTES
 WHOLE = 64 * 1024  # longer data (weights, copies) are hashed by Poly1305 first: ten times as fast
 WINDOW = 4096  # messages by which one may be late
+WHOLE_WINDOW = (1 << WINDOW) - 1
 LIFE_BITS = 40  # of a number; what is above them tells the lives of a sender apart
 LIVES = 64  # of one sender in a run
 SENDERS = 4096  # of a run; their names come with the messages
@@ -82,30 +83,27 @@ class Replays:
 
     def take(self, sender: str, count: int) -> bool:
         """Whether this is the first message with this number."""
-        with self._guard:
-            return self._take(sender, count)
-
-    def _take(self, sender: str, count: int) -> bool:
         life = (sender, count >> LIFE_BITS)
-        newest = self._newest.get(life)
-        if newest is None:
-            lives = self._lives.get(sender, 0)
-            if lives >= LIVES or (not lives and len(self._lives) >= SENDERS):
+        with self._guard:
+            newest = self._newest.get(life)
+            if newest is None:
+                lives = self._lives.get(sender, 0)
+                if lives >= LIVES or (not lives and len(self._lives) >= SENDERS):
+                    return False
+                self._lives[sender] = lives + 1
+                self._newest[life], self._seen[life] = count, 1
+                return True
+            ahead = count - newest
+            if ahead > 0:
+                seen = self._seen[life] << ahead if ahead < WINDOW else 0
+                self._seen[life] = (seen | 1) & WHOLE_WINDOW
+                self._newest[life] = count
+                return True
+            bit = 1 << -ahead
+            if -ahead >= WINDOW or self._seen[life] & bit:
                 return False
-            self._lives[sender] = lives + 1
-            self._newest[life], self._seen[life] = count, 1
+            self._seen[life] |= bit
             return True
-        ahead = count - newest
-        if ahead > 0:
-            seen = self._seen[life] << ahead if ahead < WINDOW else 0
-            self._seen[life] = (seen | 1) & ((1 << WINDOW) - 1)
-            self._newest[life] = count
-            return True
-        bit = 1 << -ahead
-        if -ahead >= WINDOW or self._seen[life] & bit:
-            return False
-        self._seen[life] |= bit
-        return True
 
 
 def digest_of(secret: str) -> str:
