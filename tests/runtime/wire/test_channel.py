@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from weft.runtime.wire import changes
+from weft.runtime.wire.changes import Changes, LinkState
 from weft.runtime.wire.channel import Channel, OutLink
 from weft.runtime.wire.frames import Header, Payload
 from weft.runtime.wire.ledger import Ledger
@@ -190,3 +194,42 @@ def test_a_message_that_cannot_be_sent_does_not_stop_those_behind_it(
     assert "pi>nuc: a message was lost" in caplog.text
     assert not channel.backlog
     assert not any(channel.waits(header) for header in headers)
+
+
+def test_a_channel_ends_while_a_relayed_message_is_not_due() -> None:
+    """The end of a run waited for five seconds, and left the thread behind."""
+    session = open_session(Endpoints(listen=(free_endpoint(),)))
+    channel = Channel(
+        session, "test-due/nuc", OutLink("nuc", "gw>nuc", 1e6), Ledger("gw"), lambda _: False
+    )
+    due = time.monotonic() + 60.0
+    channel.put(Header("run", 1, 0, "act", 0, 0, "pi", "nuc", 10, due=due), bytes(10))
+    channel.stop()
+    assert channel._thread is not None
+    assert not channel._thread.is_alive()
+    session.close()
+
+
+def test_a_medium_that_changes_is_not_booked_twice(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Who sends books at once, and the thread books what it relays."""
+    session = open_session(Endpoints(listen=(free_endpoint(),)))
+    air = Changes(0.0, ((0.0, 1.0),), {"air": (LinkState(0.0, 1e3, 0.0),)})
+    channel = Channel(
+        session, "test-twice/nuc", OutLink("nuc", "air", 1e3, shared=clock_name("air")), Ledger("gw"),
+        lambda _: False, changes=air, scratch=tmp_path,
+    )  # fmt: skip
+    place, both = changes._place, threading.Barrier(2)
+
+    def meet(times: list[float], now: float) -> int:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.3)
+        return place(times, now)
+
+    monkeypatch.setattr(changes, "_place", meet)
+    with ThreadPoolExecutor(2) as threads:
+        booked = list(threads.map(lambda _: channel._book(50.0, 1000), range(2)))
+    assert sorted(booked) == [(50.0, 51.0), (51.0, 52.0)]
+    channel.stop()
+    session.close()

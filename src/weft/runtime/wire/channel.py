@@ -225,7 +225,8 @@ class Channel:
         start = end = ready
         if self.link.bytes_per_s:
             if booked is None:
-                sleep_until(header.due)  # book in the order of readiness
+                if not self._wait(header.due):  # book in the order of readiness
+                    return
                 booked = self._book(ready, len(payload))
             start, end = booked
             if not self._wait(end):
@@ -253,7 +254,8 @@ class Channel:
 
     def _book(self, ready: float, size: int) -> tuple[float, float]:
         if self._changing is not None:
-            return self._changing.book(ready, size)
+            with self._guard:  # on a medium those who send book too
+                return self._changing.book(ready, size)
         return self._clock.book(ready, size / self.link.bytes_per_s)
 
     def _wait(self, end: float) -> bool:
