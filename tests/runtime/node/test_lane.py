@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from weft.runtime.node.lane import MANY, Intake
+from weft.runtime.node.lane import MANY, Intake, Lane
 
 
 class Question:
@@ -72,3 +72,17 @@ def test_who_waits_for_a_query_is_woken_up() -> None:
     intake.put("control", question)
     thread.join()
     assert came == [question]
+
+
+def test_a_command_that_fails_does_not_end_the_thread_of_the_others() -> None:
+    """A node whose thread had ended answered `hello`, and nothing else, for ever."""
+    lane = Lane(lambda order, query: None, lambda order: lambda query: None)
+    done = threading.Event()
+
+    def fail() -> None:
+        raise RuntimeError("the session was closed")
+
+    lane.put_own(fail)
+    lane.put_own(done.set)
+    assert done.wait(10.0)
+    lane.close()

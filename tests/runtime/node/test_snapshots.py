@@ -67,3 +67,24 @@ def test_a_copy_that_is_due_is_not_overwritten_before_it_is_reported() -> None:
     snapshots.close()
     assert [piece.step for piece in link.pieces] == [9, 19]
     assert not snapshots.busy
+
+
+def test_a_copy_that_cannot_be_reported_does_not_stop_those_behind_it() -> None:
+    """The thread had ended: each further copy waited for half a minute, and then was left out."""
+    came: list[int] = []
+    told = threading.Event()
+
+    def report(piece: Any) -> None:
+        if piece.step == 9:
+            raise RuntimeError("no way to the coordinator")
+        came.append(piece.step)
+        told.set()
+
+    snapshots = Snapshots(report, "pi", 0)
+    snapshots.take(9, {"w": torch.ones(3)}, {})
+    snapshots.take(19, {"w": torch.ones(3)}, {})
+    assert told.wait(10.0)
+    snapshots.close()
+    assert came == [19]
+    assert not snapshots.busy
+    assert snapshots.at(9) is not None  # the device itself can go back to it

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from weft.runtime.wire import changes
+from weft.runtime.wire.changes import Changes, LinkState
 from weft.runtime.wire.channel import Channel, OutLink
 from weft.runtime.wire.frames import Header, Payload
 from weft.runtime.wire.ledger import Ledger
@@ -127,3 +131,105 @@ def test_nothing_is_sent_between_a_message_and_its_rest(monkeypatch: pytest.Monk
     channel.stop()
     session.close()
     assert log == ["send 0", "finish 0", "send 1"]
+
+
+def test_no_message_overtakes_one_that_the_thread_has_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The queue was empty, but its last message had not been sent: a later one was sent before it. Chunks
+    that measure a link, and weights of which the newest counts, came in the wrong order."""
+    session = open_session(Endpoints(listen=(free_endpoint(),)))
+    channel = Channel(
+        session, "test-order/nuc", OutLink("nuc", "pi>nuc"), Ledger("pi"), lambda _: False
+    )
+    taken, go_on, all_sent = threading.Event(), threading.Event(), threading.Event()
+    log: list[int] = []
+
+    def wait_for_link() -> bool:
+        taken.set()
+        return go_on.wait(30.0)
+
+    def send(header: Header, payload: Payload) -> bytes:
+        log.append(header.at)
+        if len(log) == 2:
+            all_sent.set()
+        return b""
+
+    monkeypatch.setattr(channel, "_wait_for_link", wait_for_link)
+    monkeypatch.setattr(channel.way, "send", send)
+    first = Header("run", 1, 0, "act", 0, 0, "pi", "nuc", 20, pieces=2)  # pieces wait in the queue
+    channel.put(first, bytes(10))
+    assert taken.wait(30.0)
+    channel.put(Header("run", 1, 0, "act", 1, 0, "pi", "nuc", 10), bytes(10))
+    go_on.set()
+    assert all_sent.wait(30.0)
+    channel.stop()
+    session.close()
+    assert log == [0, 1]
+
+
+def test_a_message_that_cannot_be_sent_does_not_stop_those_behind_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The thread of the channel ended, and all later messages waited in its queue without a word."""
+    session = open_session(Endpoints(listen=(free_endpoint(),)))
+    ledger = Ledger("pi")
+    channel = Channel(session, "test-error/nuc", OutLink("nuc", "pi>nuc"), ledger, lambda _: False)
+    sent = threading.Event()
+
+    def send(header: Header, payload: Payload) -> bytes:
+        if not header.at:
+            raise RuntimeError("the session was closed")
+        sent.set()
+        return b""
+
+    monkeypatch.setattr(channel.way, "send", send)
+    headers = [Header("run", 1, 0, "act", at, 0, "pi", "nuc", 20, pieces=2) for at in (0, 1)]
+    for header in headers:
+        channel.put(header, bytes(10))
+    assert sent.wait(10.0)
+    channel.stop()
+    session.close()
+    assert ledger.counts["bad"] == 1
+    assert "pi>nuc: a message was lost" in caplog.text
+    assert not channel.backlog
+    assert not any(channel.waits(header) for header in headers)
+
+
+def test_a_channel_ends_while_a_relayed_message_is_not_due() -> None:
+    """The end of a run waited for five seconds, and left the thread behind."""
+    session = open_session(Endpoints(listen=(free_endpoint(),)))
+    channel = Channel(
+        session, "test-due/nuc", OutLink("nuc", "gw>nuc", 1e6), Ledger("gw"), lambda _: False
+    )
+    due = time.monotonic() + 60.0
+    channel.put(Header("run", 1, 0, "act", 0, 0, "pi", "nuc", 10, due=due), bytes(10))
+    channel.stop()
+    assert channel._thread is not None
+    assert not channel._thread.is_alive()
+    session.close()
+
+
+def test_a_medium_that_changes_is_not_booked_twice(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Who sends books at once, and the thread books what it relays."""
+    session = open_session(Endpoints(listen=(free_endpoint(),)))
+    air = Changes(0.0, ((0.0, 1.0),), {"air": (LinkState(0.0, 1e3, 0.0),)})
+    channel = Channel(
+        session, "test-twice/nuc", OutLink("nuc", "air", 1e3, shared=clock_name("air")), Ledger("gw"),
+        lambda _: False, changes=air, scratch=tmp_path,
+    )  # fmt: skip
+    place, both = changes._place, threading.Barrier(2)
+
+    def meet(times: list[float], now: float) -> int:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.3)
+        return place(times, now)
+
+    monkeypatch.setattr(changes, "_place", meet)
+    with ThreadPoolExecutor(2) as threads:
+        booked = list(threads.map(lambda _: channel._book(50.0, 1000), range(2)))
+    assert sorted(booked) == [(50.0, 51.0), (51.0, 52.0)]
+    channel.stop()
+    session.close()

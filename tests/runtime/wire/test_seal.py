@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,3 +102,29 @@ def test_the_names_of_senders_do_not_fill_the_memory() -> None:
     taken = [replays.take(f"s{i}", 1) for i in range(SENDERS + 100)]
     assert sum(taken) == SENDERS
     assert replays.take("s0", 2)
+
+
+class Meeting(dict[tuple[str, int], int]):
+    """The newest numbers; who has read one waits for the other thread, if that can come."""
+
+    def get(self, life: tuple[str, int], default: int | None = None) -> int | None:  # type: ignore[override]
+        newest = super().get(life, default)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            self.both.wait(0.3)
+        return newest
+
+    both = threading.Barrier(2)
+
+
+def test_two_threads_that_take_numbers_of_one_sender_do_not_confuse_them() -> None:
+    """When a line is opened, or breaks, a sender's messages come by two threads. A late one was taken for a
+    replay, and dropped; and a replay was taken for a message."""
+    replays = Replays()
+    assert replays.take("pi", 10)
+    newest = replays._newest
+    replays._newest = Meeting(newest)
+    with ThreadPoolExecutor(2) as threads:
+        assert all(threads.map(lambda number: replays.take("pi", number), (12, 11)))
+    replays._newest = dict(replays._newest)
+    assert [replays.take("pi", number) for number in (12, 11, 10)] == [False] * 3
+    assert [replays.take("pi", number) for number in (9, 8, 13)] == [True] * 3

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weft.runtime.wire import shaping
 from weft.runtime.wire.shaping import Clock, OwnClock, SharedClock, sleep_until
 
 MESSAGES = st.lists(st.tuples(st.floats(0, 5), st.floats(0, 2)), min_size=1, max_size=20)
@@ -80,3 +85,25 @@ def test_sleeping_ends_no_earlier_than_said_and_not_at_all_for_the_past() -> Non
     assert time.monotonic() >= moment
     sleep_until(moment - 100)
     sleep_until(float("nan"))
+
+
+def test_a_medium_is_shared_by_threads_and_never_booked_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway has a channel, and a thread, for each member. The lock of a file does not keep out threads of
+    the same process: both read the same moment, and the medium carried two messages at once."""
+    clocks = [SharedClock(tmp_path / "air") for _ in range(2)]
+    unpack, both = shaping.struct.unpack, threading.Barrier(2)
+
+    def read(form: str, data: bytes) -> tuple[float, ...]:
+        moment: tuple[float, ...] = unpack(form, data)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.3)
+        return moment
+
+    monkeypatch.setattr(shaping, "struct", SimpleNamespace(unpack=read, pack=shaping.struct.pack))
+    with ThreadPoolExecutor(2) as threads:
+        booked = list(threads.map(lambda clock: clock.book(50.0, 1.0), clocks))
+    assert sorted(booked) == [(50.0, 51.0), (51.0, 52.0)]
+    for clock in clocks:
+        clock.close()

@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import msgspec
 import torch
@@ -67,8 +68,8 @@ class Assignment:
         device: str,
         fabric: Fabric,
         prober: Prober,
-        report: Callable[[msg.Report], None],
-        emit: Callable[[int, int, Values], None],
+        report: Callable[[msg.Report, str], None],  # of a run
+        emit: Callable[[msg.Job, int, int, Values], None],
         compute: Compute = PLAIN,
     ) -> None:
         self.device, self.compute = device, compute
@@ -82,6 +83,7 @@ class Assignment:
         self._optimizer_state: dict[str, Tensor] = {}
         self._worker: Worker | None = None
         self._thread: threading.Thread | None = None
+        self._switch = threading.Lock()  # while the run under way changes, or is cancelled
         self._left: list[threading.Thread] = []  # of runs that have ended
         self._cpu_start = 0.0
         self.orphaned_s: float | None = None  # since when the run has no coordinator
@@ -158,11 +160,12 @@ class Assignment:
                 "`weft train --resume` takes that run up; try again later"
             )
 
-    def orphan(self) -> None:
+    def orphan(self, run: str) -> None:
         """The coordinator is gone: stop, and keep the copies for a run that resumes this one."""
-        if self.orphaned_s is None:
-            self.orphaned_s = time.monotonic()
-            self.cancel("the coordinator of the run is gone")
+        with self._switch:
+            if self.orphaned_s is None and self.has(run):
+                self.orphaned_s = time.monotonic()
+                self._wake("the coordinator of the run is gone")
 
     def reclaim(self) -> None:
         """The coordinator is there again."""
@@ -231,8 +234,9 @@ class Assignment:
         if job.mode == "train" and not job.segments:
             warm_up(job)  # it may get layers later, during a run
         self._worker = Worker(
-            job, self._state, self.fabric, samples, self._report, self._emit, self.compute
-        )
+            job, self._state, self.fabric, samples, lambda report: self._report(report, run),
+            partial(self._emit, job), self.compute,
+        )  # fmt: skip
         if self._optimizer_state:
             self._worker.load_optimizer_state(self._optimizer_state)
         self.fabric.wait_for_neighbours(job.deadline_s)
@@ -250,23 +254,24 @@ class Assignment:
             if self._thread.is_alive():
                 raise WeftError(f"{self.device} is still at work on run {job.run}")
         self._worker.slots.begin(command.start, command.first)
+        self._worker.series.begin(command.first, command.last)
         self._cpu_start = time.process_time()
         self._thread = threading.Thread(
-            target=self._work, args=(self._worker, command), name="worker", daemon=True
+            target=self._work, args=(self._worker,), name="worker", daemon=True
         )
         self._thread.start()
 
-    def _work(self, worker: Worker, command: msg.Run) -> None:
+    def _work(self, worker: Worker) -> None:
         torch.set_num_threads(self.compute.threads)
         try:
-            worker.run(command.first, command.last)
+            worker.run()
         except Cancelled:
             worker.tell()
             log.info("%s stopped: the run was cancelled", self.device)
         except Exception as error:
             if not isinstance(error, WeftError):
                 log.exception("%s failed", self.device)
-            self._report(failed(self.device, error, worker.job.version))
+            worker.report(failed(self.device, error, worker.job.version))
 
     def go_back(self, command: msg.GoBack) -> None:
         """Restores the weights and the optimizer's memory of an earlier minibatch."""
@@ -333,7 +338,14 @@ class Assignment:
                 raise WeftError(f"{self.device} is still at work on run {run}")
         return self._begun(run)
 
-    def cancel(self, why: str) -> None:
+    def cancel(self, why: str, run: str | None = None) -> None:
+        """Wakes up whoever works or waits. With `run`: only if this run is still the one under way. Another
+        thread may just be ending it, and the next one must not be cancelled in its place."""
+        with self._switch:
+            if run is None or self.has(run):
+                self._wake(why)
+
+    def _wake(self, why: str) -> None:
         if self._worker is not None:
             self._worker.cancelled = why
         self.fabric.mailbox.cancel(why)
@@ -352,7 +364,8 @@ class Assignment:
         if self._worker is not None:
             self._worker.snapshots.close()
         self.fabric.end()
-        self._thread = self._worker = self.job = self.orphaned_s = None
+        with self._switch:
+            self._thread = self._worker = self.job = self.orphaned_s = None
         self._state, self._optimizer_state = {}, {}
         give_back()
 

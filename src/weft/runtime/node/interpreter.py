@@ -66,16 +66,16 @@ class Interpreter:
         made = {((s.first, s.last), s.part): compute.runner(s, state) for s in job.segments}
         self.runners = {layers: runner for (layers, part), runner in made.items() if not part}
         self.turns = {key: runner for key, runner in made.items() if key[1]}
-        # The trained weights, by layers: all of a layer, or this device's part.
-        self.trained = self.runners
+        self.trained = self.runners  # by layers: all of a layer, or this device's part
         if self.training:
             self.trained = {**self.runners, **{at: r for (at, _), r in self.turns.items()}}
         self.updates = Updates(job.optimizer, self.trained if self.training else {})
-        self.slots = Slots(job.radio, fabric.mailbox, fabric.counts, job.deadline_s)
+        self.mailbox = fabric.mailbox  # of this plan; a later one has its own
+        self.slots = Slots(job.radio, self.mailbox, fabric.counts, job.deadline_s)
         self.groups = Groups(job.groups, state)
         for i in job.code:
             if isinstance(i, ins.Recv) and i.late == "newest":
-                fabric.mailbox.keep_newest(self._name(i.tensor))
+                self.mailbox.keep_newest(self._name(i.tensor))
         self.spans: MutableSequence[Span] = deque(maxlen=SPANS[job.mode])
         self.compute_cpu_s = 0.0
         self.held = HeldTensors(job)
@@ -120,11 +120,11 @@ class Interpreter:
             self._recv_or_not(i, step, start)
             return
         if i.late == "newest":
-            letter = self.fabric.mailbox.newest(self._name(t))
+            letter = self.mailbox.newest(self._name(t))
             if letter is None:
                 return
         else:
-            letter = self.fabric.mailbox.take(
+            letter = self.mailbox.take(
                 (self.job.version, step, t.kind, t.at, t.micro, t.part),
                 self.job.deadline_s,
                 lambda: f"{t} of minibatch {step} from {i.source}",

@@ -11,6 +11,7 @@ when a run is cancelled or ended, and leaves everything else to the lane.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -23,6 +24,8 @@ import torch
 
 from weft.runtime.node.orders import Order
 from weft.runtime.wire import messages as msg
+
+log = logging.getLogger("weft.node")
 
 Reply = Callable[[Any], None]  # sends the answer to a query
 MAX_QUERIES = 4096  # of one kind that nobody has looked at
@@ -163,15 +166,21 @@ class Lane:
     def _run(self) -> None:
         torch.set_num_threads(1)  # each thread has its own setting; PyTorch's would wait in a loop
         while (asked := self._waiting.get()) is not None:
-            if not isinstance(asked, Asked):
-                asked()
-                continue
-            if asked.urgent:
-                asked.answer(self._do(asked.order))
-            else:
-                asked.answer(partial(self._carry_out, asked.order))
-            with self._guard:
-                self._bytes -= asked.order.size
+            try:
+                self._act(asked)
+            except Exception:  # who asked may be gone; the thread serves the others
+                log.exception("a command could not be carried out or answered")
+            if isinstance(asked, Asked):
+                with self._guard:
+                    self._bytes -= asked.order.size
+
+    def _act(self, asked: Asked | Callable[[], None]) -> None:
+        if not isinstance(asked, Asked):
+            asked()
+        elif asked.urgent:
+            asked.answer(self._do(asked.order))
+        else:
+            asked.answer(partial(self._carry_out, asked.order))
 
 
 def _being_done(query: Any) -> None:

@@ -148,7 +148,7 @@ class Node(Closing):
                 self.assignment.reclaim()
         elif since is None:
             log.warning("%s: the coordinator of run %s is gone", self.name, job.run)
-            self.assignment.orphan()
+            self.assignment.orphan(job.run)
         elif time.monotonic() > since + KEEP_S:
             self._lane.put_own(lambda: self._forget(job.run))
 
@@ -167,7 +167,7 @@ class Node(Closing):
         if isinstance(command, (msg.Cancel, msg.End)) and self.assignment.has(command.run):
             genuine = self._is_genuine(order)
             if genuine:
-                self.assignment.cancel(_why(command))
+                self.assignment.cancel(_why(command), command.run)
         if genuine:  # whatever waits before it
             self._lane.put_urgent(query, order)
         elif isinstance(command, (msg.Hello, msg.Echo)):
@@ -298,8 +298,7 @@ class Node(Closing):
             case msg.Echo():
                 pass
             case msg.Cancel():
-                if self.assignment.has(command.run):
-                    self.assignment.cancel(_why(command))
+                self.assignment.cancel(_why(command), command.run)
             case msg.End():
                 if self.assignment.has(command.run):
                     self.assignment.forget("the run is over")
@@ -322,9 +321,11 @@ class Node(Closing):
             compute=self.compute.name,
         )
 
-    def _report(self, report: msg.Report) -> None:
+    def _report(self, report: msg.Report, run: str = "") -> None:
+        """Sends a report to the run under way. One of another run is dropped: a thread that goes on after the
+        end of its run must not speak for the next one."""
         job = self.assignment.job
-        if job is not None:
+        if job is not None and run in ("", job.run):
             payload = msg.pack(report)
             self.session.put(
                 keys.report(self.group, job.run, self.name),
@@ -340,9 +341,8 @@ class Node(Closing):
     def _seal(self, data: bytes) -> bytes:
         return sealed(self.assignment.keys.device, REPORT, data, self._numbers.next())
 
-    def _emit(self, step: int, micro: int, values: Values) -> None:
-        job = self.assignment.job
-        if job is not None:
+    def _emit(self, job: msg.Job, step: int, micro: int, values: Values) -> None:
+        if job is self.assignment.job:
             specs, payload = pack_tensors(values)
             header = Header(job.run, job.version, step, "answer", job.layers, micro,
                             self.name, "", len(payload), specs)  # fmt: skip

@@ -33,7 +33,7 @@ from weft.runtime.node.results import check_results
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire.changes import Changes
 from weft.runtime.wire.fabric import Fabric
-from weft.runtime.wire.frames import BadMessage, Header, pack_tensors, unpack_tensors
+from weft.runtime.wire.frames import Header, pack_tensors, unpack_tensors
 from weft.runtime.wire.limits import MAX_TEST_BYTES, Seldom, check_servers, check_test_network
 from weft.runtime.wire.mailbox import Letter
 from weft.runtime.wire.shaping import sleep_until
@@ -124,19 +124,18 @@ class Prober:
     def _serve(self) -> None:
         torch.set_num_threads(1)
         while True:
+            letter: Letter | None = None
             try:
-                letter = self._fabric.probes.get(timeout=LOOK_S)
-            except queue.Empty:
-                self._notice()
-                continue
-            if letter is None:
-                return
-            if letter.header.kind == "probed":
-                if self._asking.locked() and self._answers.qsize() < MAX_ANSWERS:
+                with contextlib.suppress(queue.Empty):
+                    letter = self._fabric.probes.get(timeout=LOOK_S)
+                    if letter is None:
+                        return
+                if letter is None:
+                    self._notice()
+                elif letter.header.kind != "probed":
+                    self._answer(letter.header)
+                elif self._asking.locked() and self._answers.qsize() < MAX_ANSWERS:
                     self._answers.put(letter)
-                continue
-            try:
-                self._answer(letter.header)
             except Exception as error:  # a bad probe must not end the thread
                 self._log.warning("%s could not answer a probe: %s", self._fabric.name, error)
 
@@ -219,7 +218,13 @@ class Prober:
                 begun = self._fabric.begun
                 if self._fabric.run != command.run:
                     return
-                found = self._probe(server, exchange, command.run)
+                try:
+                    found = self._probe(server, exchange, command.run)
+                except (
+                    Exception
+                ) as error:  # whoever asked for the round waits for each server's answer
+                    why = str(error) or repr(error)
+                    found = msg.ServerProbed(self._fabric.name, server, reached=False, why=why)
                 if (
                     self._fabric.begun == begun and self._fabric.run
                 ):  # else a new plan has cut the probe short
@@ -233,12 +238,9 @@ class Prober:
         data = {"data": torch.randint(0, 256, (size,), dtype=torch.uint8)}
         if exchange.rounds or exchange.fill_s:
             return self._measure(server, exchange, run, data)
-        try:
-            trips = [self._exchange(server, PING, run, exchange.ping_s)[0] for _ in range(2)]
-            up_s, answer = self._exchange(server, THERE, run, exchange.train_s, data)
-            down_s, _ = self._exchange(server, BACK, run, exchange.data_s, back=size)
-        except (WeftError, BadMessage) as error:
-            return msg.ServerProbed(name, server, reached=False, why=str(error))
+        trips = [self._exchange(server, PING, run, exchange.ping_s)[0] for _ in range(2)]
+        up_s, answer = self._exchange(server, THERE, run, exchange.train_s, data)
+        down_s, _ = self._exchange(server, BACK, run, exchange.data_s, back=size)
         rtt = min(trips)
         seconds = float(answer["seconds"]) if "seconds" in answer else 0.0
         trained = float(answer["trained"]) if "trained" in answer else seconds
@@ -262,16 +264,13 @@ class Prober:
             count, seconds = (float(n) for n in answer["counted"])
             return count, seconds
 
-        try:
-            self._reach(server, run, exchange.ping_s)
-            self._fabric.open_line(server)
-            self._reach(server, run, exchange.ping_s)  # now the server has opened its own line, too
-            if exchange.fill_s:
-                rate = link_rate(fill, exchange.fill_s)
-                return msg.ServerProbed(self._fabric.name, server, True, up_bytes_per_s=rate)
-            cost = message_cost(ask, (PING, THERE, BACK), data, exchange.rounds)
-        except (WeftError, BadMessage, KeyError, ValueError) as error:
-            return msg.ServerProbed(self._fabric.name, server, reached=False, why=str(error))
+        self._reach(server, run, exchange.ping_s)
+        self._fabric.open_line(server)
+        self._reach(server, run, exchange.ping_s)  # now the server has opened its own line, too
+        if exchange.fill_s:
+            rate = link_rate(fill, exchange.fill_s)
+            return msg.ServerProbed(self._fabric.name, server, True, up_bytes_per_s=rate)
+        cost = message_cost(ask, (PING, THERE, BACK), data, exchange.rounds)
         return msg.ServerProbed(
             self._fabric.name, server, True, rtt_s=cost.rtt_s, message_s=cost.message_s, byte_s=cost.byte_s,
         )  # fmt: skip

@@ -68,7 +68,7 @@ class FedSamples:
 
     def __init__(self, job: Job, fabric: Fabric) -> None:
         self._job = job
-        self._fabric = fabric
+        self._mailbox = fabric.mailbox  # of this run
         self._last: tuple[int, Minibatch] | None = None
         # Called before a wait. The run sends samples when it hears how far the device is, and a quick device
         # uses them up between two of its regular reports.
@@ -77,9 +77,9 @@ class FedSamples:
     def minibatch(self, step: int) -> Minibatch:
         if self._last is None or self._last[0] != step:
             key = (self._job.version, step, "feed", 0, 0, 0)
-            if not self._fabric.mailbox.has(key):
+            if not self._mailbox.has(key):
                 self.on_wait()
-            letter = self._fabric.mailbox.take(
+            letter = self._mailbox.take(
                 key,
                 max(self._job.deadline_s, 30.0),
                 lambda: f"the samples of minibatch {step} from the coordinator",

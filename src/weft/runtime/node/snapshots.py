@@ -140,6 +140,9 @@ class Snapshots:
             # Pieces are made while they are sent, so that no second copy of all is needed. No lock is held: a
             # device may go back to this copy while a slow link still carries it.
             head = msg.Kept(self._device, self._version, copy.step, save_safetensors({}))
-            for piece in kept_pieces(head, copy.state, copy.memory):
-                self._report(piece)
+            try:
+                for piece in kept_pieces(head, copy.state, copy.memory):
+                    self._report(piece)
+            except Exception as error:  # the device has its copy, and the next one is reported
+                log.warning("%s: a copy was not reported: %r", self._device, error)
             copy.reported.set()

@@ -1,7 +1,8 @@
 """Executes one device's part of a program, minibatch after minibatch.
 
     worker = Worker(job, state, fabric, samples, report, emit)
-    worker.run(0, 100)
+    worker.series.begin(0, 100)
+    worker.run()
 
 This module has the loop, the pace of an emulated device, and the reports. `interpreter` says what an
 instruction does.
@@ -71,14 +72,13 @@ class Worker(Interpreter):
         self.snapshots = Snapshots(report, fabric.name, job.version)
         self._rounds: deque[dict[str, Tensor]] = deque(maxlen=job.tail)  # weights at their ends
 
-    def run(self, first: int, last: int) -> None:
-        """Does minibatches first..last-1, with the lags of the program; then reports the end."""
+    def run(self) -> None:
+        """Does the minibatches of the series, with the lags of the program; then reports the end."""
         paces = self.job.pace or (0.0,) * len(self.job.code)
         code = [
             (i, self.do[type(i)], i.lag, isinstance(i, COMPUTE), pace)
             for i, pace in zip(self.job.code, paces, strict=True)
         ]
-        self.series.begin(first, last)
         while (tick := self.series.tick()) is not None:
             first, last = self.series.first, self.series.last
             self._check_cancelled()  # a program without an instruction must see it too
@@ -99,7 +99,7 @@ class Worker(Interpreter):
                     do(instruction, step)
                 if index == self._lasting:
                     self._step_done(step, final=step == last - 1)
-        self.report(Finished(self.fabric.name, last, self.job.version))
+        self.report(Finished(self.fabric.name, self.series.last, self.job.version))
 
     def _check_cancelled(self) -> None:
         if self.cancelled is not None:

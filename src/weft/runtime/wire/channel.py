@@ -8,6 +8,7 @@ never carry one. If links are emulated, the thread waits until the message has "
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -20,12 +21,15 @@ import msgspec
 from msgspec import Struct
 
 from weft.program.timeline import Span
+from weft.runtime.wire.carrier.line import Line
 from weft.runtime.wire.carrier.way_out import WayOut
 from weft.runtime.wire.changes import Changes, ChangingLink
 from weft.runtime.wire.frames import HEADER_BYTES, Buffer, Header, Payload, pack_header, whole
 from weft.runtime.wire.ledger import Ledger
 from weft.runtime.wire.shaping import Clock, OwnClock, SharedClock, clock_path, sleep_until
 from weft.runtime.wire.trouble import Troubles
+
+log = logging.getLogger("weft.fabric")
 
 SLOW_S = 0.001  # a hand-over that takes longer means that the link is backed up
 RETRY_S = 1.0
@@ -93,7 +97,9 @@ class Channel:
         self._stopped = threading.Event()
         self._waiting: Counter[tuple[str, int, int, int]] = Counter()  # messages in the queue
         self._guard = threading.Lock()
-        self.backlog = 0  # bytes in the queue
+        # Bytes in the queue, and of the message that the thread has taken out and not sent yet: no later
+        # message may overtake that one.
+        self.backlog = 0
         self.relayed = 0  # of these, bytes that came from the network
         self._slow_until = 0.0
         self._thread: threading.Thread | None = None
@@ -114,7 +120,7 @@ class Channel:
             or header.pieces > 1  # pieces stay in order
             or header.source
             != self._ledger.device  # relayed: Zenoh's receiving thread must not wait
-            or not self._queue.empty()
+            or self.backlog
             or self.way.is_to_be_opened(now)
             or self._troubles.cut_until(self.link.neighbour) > now
             or not self._takes_turn()
@@ -143,7 +149,7 @@ class Channel:
         """Takes the turn, unless another message is leaving or has to leave first."""
         if not self._turn.acquire(blocking=False):
             return False
-        if self._rest is None and self._queue.empty():
+        if self._rest is None and not self.backlog:
             return True
         self._turn.release()
         return False
@@ -165,9 +171,20 @@ class Channel:
         if self._turn.acquire(timeout=seconds):
             self._turn.release()
 
+    def take_line(self, line: Line, reopen: Callable[[], Line]) -> None:
+        """From now on messages leave on this line. It is closed where there is one already: two threads may
+        have opened one, and the rest of a message belongs on the line that has its beginning."""
+        with self._turn:
+            if self._ended or self.way.has_line:
+                line.close()
+            else:
+                self.way.use(line, reopen)
+
     def stop(self) -> None:
         self._stopped.set()
         with self._guard:
+            if self._ended:
+                return
             self._ended = True
             thread = self._thread
         if thread is None:
@@ -179,40 +196,55 @@ class Channel:
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None and not self._stopped.is_set():
-            if not item:
-                with self._turn:
-                    self._finish()
-                continue
-            ready, header, payload, booked = item
-            self._count(header, -len(payload) - HEADER_BYTES)
-            # A relayed message is ready when its emulated latency is over, not when it arrived.
-            ready = max(ready, header.due)
-            start = end = ready
-            if self.link.bytes_per_s:
-                if booked is None:
-                    sleep_until(header.due)  # book in the order of readiness
-                    booked = self._book(ready, len(payload))
-                start, end = booked
-                if not self._wait(end):
-                    continue
-            if not self._wait_for_link():
-                continue
-            latency = self._changing.latency(end) if self._changing else self.link.latency_s
-            due = end + latency if latency else 0.0
-            if due or header.due:
-                header = msgspec.structs.replace(header, due=due)
-            if not self.link.bytes_per_s:
-                # The kernel's link takes its own time; only the hand-over is seen here.
-                start = time.monotonic()
+            try:
+                self._leave(item)
+            except (
+                Exception
+            ) as error:  # the thread has more to send; who waits for this has a deadline
+                self._ledger.counts["bad"] += 1
+                log.warning("%s: a message was lost: %r", self.link.channel, error)
+            finally:
+                if item:
+                    _, header, payload, _ = item
+                    self._waiting[_name(header)] -= 1
+                    self._count(header, -len(payload) - HEADER_BYTES)
+            if item and not self.link.bytes_per_s and not self.backlog:
+                self._slow_until = 0.0  # the queue is empty: the link keeps up again
+        with self._turn:
+            self.way.close()
+
+    def _leave(self, item: _Item | _Look) -> None:
+        """Sends what the thread has taken out of the queue, when its link has carried it."""
+        if not item:
             with self._turn:
                 self._finish()
-                self.way.open_again()
-                self._publish(header, payload, start, end if self.link.bytes_per_s else None)
-                self._finish()
-            self._waiting[_name(header)] -= 1
-            if not self.link.bytes_per_s and self._queue.empty():
-                self._slow_until = 0.0  # the queue is empty: the link keeps up again
-        self.way.close()
+            return
+        ready, header, payload, booked = item
+        # A relayed message is ready when its emulated latency is over, not when it arrived.
+        ready = max(ready, header.due)
+        start = end = ready
+        if self.link.bytes_per_s:
+            if booked is None:
+                if not self._wait(header.due):  # book in the order of readiness
+                    return
+                booked = self._book(ready, len(payload))
+            start, end = booked
+            if not self._wait(end):
+                return
+        if not self._wait_for_link():
+            return
+        latency = self._changing.latency(end) if self._changing else self.link.latency_s
+        due = end + latency if latency else 0.0
+        if due or header.due:
+            header = msgspec.structs.replace(header, due=due)
+        if not self.link.bytes_per_s:
+            # The kernel's link takes its own time; only the hand-over is seen here.
+            start = time.monotonic()
+        with self._turn:
+            self._finish()
+            self.way.open_again()
+            self._publish(header, payload, start, end if self.link.bytes_per_s else None)
+            self._finish()
 
     def _count(self, header: Header, size: int) -> None:
         with self._guard:
@@ -222,7 +254,8 @@ class Channel:
 
     def _book(self, ready: float, size: int) -> tuple[float, float]:
         if self._changing is not None:
-            return self._changing.book(ready, size)
+            with self._guard:  # on a medium those who send book too
+                return self._changing.book(ready, size)
         return self._clock.book(ready, size / self.link.bytes_per_s)
 
     def _wait(self, end: float) -> bool:

@@ -43,7 +43,7 @@ from weft.runtime.wire.frames import (
 from weft.runtime.wire.ledger import Ledger
 from weft.runtime.wire.limits import MAX_LINKS, Seldom, memory_bytes
 from weft.runtime.wire.mailbox import Cancelled, Letter, Mailbox
-from weft.runtime.wire.pieces import Pieces
+from weft.runtime.wire.pieces import Unfinished
 from weft.runtime.wire.radio import Transmitter
 from weft.runtime.wire.seal import (
     Numbers,
@@ -59,7 +59,6 @@ log = logging.getLogger("weft.fabric")
 
 PIECES = 32  # of a message that crosses several links: each relay passes on the pieces that it has
 SMALLEST_PIECE = 16 * 1024
-MAX_PARTIAL = 256  # messages of which some pieces are still missing
 MAX_PROBES = 64  # that wait to be answered
 MAX_PROBE_BYTES = 5 << 20
 MAX_INBOX = 4 << 30  # bytes that wait here, or wait to be passed on
@@ -98,7 +97,7 @@ class Fabric:
         self._lines_asked: set[str] = set()  # neighbours of this run
         self._key = b""  # of the run, for tensors
         self._numbers, self._replays = Numbers(), Replays()
-        self._pieces: dict[tuple[Any, ...], Pieces] = {}
+        self._pieces = Unfinished(self._count)
         self._door, self._doorbell = None, None
         if hosts:
             receiver = Receiver(self._admitted, self._take, self._count, self._room)
@@ -143,15 +142,16 @@ class Fabric:
         self.end()
         if key != self._key:
             self._key, self._replays = key, Replays()
-        self.run, self._roads = run, roads
+        self._roads = roads
         if self._door is not None:
             self._door.run_key = key
         self.begun += 1
-        self.mailbox.clear()
+        self.mailbox = Mailbox(self._inbox)  # what still comes for the run before goes into its own
         self.ledger.transfers = []
         self.counts.clear()
         for link in roads.links:
-            self._open(link, record, changes)
+            self._channels[link.neighbour] = self._made(link, run, record, changes)
+        self.run = run  # last: from now on its messages are taken
 
     def wait_for_neighbours(self, seconds: float) -> None:
         """Returns when every neighbour of this run listens, and there are lines to those that can be reached.
@@ -182,12 +182,13 @@ class Fabric:
     def _open_lines(self, neighbours: Sequence[str]) -> None:
         """Where there is no line, Zenoh carries the tensors: slower, and said."""
         opener = LineOpener(self.session, self.group, self.name, self.run, self._key)
-        channels = {n: c for n in neighbours if not (c := self._channels[n]).way.has_line}
+        here = self._channels
+        channels = {n: here[n] for n in neighbours if n in here and not here[n].way.has_line}
         self._lines_asked |= channels.keys()
         for name, opened in opener.open(list(channels)).items():
             if isinstance(opened, Line):
                 self.counts["lines"] += 1
-                channels[name].way.use(opened, partial(opener.one, name))
+                channels[name].take_line(opened, partial(opener.one, name))
             else:
                 self.counts["without_line"] += 1
                 self._log.warning(
@@ -198,11 +199,11 @@ class Fabric:
     def end(self) -> None:
         self.run = ""
         self.radio = None
-        for channel in self._channels.values():
+        channels, self._channels = self._channels, {}
+        for channel in list(channels.values()):  # a prober may just add one
             channel.stop()
-        self._channels = {}
         self._lines_asked = set()
-        self._pieces = {}
+        self._pieces = Unfinished(self._count)
         self.mailbox.drop()
         if self._door is not None:
             self._door.hang_up()
@@ -257,16 +258,32 @@ class Fabric:
         if channel is None:  # no emulated link: directly to the destination
             if len(self._channels) >= MAX_LINKS:
                 raise WeftError(f"{self.name} has {MAX_LINKS} links already; none to {neighbour}")
-            channel = self._open(OutLink(neighbour, f"{self.name}>{neighbour}"))
+            channel = self._open(neighbour)
         return channel
 
-    def _open(self, link: OutLink, record: bool = False, changes: Changes | None = None) -> Channel:
-        channel = self._channels[link.neighbour] = Channel(
-            self.session, topics.data(self.group, link.neighbour, self.name, self.run), link,
+    def _open(self, neighbour: str) -> Channel:
+        """A channel of the run under way. Several threads may ask for the same one, and the run may end
+        meanwhile: no lock is held while Zenoh opens it."""
+        channels, run = self._channels, self.run
+        if not run:
+            raise WeftError(f"{self.name} has no run in which to reach {neighbour}")
+        made = self._made(OutLink(neighbour, f"{self.name}>{neighbour}"), run)
+        channel = channels.setdefault(neighbour, made)
+        if channel is not made:
+            made.stop()
+        elif channels is not self._channels:
+            made.stop()
+            raise WeftError(f"{self.name}: the run is over")
+        return channel
+
+    def _made(
+        self, link: OutLink, run: str, record: bool = False, changes: Changes | None = None
+    ) -> Channel:
+        return Channel(
+            self.session, topics.data(self.group, link.neighbour, self.name, run), link,
             self.ledger, self._droppable, self._sealed, record=record, changes=changes, scratch=self._scratch,
             troubles=self.troubles,
         )  # fmt: skip
-        return channel
 
     def _droppable(self, header: Header) -> bool:
         """Whether a message may get lost without a notice to its receiver."""
@@ -316,7 +333,9 @@ class Fabric:
         return header
 
     def _take(self, header: Header, payload: Buffer) -> None:
-        """Files or passes on a message whose header was admitted. The run may have ended meanwhile."""
+        """Files or passes on a message whose header was admitted. The run may have ended meanwhile, and may
+        end at any moment: what is taken goes where the messages of this moment go."""
+        mailbox, unfinished = self.mailbox, self._pieces
         if header.run != self.run:
             self.counts["foreign"] += 1
             return
@@ -331,22 +350,22 @@ class Fabric:
             header = msgspec.structs.replace(header, due=soonest)
         if header.dest != self.name:
             self._relay(header, payload)
-        elif header.pieces > 1:
-            self._piece(header, payload)
-        else:
-            self._deliver(header, payload)
+        elif header.pieces == 1:
+            self._deliver(header, payload, mailbox)
+        elif (message := unfinished.add(header, payload)) is not None:
+            self._deliver(msgspec.structs.replace(header, piece=0, pieces=1), message, mailbox)
 
     def _room(self) -> int:
         """Bytes that may still be taken from the network: for all that waits here, or to be passed on."""
         waits = self.mailbox.bytes + sum(
             channel.relayed for channel in list(self._channels.values())
         )
-        return self._inbox - waits - sum(pieces.size for pieces in list(self._pieces.values()))
+        return self._inbox - waits - self._pieces.size
 
     def next_probe(self) -> int:
         return next(self._probe_number)
 
-    def _deliver(self, header: Header, payload: Buffer) -> None:
+    def _deliver(self, header: Header, payload: Buffer, mailbox: Mailbox) -> None:
         if header.kind in ("probe", "probed"):
             if self.probes.qsize() >= MAX_PROBES or len(payload) > MAX_PROBE_BYTES:
                 self.counts["bad"] += 1
@@ -356,7 +375,7 @@ class Fabric:
                 header = msgspec.structs.replace(header, due=time.monotonic())
             self.probes.put(Letter(header, payload if header.kind == "probed" else b""))
             return
-        if not self.mailbox.put(Letter(header, payload)):
+        if not mailbox.put(Letter(header, payload)):
             self.counts["doubled"] += 1
 
     def _relay(self, header: Header, payload: Buffer) -> None:
@@ -374,13 +393,3 @@ class Fabric:
             self.radio.relay(header, payload)
             return
         channel.put(header, payload)
-
-    def _piece(self, header: Header, payload: Buffer) -> None:
-        key = (header.source, *header.key)
-        if key not in self._pieces and len(self._pieces) >= MAX_PARTIAL:
-            self.counts["bad"] += 1  # too many messages whose last pieces are missing
-            return
-        pieces = self._pieces.setdefault(key, Pieces(header))
-        if pieces.add(header, payload):
-            del self._pieces[key]
-            self._deliver(msgspec.structs.replace(header, piece=0, pieces=1), pieces.joined())

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from weft.errors import WeftError
 from weft.runtime.wire.frames import HEADER_BYTES, Buffer, Header, Key
+from weft.runtime.wire.seal import LIFE_BITS
 from weft.runtime.wire.shaping import sleep_until
 
 SPEC_BYTES = 512  # of the record of a tensor in a header
@@ -37,8 +38,8 @@ class Letter:
 
 
 class Mailbox:
-    """Letters by key. Any thread may put letters; one thread takes them. A second letter with the same key is
-    dropped.
+    """The letters of one run or plan, by key. Any thread may put letters; one thread takes them. A second
+    letter with the same key is dropped.
     """
 
     def __init__(self, max_bytes: int = 4 << 30) -> None:
@@ -47,7 +48,9 @@ class Mailbox:
         self._letters: dict[Key, Letter] = {}  # arrived, not asked for yet
         self._guard = threading.Lock()
         self._known: set[Key] = set()  # keys of what is here
-        self._newest: dict[Name, Letter | None] = {}  # for names of which only the newest counts
+        # For names of which only the newest counts: one that is due, and those on their way here.
+        self._newest: dict[Name, list[Letter]] = {}
+        self._numbers: dict[Name, int] = {}  # of the newest that came
         self._bytes = 0
         self._max_bytes = max_bytes
         self._cancelled: str | None = None
@@ -60,14 +63,7 @@ class Mailbox:
         name = (key[0], *key[2:])
         with self._guard:
             if name in self._newest:
-                before = self._newest[name]
-                more = size - (0 if before is None else before.size)
-                if self._bytes + more > self._max_bytes:
-                    self.dropped += 1
-                    return False
-                self._newest[name] = letter
-                self._bytes += more
-                return True
+                return self._put_newest(name, letter)
             if key in self._known or self._bytes + size > self._max_bytes:
                 self.dropped += 1
                 return False
@@ -76,20 +72,35 @@ class Mailbox:
         self._arrivals.put(letter)
         return True
 
+    def _put_newest(self, name: Name, letter: Letter) -> bool:
+        """Letters may overtake each other where a line breaks or is opened: an older one is dropped."""
+        before, number = self._newest[name], letter.header.count
+        last = self._numbers.get(name, number)
+        kept = _from_newest_due(before) if letter.header.due else []
+        more = letter.size + _size(kept) - _size(before)
+        older = number < last and number >> LIFE_BITS == last >> LIFE_BITS
+        if older or self._bytes + more > self._max_bytes:
+            self.dropped += 1
+            return False
+        self._newest[name], self._numbers[name] = [*kept, letter], number
+        self._bytes += more
+        return True
+
     def keep_newest(self, name: Name) -> None:
         """From now on only the newest letter of this name is kept, of any minibatch."""
         with self._guard:
-            self._newest.setdefault(name)
+            self._newest.setdefault(name, [])
 
     def newest(self, name: Name) -> Letter | None:
         """The newest letter of a name, if one has arrived since the last was taken. Never waits."""
         with self._guard:
-            letter = self._newest.get(name)
-            if letter is None or letter.header.due > time.monotonic():
+            letters = self._newest.get(name, [])
+            left = _from_newest_due(letters)
+            if not left or left[0].header.due > time.monotonic():
                 return None
-            self._newest[name] = None
-            self._bytes -= letter.size
-            return letter
+            self._newest[name] = left[1:]
+            self._bytes -= _size(letters) - _size(left[1:])
+            return left[0]
 
     def take(self, key: Key, seconds: float, who: Callable[[], str], source: str = "") -> Letter:
         """Waits for the letter until it has arrived and is due. Raises WeftError after `seconds`; `who` names
@@ -184,14 +195,20 @@ class Mailbox:
             self._arrivals = queue.SimpleQueue()
             self._letters = {}
             self._known = set()
-            self._newest = {}
+            self._newest, self._numbers = {}, {}
             self._bytes = 0
             self.waits_for = ""
 
-    def clear(self) -> None:
-        """Forgets everything. No thread may be waiting."""
-        self.drop()
-        self._cancelled = None
+
+def _from_newest_due(letters: list[Letter]) -> list[Letter]:
+    """The newest letter that is due, and those behind it; all while none is due."""
+    now = time.monotonic()
+    due = [place for place, letter in enumerate(letters) if letter.header.due <= now]
+    return letters[due[-1] :] if due else letters
+
+
+def _size(letters: list[Letter]) -> int:
+    return sum(letter.size for letter in letters)
 
 
 def nothing_missing(tensors: dict[str, Tensor], expected: dict[str, tuple[int, ...]]) -> str | None:

@@ -2,7 +2,41 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from typing import Any
+
 from weft.runtime.wire.frames import Buffer, Header
+
+MAX_PARTIAL = 256  # messages of which some pieces are still missing
+
+
+class Unfinished:
+    """The messages of one run or plan of which some pieces are still missing. Zenoh's thread and the door's
+    may have pieces of the same message. `note` counts what was wrong."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note = note
+        self._guard = threading.Lock()
+        self._messages: dict[tuple[Any, ...], Pieces] = {}
+
+    @property
+    def size(self) -> int:
+        """Bytes that wait here."""
+        return sum(pieces.size for pieces in list(self._messages.values()))
+
+    def add(self, header: Header, payload: Buffer) -> bytes | None:
+        """The whole message, if this was its last piece."""
+        key = (header.source, *header.key)
+        with self._guard:
+            if key not in self._messages and len(self._messages) >= MAX_PARTIAL:
+                self._note("bad")
+                return None
+            pieces = self._messages.setdefault(key, Pieces(header))
+            if not pieces.add(header, payload):
+                return None
+            del self._messages[key]
+        return pieces.joined()
 
 
 class Pieces:

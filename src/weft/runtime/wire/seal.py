@@ -17,6 +17,7 @@ import hmac
 import itertools
 import secrets
 import struct
+import threading
 
 from msgspec import Struct
 
@@ -28,6 +29,8 @@ MAC_BYTES = 16
 SEAL_BYTES = 8 + MAC_BYTES
 WHOLE = 64 * 1024  # longer data (weights, copies) are hashed by Poly1305 first: ten times as fast
 WINDOW = 4096  # messages by which one may be late
+WHOLE_WINDOW = (1 << WINDOW) - 1
+LIFE_BITS = 40  # of a number; what is above them tells the lives of a sender apart
 LIVES = 64  # of one sender in a run
 SENDERS = 4096  # of a run; their names come with the messages
 
@@ -62,42 +65,45 @@ class Numbers:
     """Numbers for one sender's messages. A sender that starts again begins somewhere else."""
 
     def __init__(self) -> None:
-        self._numbers = itertools.count((secrets.randbits(22) << 40) + 1)
+        self._numbers = itertools.count((secrets.randbits(22) << LIFE_BITS) + 1)
 
     def next(self) -> int:
         return next(self._numbers)
 
 
 class Replays:
-    """Tells messages that were here before, by their sender and number."""
+    """Tells messages that were here before, by their sender and number. Any thread may ask: messages of one
+    sender come through Zenoh and on a line at the same time."""
 
     def __init__(self) -> None:
+        self._guard = threading.Lock()
         self._lives: dict[str, int] = {}  # of each sender
         self._newest: dict[tuple[str, int], int] = {}
         self._seen: dict[tuple[str, int], int] = {}  # bit i: the newest - i was here
 
     def take(self, sender: str, count: int) -> bool:
         """Whether this is the first message with this number."""
-        life = (sender, count >> 40)
-        newest = self._newest.get(life)
-        if newest is None:
-            lives = self._lives.get(sender, 0)
-            if lives >= LIVES or (not lives and len(self._lives) >= SENDERS):
+        life = (sender, count >> LIFE_BITS)
+        with self._guard:
+            newest = self._newest.get(life)
+            if newest is None:
+                lives = self._lives.get(sender, 0)
+                if lives >= LIVES or (not lives and len(self._lives) >= SENDERS):
+                    return False
+                self._lives[sender] = lives + 1
+                self._newest[life], self._seen[life] = count, 1
+                return True
+            ahead = count - newest
+            if ahead > 0:
+                seen = self._seen[life] << ahead if ahead < WINDOW else 0
+                self._seen[life] = (seen | 1) & WHOLE_WINDOW
+                self._newest[life] = count
+                return True
+            bit = 1 << -ahead
+            if -ahead >= WINDOW or self._seen[life] & bit:
                 return False
-            self._lives[sender] = lives + 1
-            self._newest[life], self._seen[life] = count, 1
+            self._seen[life] |= bit
             return True
-        ahead = count - newest
-        if ahead > 0:
-            seen = self._seen[life] << ahead if ahead < WINDOW else 0
-            self._seen[life] = (seen | 1) & ((1 << WINDOW) - 1)
-            self._newest[life] = count
-            return True
-        bit = 1 << -ahead
-        if -ahead >= WINDOW or self._seen[life] & bit:
-            return False
-        self._seen[life] |= bit
-        return True
 
 
 def digest_of(secret: str) -> str:

@@ -15,6 +15,7 @@ import os
 import re
 import stat
 import struct
+import threading
 import time
 import weakref
 from pathlib import Path
@@ -67,6 +68,9 @@ class OwnClock:
         return start, self._free
 
 
+_BOOKING = threading.Lock()  # the lock of a file keeps out other processes, not threads of this one
+
+
 class SharedClock:
     """The clock of a medium: every member's process maps the same eight bytes and books under a lock."""
 
@@ -88,12 +92,13 @@ class SharedClock:
         self._map = mmap.mmap(self._file, 8)
 
     def book(self, now: float, seconds: float) -> tuple[float, float]:
-        fcntl.lockf(self._file, fcntl.LOCK_EX)
-        try:
-            start = max(now, struct.unpack("d", self._map[:8])[0])
-            self._map[:8] = struct.pack("d", start + seconds)
-        finally:
-            fcntl.lockf(self._file, fcntl.LOCK_UN)
+        with _BOOKING:
+            fcntl.lockf(self._file, fcntl.LOCK_EX)
+            try:
+                start = max(now, struct.unpack("d", self._map[:8])[0])
+                self._map[:8] = struct.pack("d", start + seconds)
+            finally:
+                fcntl.lockf(self._file, fcntl.LOCK_UN)
         return start, start + seconds
 
     def close(self) -> None:

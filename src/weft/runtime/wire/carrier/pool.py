@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 SMALLEST = 32 * 1024  # smaller payloads are not worth it
 MAX_BYTES = 32 << 20  # that the pool keeps
 MAX_BUFFERS = 8  # of one size
-_UNUSED = 3  # references to a buffer: the list's, the loop's, and the one of getrefcount itself
 
 
 class Pool:
@@ -31,10 +30,10 @@ class Pool:
         """Memory of this size, with anything in it."""
         if not size:
             return memoryview(b"")
-        buffers = self._buffers.get(size, ())
-        for buffer in buffers:
-            if sys.getrefcount(buffer) == _UNUSED:
-                return memoryview(buffer.data).cast("B")
+        buffers = self._buffers.get(size, [])
+        for place in range(len(buffers)):
+            if _references(buffers, place) == _UNUSED:
+                return memoryview(buffers[place].data).cast("B")
         made = torch.empty(size, dtype=torch.uint8).numpy()  # not cleared, as a bytearray would be
         if size >= SMALLEST and self.bytes + size <= MAX_BYTES and len(buffers) < MAX_BUFFERS:
             self._buffers.setdefault(size, []).append(made)
@@ -44,3 +43,12 @@ class Pool:
     def clear(self) -> None:
         """Forgets all buffers. Whoever holds one keeps it."""
         self._buffers, self.bytes = {}, 0
+
+
+def _references(buffers: list[NDArray[np.uint8]], place: int) -> int:
+    return sys.getrefcount(buffers[place])
+
+
+# Of a buffer that only the pool holds. Some versions of Python count the references of a running function,
+# some do not.
+_UNUSED = _references([np.empty(1, np.uint8)], 0)
