@@ -4,11 +4,11 @@
 
 Every case runs emulated nodes, one process per device, unpaced, for a few minibatches. `predicted` is
 `weft.program.memory`'s need less the weights that a prepared node holds already; `measured` is the peak
-resident memory (VmHWM) of the node's process above its resident memory when it was prepared. The nodes work
-as on a machine that is short of memory: they return large free blocks to the system (`runtime/node/memory.py`).
-With --room they work as on this machine: with plenty of memory they keep what was freed. `code` are pages of the libraries
-that the node ran for the first time (RssFile): they are shared with all processes that run the same code, and
-no plan decides about them. The samples come from this
+resident memory (VmHWM) of the node's process above its resident memory when it was prepared. The nodes
+work as on a machine that is short of memory: they return large free blocks to the system
+(`runtime/node/memory.py`). With --room they work as on this machine: with plenty of memory they keep what
+was freed. `code` are pages of the libraries that the node ran for the first time (RssFile): they are shared
+with all processes that run the same code, and no plan decides about them. The samples come from this
 process, a few minibatches ahead (`fed`, at the source); they are no part of the plan and are added to
 its need.
 """

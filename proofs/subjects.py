@@ -23,8 +23,8 @@ from weft.plans.protocols import CLONE, PEERS
 from weft.plans.strategy import Strategy
 
 BATCH, SEED, CLASSES = 8, 3, 4
-# With a rate of 0.02 rounding decides: one process that adds the gradients of 5 and of 3 samples ends, after 340
-# minibatches, 0.5 away from one that takes all 8 at once. With 0.01 every such split ends within 5e-7.
+# With a rate of 0.02 rounding decides: one process that adds the gradients of 5 and of 3 samples ends, after
+# 340 minibatches, 0.5 away from one that takes all 8 at once. With 0.01 every such split ends within 5e-7.
 RULE = Optimizer("momentum", 0.01)
 # Where a strategy has these options, its run computes what one process computes.
 EXACT = {
