@@ -44,7 +44,7 @@ from weft.runtime.wire.limits import MAX_COPIES, check_memory, check_run, job_by
 from weft.runtime.wire.mailbox import Cancelled
 from weft.runtime.wire.radio import Transmitter
 from weft.runtime.wire.seal import Replays, RunKeys, digest_of
-from weft.runtime.wire.state_pieces import chosen, state_pieces
+from weft.runtime.wire.state_pieces import chosen, state_answer, state_pieces
 
 log = logging.getLogger("weft.node")
 
@@ -169,6 +169,11 @@ class Assignment:
         self.orphaned_s = None
 
     def copies(self, command: msg.GetCopies) -> Iterator[msg.Kept]:
+        """The answer to `GetCopies`, in numbered pieces."""
+        for number, piece in enumerate(self._copies(command)):
+            yield msgspec.structs.replace(piece, number=number)
+
+    def _copies(self, command: msg.GetCopies) -> Iterator[msg.Kept]:
         """The copies of a run whose coordinator is gone, for the run that resumes it: it shows the secret of
         the run's folder, because the lineage alone can be overheard."""
         job = self.job
@@ -285,9 +290,7 @@ class Assignment:
             state, memory = worker.state(), worker.optimizer_state()
         if command.names is not None:
             state, memory = chosen(state, memory, set(command.names))
-        yield from state_pieces(state, optimizer=False)
-        yield from state_pieces(memory, optimizer=True)
-        yield msg.StatePiece(save_safetensors({}), last=True)
+        yield from state_answer(state, memory)
 
     def where(self, run: str) -> msg.At:
         self.own_job(run)
