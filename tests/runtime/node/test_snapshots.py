@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import Any
 
 import torch
+from safetensors.torch import save
 
 from weft.runtime.node.snapshots import Snapshots
 from weft.runtime.wire import messages as msg
@@ -71,7 +73,14 @@ def test_a_copy_with_a_piece_lost_doubled_or_out_of_turn_is_no_copy() -> None:
 def test_a_piece_that_cannot_be_read_makes_no_copy() -> None:
     copy = Pieces()
     assert not copy.take(msg.Kept("pi", 0, 9, b"junk", last=False))
-    assert not copy.take(msg.Kept("pi", 0, 9, b"junk"))
+    assert not copy.take(msg.Kept("pi", 0, 9, b"junk", number=1))
+    impossible = {"w": {"dtype": "F32", "shape": [0, 2**63], "data_offsets": [0, 0]}}
+    head = json.dumps(impossible).encode()
+    data = len(head).to_bytes(8, "little") + head
+    assert not Pieces().take(msg.Kept("pi", 0, 9, data))
+    slice_of_nothing = msg.Cut("w", (2**63,), True)
+    row = save({"": torch.zeros(4)})
+    assert not Pieces().take(msg.Kept("pi", 0, 9, row, cut=slice_of_nothing))
 
 
 def test_a_copy_that_is_due_is_not_overwritten_before_it_is_reported() -> None:

@@ -19,8 +19,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
@@ -45,6 +43,7 @@ from weft.runtime.wire.mailbox import Cancelled
 from weft.runtime.wire.radio import Transmitter
 from weft.runtime.wire.seal import Replays, RunKeys, digest_of
 from weft.runtime.wire.state_pieces import chosen, state_answer, state_pieces
+from weft.stored import tensors_in
 
 log = logging.getLogger("weft.node")
 
@@ -212,8 +211,8 @@ class Assignment:
         job = self.own_job(command.run)
         self.check_weights(len(command.data), command.optimizer)
         try:
-            tensors = load_safetensors(command.data)
-        except SafetensorError as error:
+            tensors = tensors_in(command.data)
+        except InputError as error:
             raise InputError(f"{self.device}: weights that cannot be decoded: {error}") from None
         expected = {n: s for segment in job.segments for n, s in segment.state.items()}
         if command.optimizer:

@@ -15,12 +15,12 @@ from collections.abc import Iterator
 
 import msgspec
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
+from weft.errors import InputError
 from weft.runtime.wire import messages as msg
+from weft.stored import tensors_in
 
 PIECE_BYTES = 4 << 20  # of state per message: both ends hold a message several times
 KEPT_BYTES = 1 << 20  # of a copy per report: other reports wait for one piece at most
@@ -117,12 +117,12 @@ class Pieces:
         tensors = self.memory if piece.optimizer else self.state
         try:
             if piece.cut is None:
-                tensors.update(load_safetensors(piece.data))
+                tensors.update(tensors_in(piece.data))
             else:
-                self._slices.append(load_safetensors(piece.data)[""])
+                self._slices.append(tensors_in(piece.data)[""])
                 if piece.cut.last:
                     row, self._slices = torch.cat(self._slices), []
                     tensors[piece.cut.name] = row.reshape(piece.cut.shape)
-        except (SafetensorError, KeyError, RuntimeError):
+        except (InputError, LookupError, TypeError, ValueError, RuntimeError):
             self._broken = True
         return piece.last and not self._broken
