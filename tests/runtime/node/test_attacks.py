@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import msgspec
@@ -201,20 +199,6 @@ def test_messages_without_end_fill_no_memory_and_leave_no_thread(
     stranger.ask(msg.End("stranger"))
     assert stranger.threads() - threads < 8
     assert stranger.descriptors() - files < 8
-
-
-def test_half_open_connections_hinder_no_command(stranger: Stranger) -> None:
-    """Of somebody who never says anything."""
-    before = stranger.descriptors()
-    host, _, port = stranger.local.endpoint.partition("/")[2].rpartition(":")
-    with ExitStack() as stack:
-        for _ in range(50):
-            stack.enter_context(socket.create_connection((host, int(port)), LONG_S))
-        assert not stranger.busy()
-    deadline = time.monotonic() + LONG_S
-    while stranger.descriptors() > before + 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_a_large_test_network_or_result_is_refused(stranger: Stranger) -> None:
