@@ -8,6 +8,7 @@ nothing for pi but take its tensors, and must go on obeying the owner.
 from __future__ import annotations
 
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from weft.runtime.keys import certificates
 from weft.runtime.keys.folder import Folder
 from weft.runtime.keys.invite import take_invite
 from weft.runtime.keys.owner import invite, new_fleet
+from weft.runtime.wire import keeper
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire.channel import OutLink, Roads
 from weft.runtime.wire.crew import Crew
@@ -290,6 +292,27 @@ def test_what_was_overheard_counts_once(scene: Scene) -> None:
     scene.arrived()
     counts = scene.counts()
     assert (counts["replayed"], counts["forged"]) == (2, 1)
+
+
+def test_any_bytes_on_the_fence_are_refused_in_words(scene: Scene) -> None:
+    """Whoever has a certificate may ask there: random bytes, and valid questions with something wrong."""
+    rng = random.Random(15)
+    members = scene.lab.folder.members()
+    questions = [
+        keeper.AskNumber(), keeper.TakeList(members), keeper.TakeCertificate(b"x" * 500),
+        keeper.Introduce("pi", scene.lab.folder.read("pi.pem"), 0.0, b"s" * 70),
+    ]  # fmt: skip
+    valid = [msgspec.msgpack.encode(question) for question in questions]
+    answered: list[bool] = []
+    heard = zenoh.handlers.Callback(lambda reply: answered.append(reply.ok is not None))
+    for number in range(2000):
+        data = bytearray(rng.choice(valid) if number % 4 else rng.randbytes(rng.randrange(200)))
+        for _ in range(rng.randint(1, 4) if data else 0):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        cut = rng.randrange(len(data) + 1) if number % 7 == 0 else len(data)
+        scene.session.get(f"{FLEET}/fence/nuc", heard, payload=bytes(data[:cut]), timeout=LONG_S)
+    until(lambda: len(answered) == 2000)
+    assert scene.lab.folder.members() == members
 
 
 def test_half_open_connections_are_closed_and_hinder_nobody_who_is_in(scene: Scene) -> None:
