@@ -20,7 +20,7 @@ help:
 	@echo "make setup       a Python environment in .venv with all that is needed"
 	@echo "make demo        three emulated devices train a network on real digits"
 	@echo "make test        the tests"
-	@echo "make lint        style and types"
+	@echo "make lint        style, types, imports and pinned versions"
 	@echo "make proof       checks every promise by a real run: at most an hour; goes on where it was stopped"
 	@echo "make bench       all benchmarks; says which figures changed (records: benchmarks/results)"
 	@echo "make bench-NAME  benchmarks/NAME.py, or a group: speed, prediction, codecs, papers"
@@ -43,7 +43,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -q tests/test_imports.py
+	$(BIN)/pytest -q tests/test_imports.py tests/test_pins.py
 
 bench: setup
 	$(BIN)/python benchmarks/regenerate.py --not $(NOT_RUN)

@@ -14,12 +14,15 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors.torch import save
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 try:
     import atheris
 
-    watched = atheris.instrument_imports(include=["weft.runtime", "weft.codecs"])
+    watched = atheris.instrument_imports(include=["weft.runtime", "weft.codecs", "weft.stored"])
 except ImportError:  # `main` says so
     atheris, watched = None, contextlib.nullcontext()
 
@@ -44,6 +47,7 @@ with watched:
     from weft.runtime.wire.job_limits import check_job
     from weft.runtime.wire.limits import check_run, check_servers, check_test_network
     from weft.runtime.wire.seal import RunSecret
+    from weft.stored import tensors_in
 
 
 def one(data: bytes) -> None:
@@ -61,6 +65,8 @@ def one(data: bytes) -> None:
             keeper._decoded(decoder, data)
     with contextlib.suppress(InputError):
         SignedMembers(data, b"").opened()
+    with contextlib.suppress(InputError):
+        tensors_in(data)
     for unpack in (tickets.unpack_question, tickets.unpack_ticket):
         with contextlib.suppress(BadMessage):
             unpack(data)
@@ -119,7 +125,8 @@ def main() -> None:
         headers = [pack_header(header) for header in _headers()]
         records = [LENGTHS.pack(len(header), 16) + header + bytes(16) for header in headers]
         questions = [tickets.ask("fuzz", "pi", "v1", bytes(32))]
-        for number, data in enumerate([*valid, *headers, *records, *questions]):
+        state = [save({"w": torch.zeros(2, 3), "n": torch.tensor(4)}), save({})]
+        for number, data in enumerate([*valid, *headers, *records, *questions, *state]):
             (Path(corpus) / str(number)).write_bytes(data)
         options = [f"-max_total_time={seconds}", "-max_len=8192", "-rss_limit_mb=4096"]
         atheris.Setup([sys.argv[0], *options, corpus], one)

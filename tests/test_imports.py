@@ -39,12 +39,12 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("program",),
     ("plans",),
     ("codecs", "graph", "fleet"),
-    ("zoo", "data", "dtypes", "user_files"),
+    ("zoo", "data", "dtypes", "stored", "user_files"),
     ("reading",),
     ("errors", "version", "draws", "showing"),
 )
 
-LEAVES = ("data", "dtypes", "draws", "errors", "showing", "version")
+LEAVES = ("data", "dtypes", "draws", "errors", "showing", "stored", "version")
 SCHEDULE = ("program.instructions", "program.timeline")
 # A node knows no planner: what its packages may import of the layers below them.
 ONLY: dict[str, tuple[str, ...]] = {

@@ -70,3 +70,14 @@ def test_wrong_use_with_keys(line: str, says: str) -> None:
     result = weft(line)
     assert result.exit_code == 2, result.output
     assert says in result.output
+
+
+def test_an_open_node_says_at_every_start_that_it_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+    monkeypatch.setattr(
+        "weft.runtime.node.serve.serve_node", lambda name, *_, **__: started.append(name)
+    )
+    for _ in range(2):
+        result = weft("node --name pi --open")
+        assert "warning: pi is open: anybody who can reach this device may use it" in result.output
+    assert started == ["pi", "pi"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from weft.errors import InputError
@@ -12,9 +13,10 @@ def read_bounded(path: str | Path, most: int, what: str) -> bytes:
     that are read."""
     try:
         with Path(path).open("rb") as file:
-            data = file.read(most + 1)
+            long = os.fstat(file.fileno()).st_size > most  # then not even a part is read
+            data = b"" if long else file.read(most + 1)
     except OSError as error:
         raise InputError(f"{what} {path}: {error.strerror or error}") from None
-    if len(data) > most:
+    if long or len(data) > most:
         raise InputError(f"{what} {path} is larger than the {most} bytes allowed")
     return data

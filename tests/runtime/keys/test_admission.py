@@ -6,8 +6,6 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,13 +14,13 @@ import msgspec
 import pytest
 import zenoh
 
+from tests.runtime.keys.lab import FLEET, LONG_S, Lab, open_config, serving, until
 from weft.errors import InputError, WeftError
 from weft.graph.optimizers.optimizer import Optimizer
 from weft.runtime.keys import certificates
-from weft.runtime.keys.folder import Folder, Keys
-from weft.runtime.keys.invite import take_invite
+from weft.runtime.keys.folder import Keys
 from weft.runtime.keys.members import SignedMembers
-from weft.runtime.keys.owner import authority_of, invite, new_fleet, revoke
+from weft.runtime.keys.owner import authority_of, revoke
 from weft.runtime.node.node import Node
 from weft.runtime.node.serve import _again
 from weft.runtime.wire import keeper
@@ -34,66 +32,6 @@ from weft.runtime.wire.reach import reach
 from weft.runtime.wire.revoking import hand_out
 from weft.runtime.wire.seal import RunSecret, seal_header
 from weft.runtime.wire.session import Endpoints, free_endpoint, open_session
-
-FLEET = "lab"
-LONG_S = 60.0
-
-
-class Lab:
-    """A fleet with keys on this machine: its owner, and the node nuc."""
-
-    node: Node
-    revoked: Endpoints  # of a device that does not know yet that it is revoked
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.folder = new_fleet(FLEET)
-        self.address = free_endpoint().removeprefix("tcp/")
-        self.member("nuc", self.address)
-        self.member("pi")
-        self.member("old")
-        self.join = (f"tls/{self.address}",)
-
-    def member(self, name: str, address: str = "") -> None:
-        take_invite(invite(self.folder, name, address), name)
-
-    def crew(self) -> Crew:
-        return Crew(reach(FLEET, join=self.join), FLEET)
-
-    def endpoints(self, name: str) -> Endpoints:
-        """As a device that keeps to no rules: it has its certificate, and lets everybody in."""
-        return reach(FLEET, name=name, join=self.join, listen=("127.0.0.1:0",))
-
-
-@contextmanager
-def serving(node: Node) -> Iterator[Node]:
-    stop = threading.Event()
-    with node:
-        thread = threading.Thread(target=node.serve, args=(stop,), daemon=True)
-        thread.start()
-        yield node
-        stop.set()
-        thread.join(LONG_S)
-
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """`old` is revoked before nuc starts."""
-    home = tmp_path_factory.mktemp("config")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CONFIG_HOME", str(home))
-        place = Lab(home)
-        place.revoked = place.endpoints("old")
-        revoke(place.folder, "old")
-        with serving(Node("nuc", reach(FLEET, name="nuc"), FLEET)) as place.node:
-            yield place
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LONG_S
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def copied(lab: Lab, name: str, **files: bytes) -> Keys:
@@ -231,25 +169,6 @@ def test_a_member_that_turns_bad_gets_no_further_than_its_part(lab: Lab) -> None
             declared.undeclare()
 
 
-def open_config(lab: Lab, name: str) -> Any:
-    """A session with a device's certificate and without a rule of its own."""
-    keys = Folder(FLEET).keys(name)
-    config = zenoh.Config()
-    for key, value in (
-        ("mode", "peer"),
-        ("listen/endpoints", []),
-        ("connect/endpoints", list(lab.join)),
-        ("scouting/multicast/enabled", False),
-        ("transport/link/tls", {
-            "root_ca_certificate": keys.authority, "connect_private_key": keys.key,
-            "connect_certificate": keys.certificate, "enable_mtls": True,
-            "verify_name_on_connect": False,
-        }),
-    ):  # fmt: skip
-        config.insert_json5(key, msgspec.json.encode(value).decode())
-    return config
-
-
 def test_a_new_device_is_let_in_by_those_that_had_not_heard_of_it(lab: Lab) -> None:
     """nuc opens its session again with the new list, when it is idle; revoking closes the door."""
     endpoints = reach(FLEET, name="nuc", listen=("127.0.0.1:0",))
@@ -328,47 +247,3 @@ def test_revoking_tells_those_that_are_there_and_names_the_others(lab: Lab) -> N
     members = lab.folder.members().opened()
     assert members.named("thief") is None
     assert {d.name for d in members.present} >= {"nuc", "pi"}
-
-
-def test_a_certificate_near_its_end_is_renewed_by_the_owner_s_next_command(lab: Lab) -> None:
-    """The device's key does not travel; the node opens its session again with the new certificate."""
-    lab.member("clock")
-    subject = certificates.subject_of(lab.folder.read("clock.pem"))
-    near = certificates.new_pair(authority_of(lab.folder), subject, timedelta(days=3))
-    lab.folder.write("clock.pem", near.certificate)
-    lab.folder.write("clock.key", near.key)
-    where = free_endpoint().removeprefix("tcp/")
-    endpoints = reach(FLEET, name="clock", listen=(where,))
-    with Node("clock", endpoints, FLEET) as node:
-        thread = threading.Thread(target=node.serve, args=(threading.Event(),), daemon=True)
-        thread.start()
-        with Crew(reach(FLEET, join=(f"tls/{where}",)), FLEET) as crew:
-            crew.wait_for(("clock",), LONG_S)
-            assert crew._keeper is not None
-            crew._keeper.look()
-            thread.join(LONG_S)  # it is outdated and idle
-        assert not thread.is_alive()
-    later = lab.folder.read("clock.pem")
-    assert not certificates.expiring(later)
-    certificates.check_same_key(later, near.certificate)
-    assert lab.folder.read("clock.key") == near.key
-    with (
-        serving(Node("clock", _again(endpoints), FLEET)),
-        Crew(reach(FLEET, join=(f"tls/{where}",)), FLEET) as crew,
-    ):
-        crew.wait_for(("clock",), LONG_S)
-        assert len(crew.ask("clock", msg.Hello(), LONG_S)) == 1
-    revoke(lab.folder, "clock")
-
-
-def test_a_revoked_device_s_certificate_is_not_renewed(lab: Lab) -> None:
-    lab.member("thief2")
-    subject = certificates.subject_of(lab.folder.read("thief2.pem"))
-    near = certificates.new_pair(authority_of(lab.folder), subject, timedelta(days=3))
-    revoke(lab.folder, "thief2")
-    asked: list[Any] = []
-    with lab.crew() as crew, pytest.MonkeyPatch.context() as patch:
-        assert crew._keeper is not None
-        patch.setattr(keeper, "ask", lambda *question: asked.append(question) or [])
-        crew._keeper._renew("k", keeper.Number("thief2", 1, False, False, near.certificate))
-    assert not any(isinstance(q[-1], keeper.TakeCertificate) for q in asked)

@@ -8,6 +8,7 @@ nothing for pi but take its tensors, and must go on obeying the owner.
 from __future__ import annotations
 
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -23,12 +24,14 @@ import torch
 import zenoh
 from safetensors.torch import save
 
+from tests.runtime.floods import FLOODS, MB, Attacker
 from weft.graph.network import Node, Segment, State, Value
 from weft.graph.optimizers.optimizer import Optimizer
 from weft.runtime.keys import certificates
 from weft.runtime.keys.folder import Folder
 from weft.runtime.keys.invite import take_invite
 from weft.runtime.keys.owner import invite, new_fleet
+from weft.runtime.wire import keeper
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire.channel import OutLink, Roads
 from weft.runtime.wire.crew import Crew
@@ -39,7 +42,6 @@ from weft.runtime.wire.session import free_endpoint
 
 FLEET = "lab"
 RUN = "r1"
-MB = 1 << 20
 LONG_S = 90.0  # no test waits for luck
 ROOM = 100 * MB
 
@@ -129,17 +131,22 @@ class Scene:
         self.lab, self.crew, self.session = lab, crew, session
         self.numbers = Numbers()
         self.secret = crew.secret(RUN)
+        self.tensors = self.secret.tensors  # what it seals tensors with
 
-    def put(self, header: Header, payload: bytes = b"", count: int | None = None) -> None:
+    def put(self, number: int, size: int = 0, payload: bytes = b"", **fields: Any) -> None:
         """In pi's own name, with the run's key."""
-        number = self.numbers.next() if count is None else count
-        packed = pack_header(msgspec.structs.replace(header, count=number))
+        header = tensor(number, size, **{"count": self.numbers.next(), **fields})
         self.session.put(
             f"{FLEET}/data/nuc/pi/{header.run or RUN}",
             payload,
-            attachment=seal_header(self.secret.tensors, packed),
+            attachment=seal_header(self.tensors, pack_header(header)),
             congestion_control=zenoh.CongestionControl.BLOCK,
         )
+
+    def ask_echo(self, data: bytes) -> None:
+        nobody: Any = zenoh.handlers.Callback(lambda _: None)
+        question = msg.pack(msg.Echo(data))
+        self.session.get(f"{FLEET}/echo/nuc", nobody, payload=question, timeout=5.0)
 
     def asked(self, topic: str, command: msg.Command, seal: bytes = b"") -> list[Any]:
         """The answers of nodes: "Timeout" is Zenoh's own."""
@@ -185,6 +192,10 @@ def scene(lab: Lab) -> Iterator[Scene]:
         assert crew.ask("nuc", msg.End(RUN), LONG_S) == [msg.Done()]
 
 
+def tensor(number: int, size: int = 0, **fields: Any) -> Header:
+    return msgspec.structs.replace(Header(RUN, 0, number, "act", 0, 0, "pi", "nuc", size), **fields)
+
+
 def job(**fields: Any) -> msg.Job:
     plain: dict[str, Any] = {
         "run": RUN, "version": 0, "mode": "train", "batch": 1, "layers": 1, "code": (), "segments": (),
@@ -193,90 +204,60 @@ def job(**fields: Any) -> msg.Job:
     return msg.Job(**{**plain, **fields})
 
 
-def tensor(number: int, size: int = 0, **fields: Any) -> Header:
-    return msgspec.structs.replace(Header(RUN, 0, number, "act", 0, 0, "pi", "nuc", size), **fields)
-
-
-def long_headers(bad: Scene) -> None:
-    for i in range(2000):
-        bad.put(tensor(i, kind="k" * 60_000))
-
-
-def data_without_a_run(bad: Scene) -> None:
-    for i in range(200):
-        bad.put(tensor(i, MB, run=""), bytes(MB))
-
-
-def data_of_another_run(bad: Scene) -> None:
-    for i in range(200):
-        bad.put(tensor(i, MB, run="other"), bytes(MB))
-
-
-def late_probes(bad: Scene) -> None:
-    for i in range(5000):
-        bad.put(tensor(i, 40_000, kind="probe", due=9e9), bytes(40_000))
-        bad.put(tensor(i, 40_000, kind="probed"), bytes(40_000))
-
-
-def endless_messages(bad: Scene) -> None:
-    """The first of 1024 pieces, of ever new messages."""
-    for i in range(20_000):
-        bad.put(tensor(i, 1 << 29, pieces=1024), bytes(2048))
-
-
-def senders_without_end(bad: Scene) -> None:
-    """Seen: each new name was remembered for good, and searched for one by one."""
-    for i in range(30_000):
-        bad.put(tensor(0, source=f"{i}" + "s" * 50))
-
-
-def relays_to_nobody(bad: Scene) -> None:
-    for i in range(500):
-        bad.put(tensor(i, 100_000, dest=f"d{i}"), bytes(100_000))
-
-
-def large_echoes(bad: Scene) -> None:
-    question = msg.pack(msg.Echo(bytes(2 * MB)))
-    nobody = zenoh.handlers.Callback(lambda _: None)
-    for _ in range(100):
-        bad.session.get(f"{FLEET}/echo/nuc", nobody, payload=question, timeout=5.0)
-
-
-MEMORY = (
-    long_headers, data_without_a_run, data_of_another_run, late_probes, endless_messages,
-    senders_without_end, relays_to_nobody, large_echoes,
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("attack", MEMORY, ids=lambda attack: attack.__name__)
+@pytest.mark.parametrize("flood", FLOODS, ids=lambda flood: flood.__name__)
 def test_a_bad_member_cannot_fill_another_node_s_memory(
-    scene: Scene, attack: Callable[[Scene], None]
+    scene: Scene, flood: Callable[[Attacker], None]
 ) -> None:
-    attack(scene)
+    flood(scene)
 
 
-def commands(keys: RunKeys) -> list[msg.Command]:
-    """The attacks that are commands: a deadline, threads, descriptors, weights, test networks, results."""
+def test_a_member_without_a_part_in_the_run_cannot_either(scene: Scene) -> None:
+    """It has a certificate, and no key of any run."""
+    scene.tensors = bytes(32)
+    for flood in FLOODS:
+        flood(scene)
+    scene.arrived()
+    counts = scene.counts()
+    assert counts["forged"] > 50_000
+
+
+def commands(keys: RunKeys) -> dict[str, list[msg.Command]]:
+    """The attacks that are commands, by the attack. Floods of messages: tests/runtime/floods.py."""
     many = Roads(links=tuple(OutLink(f"x{i}", "c", bytes_per_s=1.0) for i in range(500)))
-    shared = Roads(links=(OutLink("x", "c", bytes_per_s=1.0, shared="ab"),))
-    ones = Node("y", "aten.ones.default", [[300_000_000]])
+    clocks = [
+        Roads(links=(OutLink("x", "c", 1.0, shared=name),)) for name in ("/tmp/x", "../x", "ab")
+    ]
+    results = [Node("y", "aten.ones.default", [[300_000_000]]), Node("y", "os.system", ["true"])]
     value = {"y": Value((1,), "float32")}
     large = Segment(0, 0, [], {}, {}, {"w": State((200_000_000,), "float32")})
-    return [
-        msg.Hello(), msg.GetState(RUN), msg.GetTimeline(RUN), msg.Where(RUN), msg.GoBack(RUN, 0),
-        msg.GetCopies("", ""), msg.Cancel(RUN, "no"), msg.End(RUN), msg.Prepare(RUN), msg.Run(RUN, 0, 9),
-        msg.Weights(RUN, save({"junk": torch.zeros(100)}), optimizer=True), msg.ProbeCompute(),
-        msg.Assign(job(deadline_s=1e9), keys), msg.Assign(job(roads=many), keys),
-        msg.Assign(job(roads=shared), keys), msg.Assign(job(run="own"), keys),
-        msg.TestNetwork(RUN, large, 1), msg.TestNetwork(RUN, Segment(0, 0, [ones], {}, value, {}), 1),
-        msg.ProbeServers(RUN, {"nuc": msg.Exchange(1)}),
-    ]  # fmt: skip
+    networks = [large, *(Segment(0, 0, [node], {}, value, {}) for node in results)]
+    junk = save({"junk": torch.zeros(100)})
+    return {
+        "file, fds": [msg.Assign(job(roads=roads), keys) for roads in clocks],
+        "steal": [
+            msg.Hello(), msg.GetState(RUN), msg.GetTimeline(RUN), msg.Where(RUN), msg.GetCopies("", ""),
+            msg.GoBack(RUN, 0), msg.Cancel(RUN, "no"), msg.End(RUN), msg.Run(RUN, 0, 9),
+            msg.Assign(job(run="own"), keys),
+        ],
+        "deaf": [msg.Assign(job(deadline_s=1e9), keys), msg.Prepare(RUN), msg.ProbeCompute()],
+        "optimizer": [msg.Weights(RUN, junk, optimizer=True), msg.Weights(RUN, junk)],
+        "testnet, ones": [
+            *(msg.TestNetwork(RUN, network, 1) for network in networks),
+            *(msg.Assign(job(segments=(network,)), keys) for network in networks),
+            msg.ProbeServers(RUN, {"nuc": msg.Exchange(1)}),
+        ],
+        "links": [msg.Assign(job(roads=many), keys)],
+    }  # fmt: skip
+
+
+def all_commands(keys: RunKeys) -> list[msg.Command]:
+    return [command for some in commands(keys).values() for command in some]
 
 
 def test_a_bad_member_gives_no_command_even_with_its_own_keys_of_the_run(scene: Scene) -> None:
     """It seals with the keys that it has: those of pi, not those of nuc."""
     keys = scene.secret.keys("pi")
-    for command in commands(keys):
+    for command in all_commands(keys):
         seal = sealed(keys.device, COMMAND, msg.pack(command), scene.numbers.next())
         assert scene.asked("control/nuc", command, seal) == []
         replies = scene.asked("echo/nuc", command, seal)
@@ -302,7 +283,7 @@ def test_a_bad_member_reports_for_itself_only(scene: Scene) -> None:
 
 def test_what_was_overheard_counts_once(scene: Scene) -> None:
     for count in (7, 7, 7, 8):
-        scene.put(tensor(count, 4), b"1234", count)
+        scene.put(count, 4, b"1234", count=count)
     scene.session.put(
         f"{FLEET}/data/nuc/pi/{RUN}",
         b"1234",
@@ -311,6 +292,27 @@ def test_what_was_overheard_counts_once(scene: Scene) -> None:
     scene.arrived()
     counts = scene.counts()
     assert (counts["replayed"], counts["forged"]) == (2, 1)
+
+
+def test_any_bytes_on_the_fence_are_refused_in_words(scene: Scene) -> None:
+    """Whoever has a certificate may ask there: random bytes, and valid questions with something wrong."""
+    rng = random.Random(15)
+    members = scene.lab.folder.members()
+    questions = [
+        keeper.AskNumber(), keeper.TakeList(members), keeper.TakeCertificate(b"x" * 500),
+        keeper.Introduce("pi", scene.lab.folder.read("pi.pem"), 0.0, b"s" * 70),
+    ]  # fmt: skip
+    valid = [msgspec.msgpack.encode(question) for question in questions]
+    answered: list[bool] = []
+    heard = zenoh.handlers.Callback(lambda reply: answered.append(reply.ok is not None))
+    for number in range(2000):
+        data = bytearray(rng.choice(valid) if number % 4 else rng.randbytes(rng.randrange(200)))
+        for _ in range(rng.randint(1, 4) if data else 0):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        cut = rng.randrange(len(data) + 1) if number % 7 == 0 else len(data)
+        scene.session.get(f"{FLEET}/fence/nuc", heard, payload=bytes(data[:cut]), timeout=LONG_S)
+    until(lambda: len(answered) == 2000)
+    assert scene.lab.folder.members() == members
 
 
 def test_half_open_connections_are_closed_and_hinder_nobody_who_is_in(scene: Scene) -> None:
@@ -344,7 +346,7 @@ def test_a_stranger_gets_no_further_than_the_handshake(lab: Lab, tmp_path: Path)
             remote = zenoh.Locality.REMOTE
             tap = session.declare_subscriber(f"{FLEET}/**", heard.append, allowed_origin=remote)
             assert list(session.info.peers_zid()) == []
-            for command in commands(RunKeys(bytes(32), bytes(32))):
+            for command in all_commands(RunKeys(bytes(32), bytes(32))):
                 replies = session.get(
                     f"{FLEET}/control/nuc", payload=msg.pack(command), timeout=0.1
                 )

@@ -15,6 +15,7 @@ import torch
 import zenoh
 from safetensors.torch import save
 
+from tests.runtime.floods import FLOODS, MB, Attacker
 from weft.errors import InputError, WeftError
 from weft.graph.network import Node, Ref, Segment, State, Value
 from weft.graph.optimizers.optimizer import Optimizer
@@ -27,7 +28,6 @@ from weft.runtime.wire.frames import Header, pack_header
 from weft.runtime.wire.seal import Numbers, seal_header
 from weft.runtime.wire.session import Endpoints
 
-MB = 1 << 20
 LONG_S = 60.0  # for answers: no test waits for luck
 
 
@@ -45,15 +45,22 @@ class Stranger:
     def assign(self, **fields: Any) -> None:
         self.ask(assigned(**fields))
 
-    def put(self, header: Header, payload: bytes = b"") -> None:
+    def put(self, number: int, size: int = 0, payload: bytes = b"", **fields: Any) -> None:
+        """Sealed with the key of a run that it made itself."""
         key = self.crew.secret("stranger").tensors
-        header = msgspec.structs.replace(header, count=self.numbers.next())
+        header = Header("stranger", 0, number, "act", 0, 0, "me", "v1", size, ())
+        header = msgspec.structs.replace(header, **{"count": self.numbers.next(), **fields})
         self.crew.session.put(
             topics.data(self.local.group, "v1", "me", "stranger"),
             payload,
             attachment=seal_header(key, pack_header(header)),
             congestion_control=zenoh.CongestionControl.BLOCK,
         )
+
+    def ask_echo(self, data: bytes) -> None:
+        nobody: Any = zenoh.handlers.Callback(lambda _: None)
+        key = topics.echo(self.local.group, "v1")
+        self.crew.session.get(key, nobody, payload=msg.pack(msg.Echo(data)), timeout=5.0)
 
     def busy(self) -> bool:
         """Asked on the same way as messages: when this is answered, they have arrived."""
@@ -71,6 +78,9 @@ class Stranger:
 
     def threads(self) -> int:
         return len(os.listdir(f"/proc/{self.pid}/task"))
+
+    def descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
 
 
 def assigned(**fields: Any) -> msg.Assign:
@@ -174,29 +184,21 @@ def test_optimizer_memory_for_no_shard_is_refused(stranger: Stranger) -> None:
         stranger.ask(msg.Weights("stranger", small, optimizer=True))
 
 
-def test_long_headers_and_an_idle_node_s_data_are_dropped(stranger: Stranger) -> None:
-    before = stranger.memory()
-    for i in range(200):  # the run of an idle node is ""
-        stranger.put(Header("", 0, i, "act", 0, 0, "me", "v1", MB, ()), bytes(MB))
-    stranger.busy()
+@pytest.mark.parametrize("idle", [True, False])
+@pytest.mark.parametrize("flood", FLOODS, ids=lambda flood: flood.__name__)
+def test_messages_without_end_fill_no_memory_and_leave_no_thread(
+    stranger: Stranger, flood: Callable[[Attacker], None], idle: bool
+) -> None:
+    """At an idle node, and at one that works for the stranger: anybody may give an open node a run."""
+    before, threads, files = stranger.memory(), stranger.threads(), stranger.descriptors()
+    if not idle:
+        stranger.assign()
+    flood(stranger)
+    assert stranger.busy() != idle
     assert stranger.memory() - before < 100 * MB
-    stranger.assign()
-    for i in range(2000):
-        stranger.put(Header("stranger", 0, i, "k" * 60_000, 0, 0, "me", "v1", 0, ()))
-    stranger.busy()
-    assert stranger.memory() - before < 100 * MB
-
-
-def test_late_probes_are_bounded_and_do_not_outlive_the_run(stranger: Stranger) -> None:
-    stranger.assign()
-    before = stranger.memory()
-    for i in range(5000):
-        header = Header("stranger", 0, i, "probe", 0, 0, f"s{i}", "v1", 40_000, (), due=9e9)
-        stranger.put(header, bytes(40_000))
-        answer = Header("stranger", 0, i, "probed", 0, 0, "me", "v1", 40_000, ())
-        stranger.put(answer, bytes(40_000))
-    stranger.busy()
-    assert stranger.memory() - before < 100 * MB
+    stranger.ask(msg.End("stranger"))
+    assert stranger.threads() - threads < 8
+    assert stranger.descriptors() - files < 8
 
 
 def test_a_large_test_network_or_result_is_refused(stranger: Stranger) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -91,3 +92,24 @@ def test_jobs_with_shared_media_leave_no_open_files(tmp_path: Path) -> None:
 def open_clocks(folder: Path) -> int:
     paths = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
     return sum(os.path.realpath(path).startswith(str(folder)) for path in paths)
+
+
+@pytest.mark.parametrize("count", [50, 1000])
+def test_connections_that_say_nothing_are_closed_and_hinder_nobody_who_is_in(count: int) -> None:
+    """At a node without keys. Above a hundred of them new connections have to wait: SECURITY.md says so."""
+    endpoint, stop = free_endpoint(), threading.Event()
+    host, _, port = endpoint.partition("/")[2].rpartition(":")
+    with Node("v1", Endpoints(listen=(endpoint,)), "test-node") as node, ExitStack() as stack:
+        thread = threading.Thread(target=node.serve, args=(stop,), daemon=True)
+        thread.start()
+        crew = stack.enter_context(Crew(Endpoints(join=(endpoint,), asks_only=True), "test-node"))
+        crew.wait_for(("v1",), 60.0)
+        for number in range(count):
+            silent = stack.enter_context(socket.socket())
+            silent.setblocking(False)
+            silent.connect_ex((host, int(port)))
+            if number % 50 == 0:
+                assert len(crew.ask("v1", msg.Hello(), 60.0)) == 1
+        assert len(crew.ask("v1", msg.Hello(), 60.0)) == 1
+        stop.set()
+        thread.join(60.0)

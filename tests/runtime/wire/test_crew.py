@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import queue
+import struct
 import threading
+import time
+from typing import Any
 
 import pytest
+import torch
 
-from weft.errors import LostDevice
+from weft.errors import LostDevice, WeftError
 from weft.runtime.node.node import Node
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire import topics as keys
 from weft.runtime.wire.crew import Crew
-from weft.runtime.wire.seal import REPORT, Numbers, sealed
+from weft.runtime.wire.seal import REPLY, REPORT, Numbers, sealed
 from weft.runtime.wire.session import Endpoints, free_endpoint, open_session
+from weft.runtime.wire.state_pieces import PIECE_BYTES, state_answer
 
 NUMBERS = Numbers()
 
@@ -104,3 +109,47 @@ def test_a_node_that_does_not_know_the_run_counts_as_lost() -> None:
         finally:
             stop.set()
             thread.join(30.0)
+
+
+class OnTheWay:
+    """Answers in a device's name what the device had sealed: without some pieces, or in another order."""
+
+    def __init__(self, crew: Crew, pieces: list[msg.StatePiece]) -> None:
+        self.crew, self.pieces, self.taken = crew, pieces, list(range(len(pieces)))
+
+    def __call__(self, query: Any) -> None:
+        key = self.crew.secret("r").keys("pi").device
+        (count,) = struct.unpack("<Q", query.attachment.to_bytes()[:8])
+        with query:
+            for number in self.taken:
+                payload = msg.pack(self.pieces[number])
+                seal = sealed(key, REPLY, payload, count)
+                query.reply(query.key_expr, payload, attachment=seal)
+
+
+def test_an_answer_without_one_of_its_pieces_is_no_answer() -> None:
+    """Seen in thought: each piece of a state has its own seal, so one in the middle could be left out, and
+    the run went on with the weights that it had begun with."""
+    where = free_endpoint()
+    state = {name: torch.zeros(PIECE_BYTES // 4) for name in "abc"}
+    with (
+        Crew(Endpoints(listen=(where,)), "test-crew") as crew,
+        open_session(Endpoints(join=(where,))) as session,
+    ):
+        way = OnTheWay(crew, list(state_answer(state, {})))
+        queryable = session.declare_queryable(keys.control("test-crew", "pi"), way, complete=True)
+        deadline = time.monotonic() + 30.0
+        while not (answer := _whole(crew)):
+            assert time.monotonic() < deadline
+        assert [len(piece.data) > PIECE_BYTES for piece in answer] == [True] * 3 + [False]
+        for way.taken in ([0, 2, 3], [1, 2, 3], [0, 1, 1, 2, 3], [3]):
+            with pytest.raises(WeftError, match=r"pi sent pieces .* of its answer to `getstate`"):
+                crew.ask("pi", msg.GetState("r"), 30.0)
+        queryable.undeclare()
+
+
+def _whole(crew: Crew) -> list[Any]:
+    try:
+        return crew.ask("pi", msg.GetState("r"), 30.0)
+    except LostDevice:  # it is not known yet that somebody answers
+        return []

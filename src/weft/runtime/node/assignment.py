@@ -20,8 +20,6 @@ from functools import partial
 
 import msgspec
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
@@ -45,7 +43,8 @@ from weft.runtime.wire.limits import MAX_COPIES, check_memory, check_run, job_by
 from weft.runtime.wire.mailbox import Cancelled
 from weft.runtime.wire.radio import Transmitter
 from weft.runtime.wire.seal import Replays, RunKeys, digest_of
-from weft.runtime.wire.state_pieces import chosen, state_pieces
+from weft.runtime.wire.state_pieces import chosen, state_answer, state_pieces
+from weft.stored import tensors_in
 
 log = logging.getLogger("weft.node")
 
@@ -172,6 +171,11 @@ class Assignment:
         self.orphaned_s = None
 
     def copies(self, command: msg.GetCopies) -> Iterator[msg.Kept]:
+        """The answer to `GetCopies`, in numbered pieces."""
+        for number, piece in enumerate(self._copies(command)):
+            yield msgspec.structs.replace(piece, number=number)
+
+    def _copies(self, command: msg.GetCopies) -> Iterator[msg.Kept]:
         """The copies of a run whose coordinator is gone, for the run that resumes it: it shows the secret of
         the run's folder, because the lineage alone can be overheard."""
         job = self.job
@@ -210,8 +214,8 @@ class Assignment:
         job = self.own_job(command.run)
         self.check_weights(len(command.data), command.optimizer)
         try:
-            tensors = load_safetensors(command.data)
-        except SafetensorError as error:
+            tensors = tensors_in(command.data)
+        except InputError as error:
             raise InputError(f"{self.device}: weights that cannot be decoded: {error}") from None
         expected = {n: s for segment in job.segments for n, s in segment.state.items()}
         if command.optimizer:
@@ -290,9 +294,7 @@ class Assignment:
             state, memory = worker.state(), worker.optimizer_state()
         if command.names is not None:
             state, memory = chosen(state, memory, set(command.names))
-        yield from state_pieces(state, optimizer=False)
-        yield from state_pieces(memory, optimizer=True)
-        yield msg.StatePiece(save_safetensors({}), last=True)
+        yield from state_answer(state, memory)
 
     def where(self, run: str) -> msg.At:
         self.own_job(run)

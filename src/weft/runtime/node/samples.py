@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from safetensors.torch import load as load_safetensors
 from torch import Tensor
 
 from weft.data import batch_indices, load, owned_indices
@@ -16,6 +15,7 @@ from weft.runtime.node.class_samples import ClassSamples
 from weft.runtime.wire.fabric import Fabric
 from weft.runtime.wire.frames import unpack_tensors
 from weft.runtime.wire.messages import Job
+from weft.stored import tensors_in
 
 TARGET = "@"  # prefix for the targets of a minibatch that is sent; no input has such a name
 # The inputs by name, and the targets: one, several by name, or none where the network only answers.
@@ -43,7 +43,7 @@ class OwnSamples:
         self._job = job
         self._totals: TargetTotals | None = None
         if job.data.totals is not None:
-            tensors = load_safetensors(job.data.totals.state)
+            tensors = tensors_in(job.data.totals.state)
             self._totals = TargetTotals(job.data.totals.loss, tensors)
         self._last: tuple[int, Minibatch] | None = None
 

@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import TypeVar
 
 import msgspec
-from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
@@ -38,6 +37,7 @@ from weft.runtime.run.workload.networks import Own
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire.crew import Crew
 from weft.runtime.wire.state_pieces import state_pieces
+from weft.stored import tensors_in
 
 State = dict[str, Tensor]
 AnyDispatch = TypeVar("AnyDispatch", bound="Dispatch")
@@ -236,7 +236,7 @@ class Dispatch:
             found[device] = ({}, {})
             for piece in pieces:
                 assert isinstance(piece, msg.StatePiece)
-                found[device][piece.optimizer].update(load_safetensors(piece.data))
+                found[device][piece.optimizer].update(tensors_in(piece.data))
         return found
 
     def collect(self) -> tuple[State, State]:

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten_with_path
 
@@ -26,6 +25,7 @@ from weft.runtime.run.measuring.survey import Say
 from weft.runtime.run.serve import Service, latency_s, open_service
 from weft.runtime.run.train import OnLoss
 from weft.runtime.wire.limits import memory_bytes
+from weft.stored import tensors_of
 from weft.zoo.loading import Example, short_name
 from weft.zoo.loading import load as load_model
 
@@ -159,14 +159,7 @@ def _step(key: Any) -> str:
 
 
 def _read(path: Path, option: str) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise InputError(f"{option} {path}: there is no such file")
-    if path.stat().st_size > memory_bytes():
-        raise InputError(f"{option} {path} is larger than this machine's memory")
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{option} {path} is not a safetensors file: {error}") from None
+    return tensors_of(path, option, memory_bytes())
 
 
 def _load_weights(module: nn.Module, path: Path) -> None:

@@ -314,6 +314,7 @@ class Crew(Closing):
             if time.monotonic() - begin < seconds / 2:  # nobody took the request
                 raise LostDevice(device, f"{device} is gone: nobody answers `{what}`")
             raise silent
+        _check_numbers(device, what, found)
         return found
 
     def _reply(self, device: str, command: msg.Command, count: int, sample: Any) -> msg.Reply:
@@ -355,6 +356,16 @@ def _is_cut_short(command: msg.Command, last: msg.Reply) -> bool:
     """Whether the last piece of a state is missing: a device that dies while it sends its state sends only
     the first pieces."""
     return isinstance(command, msg.GetState | msg.GetCopies) and not getattr(last, "last", True)
+
+
+def _check_numbers(device: str, what: str, answer: list[msg.Reply]) -> None:
+    """WeftError where a piece of a state is missing or came twice: each has a seal of its own."""
+    numbers = [r.number for r in answer if isinstance(r, msg.StatePiece | msg.Kept)]
+    if numbers != list(range(len(numbers))):
+        listed = ", ".join(str(number) for number in numbers[:20])
+        raise WeftError(
+            f"{device} sent pieces {listed} of its answer to `{what}`; each must come once, in turn"
+        )
 
 
 def _next(answers: Answers, seconds: float, silent: LostDevice) -> Any:

@@ -22,6 +22,7 @@ from weft.errors import InputError, WeftError
 from weft.runtime.keys.folder import Folder, Keys
 from weft.runtime.keys.members import MAX_LIST_BYTES, Members, SignedMembers, revocation
 from weft.runtime.wire import topics
+from weft.runtime.wire.limits import Seldom
 
 log = logging.getLogger("weft.keys")
 
@@ -90,18 +91,23 @@ _answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
 def ask(session: Any, key: str, question: Question, seconds: float = ASK_S) -> list[Answer]:
-    """What nodes answer. What cannot be decoded is left out."""
-    answers: list[Answer] = []
+    """What nodes answer, each once and for itself: the fence says whose key an answer came under. What cannot
+    be decoded is left out."""
+    answers: dict[str, Answer] = {}
     for reply in session.get(
         key,
         payload=msgspec.msgpack.encode(question),
         timeout=seconds,
         consolidation=zenoh.QueryConsolidation(zenoh.ConsolidationMode.NONE),
     ):
-        if reply.ok is not None:
-            with contextlib.suppress(InputError):
-                answers.append(_decoded(_answers, reply.ok.payload.to_bytes()))
-    return answers
+        sender = str(reply.ok.key_expr).rpartition("/")[2] if reply.ok is not None else ""
+        if reply.ok is None or sender in answers:
+            continue
+        with contextlib.suppress(InputError):
+            answer = _decoded(_answers, reply.ok.payload.to_bytes())
+            if not isinstance(answer, Number) or answer.name == sender:
+                answers[sender] = answer
+    return list(answers.values())
 
 
 class Keeper:
@@ -124,6 +130,7 @@ class Keeper:
         self._spoken = False  # somebody has answered
         self._guard = threading.Lock()
         self._closing = threading.Event()
+        self._odd = Seldom(log)
         self._queryable: Any = None
         if not keys.is_owner:
             self._queryable = session.declare_queryable(
@@ -221,6 +228,14 @@ class Keeper:
                 time.sleep(SETTLE_S)
 
     def _even_out(self, other: Number) -> None:
+        """Gives the other what is newer here, or takes what is newer there. Nobody's answer keeps this member
+        from the rest of the fleet."""
+        try:
+            self._settle_with(other)
+        except WeftError as error:
+            self._odd.warning("%s answers for itself with %s", other.name, error)
+
+    def _settle_with(self, other: Number) -> None:
         key = topics.fence(self._fleet, other.name)
         if other.number < self._number:
             ask(self._session, key, TakeList(self._folder.members()))

@@ -292,6 +292,7 @@ class StatePiece(Struct, frozen=True, tag="piece"):
     data: bytes  # safetensors
     optimizer: bool = False
     last: bool = False  # the last piece of an answer; without it the answer is incomplete
+    number: int = 0  # its place in the answer
 
 
 class At(Struct, frozen=True, tag="at"):

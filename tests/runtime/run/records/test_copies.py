@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
 import torch
 from safetensors.torch import save
 
@@ -49,3 +50,16 @@ def test_where_nobody_waits_a_copy_has_the_newest_state_of_each_device() -> None
     following = took(copies, "nuc", 19)
     assert following is not None
     assert (following.step, following.state["pi/w"].item()) == (20, 1009.0)
+
+
+def test_a_report_that_begins_again_counts_when_it_is_whole_again() -> None:
+    """After a run went back, a device comes to the same minibatch a second time."""
+    copies = Copies(Copy(0, {}, {}))
+    assert took(copies, "pi", 9) is None
+    first = msgspec.structs.replace(kept("pi", 9), last=False)
+    assert copies.take(first, BOTH, place, {}) is None
+    assert took(copies, "nuc", 9) is None
+    second = msg.Kept("pi", 0, 9, save({"v": torch.ones(1)}), number=1)
+    copy = copies.take(second, BOTH, place, {})
+    assert copy is not None
+    assert copy.state.keys() == {"pi/w", "pi/v", "nuc/w"}

@@ -50,6 +50,9 @@ class Copies:
         """A piece of a report; the copy, where it was the last that was missing. What no device has is as
         in `base`."""
         parts = self._parts.setdefault(kept.step, {})
+        if kept.number == 0:  # a report begins, perhaps for the second time
+            parts.pop(kept.device, None)
+            self._whole.get(kept.step, set()).discard(kept.device)
         # A report that cannot be read stays incomplete, and the copy before it counts.
         if parts.setdefault(kept.device, Pieces()).take(kept):
             self._whole.setdefault(kept.step, set()).add(kept.device)

@@ -17,6 +17,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
@@ -27,8 +28,10 @@ from weft.errors import WeftError
 from weft.fleet.fleet import Fleet
 from weft.plans.plan import Plan
 from weft.program.timeline import Span, Timeline
+from weft.reading import read_bounded
 from weft.runtime.run.measured import done_everywhere, timeline_of
 from weft.runtime.run.records.record import Folder
+from weft.runtime.run.records.saves import MAX_ROWS
 from weft.runtime.run.run import Run
 from weft.runtime.run.workload.asked import Asked
 
@@ -119,8 +122,8 @@ class Live:
         """A new run in an old folder begins its own list of events; a resumed one keeps the earlier ones."""
         with contextlib.suppress(OSError):
             path = folder.path / EVENTS
-            rows = path.read_bytes().splitlines() if first and path.exists() else []
-            path.write_bytes(b"".join(row + b"\n" for row in rows if _is_before(row, first)))
+            rows = earlier_events(folder.path, first)
+            path.write_bytes(b"".join(row + b"\n" for row in rows))
             (folder.path / TRACE).unlink(missing_ok=True)
             assert self._run is not None
             if self._run.settings.trace is not None:
@@ -219,6 +222,15 @@ class Live:
                 self._counts.get(name, {}),
             )  # fmt: skip
         return devices
+
+
+def earlier_events(path: Path, first: int) -> list[bytes]:
+    """The events of a folder from before minibatch `first`."""
+    file = path / EVENTS
+    if not first or not file.exists():
+        return []
+    rows = read_bounded(file, MAX_ROWS, "file").splitlines()
+    return [row for row in rows if _is_before(row, first)]
 
 
 def _is_before(row: bytes, first: int) -> bool:

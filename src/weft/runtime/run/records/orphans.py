@@ -12,8 +12,6 @@ import contextlib
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from safetensors import SafetensorError
-from safetensors.torch import load as load_safetensors
 from torch import Tensor
 
 from weft.errors import WeftError
@@ -24,6 +22,7 @@ from weft.runtime.run.dispatch import State
 from weft.runtime.run.records.copies import Copy
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire.crew import Crew
+from weft.stored import tensors_in
 
 ASK_S = 10.0
 
@@ -38,7 +37,7 @@ class _Held:
 
     def take(self, piece: msg.Kept) -> None:
         self.segments = piece.segments or self.segments
-        (self.memory if piece.optimizer else self.state).update(load_safetensors(piece.data))
+        (self.memory if piece.optimizer else self.state).update(tensors_in(piece.data))
 
 
 def newest_copy(
@@ -48,7 +47,7 @@ def newest_copy(
     needed = graph.segment(0, len(graph.layers) - 1, with_loss=True).state
     held: dict[int, list[_Held]] = {}
     for device in crew.present:
-        with contextlib.suppress(WeftError, SafetensorError):  # it has none, or does not answer
+        with contextlib.suppress(WeftError):  # it has none, or does not answer
             for step, part in _ask(crew, device, command).items():
                 held.setdefault(step, []).append(part)
     for step in sorted(held, reverse=True):
@@ -65,7 +64,7 @@ def newest_of_peers(
     names. `own` are the weights that each peer begins with."""
     held: dict[int, dict[str, _Held]] = {}
     for device in own:
-        with contextlib.suppress(WeftError, SafetensorError):
+        with contextlib.suppress(WeftError):
             for step, part in _ask(crew, device, command).items():
                 held.setdefault(step, {})[device] = part
     whole = [step for step, parts in held.items() if parts.keys() == own.keys()]

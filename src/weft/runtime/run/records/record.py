@@ -22,14 +22,17 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor
 
 from weft.errors import InputError
 from weft.plans.plan import Plan
 from weft.program.timeline import Timeline
+from weft.reading import read_bounded
 from weft.runtime.run.records.plan_changes import CHANGES
 from weft.runtime.run.records.saves import (
+    MAX_ROWS,
+    MAX_RUN_FILE,
     OPTIMIZER,
     PARTS,
     RUN_FILE,
@@ -38,11 +41,14 @@ from weft.runtime.run.records.saves import (
     RunFile,
     Saved,
     Saves,
+    Stamp,
     read_save,
     stamp_of,
     write_through,
 )
 from weft.runtime.run.watch.evaluation import Evaluation
+from weft.runtime.wire.limits import memory_bytes
+from weft.stored import tensors_of
 
 PLAN_FILE = "plan.json"
 AVERAGED = "ema.safetensors"
@@ -113,7 +119,7 @@ class Folder:
     def best(self) -> dict[str, Tensor] | None:
         """The weights of the best evaluation of an earlier run, if they are there."""
         path = self.path / BEST
-        return load_file(path) if path.exists() else None
+        return tensors_of(path, "file", memory_bytes()) if path.exists() else None
 
     def forget_best(self) -> None:
         """A new run in an old folder has no best weights yet."""
@@ -121,23 +127,23 @@ class Folder:
 
     def evaluations(self) -> list[Evaluation]:
         """All evaluations in metrics.jsonl."""
-        path = self.path / "metrics.jsonl"
-        rows = path.read_bytes().splitlines() if path.exists() else []
-        lines = [msgspec.json.decode(row) for row in rows if _step_of(row) < math.inf]
+        lines = [msgspec.json.decode(row) for row in self._metrics() if _step_of(row) < math.inf]
         return [
             Evaluation(row["step"] + 1, row["evaluated"]) for row in lines if "evaluated" in row
         ]
 
     def forget_metrics(self, first: int = 0) -> None:
         """A new run in an old folder begins its own list; a resumed one keeps the lines before `first`."""
-        path = self.path / "metrics.jsonl"
-        if not path.exists():
-            return
-        rows = [row for row in path.read_bytes().splitlines() if _step_of(row) < first]
+        rows = [row for row in self._metrics() if _step_of(row) < first]
         if rows:
             self.write("metrics.jsonl", b"".join(row + b"\n" for row in rows))
         else:
-            path.unlink()
+            (self.path / "metrics.jsonl").unlink(missing_ok=True)
+
+    def _metrics(self) -> list[bytes]:
+        """The lines of metrics.jsonl."""
+        path = self.path / "metrics.jsonl"
+        return read_bounded(path, MAX_ROWS, "file").splitlines() if path.exists() else []
 
     def add_metrics(self, rows: list[dict[str, Any]]) -> None:
         """Adds all rows, or none where the disk does not take them (OSError)."""
@@ -169,10 +175,10 @@ class Folder:
         """Files at the top that no save has were put there by somebody: resuming would not read them, and
         the next save would replace them."""
         try:
-            manifests = [(save / RUN_FILE).read_bytes() for save in saves]
-            shown = (self.path / RUN_FILE).read_bytes()
+            manifests = [read_bounded(save / RUN_FILE, MAX_RUN_FILE, "file") for save in saves]
+            shown = read_bounded(self.path / RUN_FILE, MAX_RUN_FILE, "file")
             stamps = [msgspec.json.decode(data, type=RunFile).files for data in manifests]
-        except (OSError, msgspec.MsgspecError):
+        except (InputError, msgspec.MsgspecError):
             return
         if (
             shown not in manifests
@@ -182,11 +188,18 @@ class Folder:
             path = self.path / name
             if not path.exists() or any(_same(path, save / name) for save in saves):
                 continue
-            if stamp_of(path.read_bytes()) not in [files.get(name) for files in stamps]:
+            if not _is_one_of(path, [files[name] for files in stamps if name in files]):
                 raise InputError(
                     f"cannot resume: {path} is of none of the saves in {self.saves.path}, which "
                     "are what a run goes on with; remove it, or give another --out"
                 )
+
+
+def _is_one_of(path: Path, stamps: list[Stamp]) -> bool:
+    """Whether a file is the same as one of those; a file of another size is not read."""
+    size = path.stat().st_size
+    fits = size <= memory_bytes() and size in [stamp.bytes for stamp in stamps]
+    return fits and stamp_of(path.read_bytes()) in stamps
 
 
 def _same(one: Path, other: Path) -> bool:

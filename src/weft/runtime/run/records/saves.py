@@ -21,14 +21,13 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
 from weft.errors import InputError
 from weft.reading import read_bounded
 from weft.runtime.wire.limits import memory_bytes
+from weft.stored import tensors_in
 
 KEPT = 2  # saves in a folder
 RUN_FILE = "run.json"
@@ -36,6 +35,7 @@ WEIGHTS = "weights.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 PARTS = "peers.safetensors"
 MAX_RUN_FILE = 16 << 20
+MAX_ROWS = 1 << 30  # bytes of a list of metrics or events
 SPARE = (
     1 << 20
 )  # bytes that a wrong file may have beyond its save's, so that it can be said what it is
@@ -199,8 +199,8 @@ def _read_tensors(path: Path, name: str, run: RunFile) -> dict[str, Tensor]:
     if stamp_of(data) != stamp:
         raise NotWhole(_difference(name, data, run, stamp))
     try:
-        return load_tensors(data)
-    except SafetensorError as error:
+        return tensors_in(data)
+    except InputError as error:
         raise NotWhole(f"{name} holds no tensors ({error})") from None
 
 

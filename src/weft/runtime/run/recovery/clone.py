@@ -12,8 +12,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from safetensors import SafetensorError
-from safetensors.torch import load as load_safetensors
 from torch import Tensor
 
 from weft.errors import LostDevice, WeftError
@@ -25,6 +23,7 @@ from weft.runtime.run.recovery.protocol import Fault, Recovery
 from weft.runtime.run.run import LEAD_S, Run
 from weft.runtime.wire import messages as msg
 from weft.simulate.price import priced
+from weft.stored import tensors_in
 from weft.strategies.stitchnet.importance import Importance, importance
 from weft.strategies.stitchnet.recovery import after_loss, moved_units
 
@@ -75,10 +74,10 @@ class Clone(Recovery):
     def _keep(self, run: Run, kept: msg.Kept) -> None:
         """The report that units are cloned from; a report that cannot be read is not used."""
         try:
-            tensors = load_safetensors(kept.data)
+            tensors = tensors_in(kept.data)
             for segment in run.segments(kept.device):
                 place_state(segment, tensors, self._memory if kept.optimizer else self._state)
-        except (SafetensorError, WeftError) as error:
+        except WeftError as error:
             run.note(kept.step, "report_unreadable", str(error), device=kept.device)
 
     def _listen_for_silence(self, run: Run, device: str, waiting: set[str]) -> None:
