@@ -198,12 +198,12 @@ def compare(row: Row, draws: int, seed: int) -> Tally:
             own, other = ours.seconds, value.seconds
             ratio = own / other if other else float(own > 0) + 1.0
             outcome = "loss" if ratio > LOSS else "win" if ratio < 1 / LOSS else "tie"
-            if outcome == "loss" and row.like not in ("", rival) and computes_less(value, ours):
-                tally.quicker[rival] += 1
-                continue
-            tally.counts[rival][outcome] += 1
             if ratio > tally.worst.get(rival, (0.0, ""))[0]:
                 tally.worst[rival] = ratio, as_text(draw)
+            if outcome == "loss" and row.like not in ("", rival) and computes_less(value, ours):
+                tally.quicker[rival] += 1
+            else:
+                tally.counts[rival][outcome] += 1
         if tally.planned % 50 == 0:
             print(f"{row.plus}: {tally.planned} of {draws}", file=sys.stderr, flush=True)
     return tally
