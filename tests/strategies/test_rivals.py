@@ -55,6 +55,11 @@ ONE_CLASS = (
     '"down_mbps":0.13},{"between":["p2","p1"],"up_mbps":0.15,"down_mbps":0.15}]},'
     '"strategy":"decoupled+","batch":32}'
 )
+# A class keeps at least one filter, so ten classes had ten filters where the network has five.
+NARROW = (
+    '{"net":{"kind":"norm","layers":3,"seed":595664,"shape":[1,10,13],"classes":10},"fleet":{"device":'
+    '[{"name":"p0","gflops":6.581}],"link":[]},"strategy":"decoupled+","seed":77}'
+)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +70,7 @@ ONE_CLASS = (
         (UPDATE, "pipedream-e"),
         (SLOW_LINK, "all-edge"),
         (ONE_CLASS, "fedavg"),
+        (NARROW, "fedavg"),
         (FAR, "all-edge"),
         (ONE_WAY, "coopai"),
     ],

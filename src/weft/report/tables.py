@@ -122,6 +122,8 @@ def plan_caption(plan: Plan) -> str:
             f"another network than {plan.model}: a structure for each class in {', '.join(apart)}; "
             f"{numbers['becomes']:,} parameters, where {plan.model} has {numbers['given']:,}"
         )
+    if plan.peers is not None and not plan.peers.structured:
+        lines.append(f"every peer has {plan.model} whole")
     return "\n".join(lines)
 
 

@@ -16,7 +16,9 @@ from weft.errors import InputError
 from weft.fleet.fleet import Device, Fleet, Link
 from weft.graph.split.classes.network import DecoupledNet
 from weft.report.results import train_document
+from weft.runtime.node.groups import MEAN
 from weft.runtime.run.results import Step, TrainResult
+from weft.runtime.run.workload.peers import PeerNetworks
 
 FLEET = Fleet(
     (Device("a", gflops=50.0, data=True), Device("b", gflops=50.0)),
@@ -70,6 +72,40 @@ def test_decoupled_plus_exchanges_in_8_bits_and_learns() -> None:
     assert later == pytest.approx(2 * first, abs=1)
     assert result.test_accuracy is not None
     assert result.test_accuracy > 0.6
+
+
+def test_decoupled_plus_trains_the_network_whole_where_taken_apart_it_would_compute_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody waits then either, and the network at the end is the mean over the last rounds."""
+    reported: list[dict[str, dict[str, Tensor]]] = []
+    put_together = PeerNetworks.put_together
+
+    def noted(work: PeerNetworks, net: nn.Module, own: Any, states: Any) -> nn.Module:
+        reported.append(states)
+        return put_together(work, net, own, states)
+
+    monkeypatch.setattr(PeerNetworks, "put_together", noted)
+    torch.manual_seed(0)
+    narrow = nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10),
+    )  # fmt: skip
+    result = weft.train(
+        narrow, "digits", nn.CrossEntropyLoss(), fleet=FLEET, strategy="decoupled+", steps=80,
+        batch=16, optimizer="momentum", lr=0.03, local=True, options={"steps": 10}, deadline=60.0,
+    )  # fmt: skip
+    assert result.plan.peers is not None
+    assert not result.plan.peers.structured
+    assert result.plan.peers.late == "newest"
+    assert result.plan.codec == "int8"
+    assert "every peer has" in str(result.plan)
+    assert result.test_accuracy is not None
+    assert result.test_accuracy > 0.6
+    samples = {peer.device: peer.held[0].weight for peer in result.plan.peers.peers}
+    for name, tensor in result.model.state_dict().items():
+        means = [states[MEAN + name] * samples[d] for d, states in reported[-1].items()]
+        torch.testing.assert_close(tensor, torch.stack(means).sum(0) / sum(samples.values()))
 
 
 class Residual(nn.Module):

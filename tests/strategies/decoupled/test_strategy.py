@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
+import weft
 from weft.errors import InputError
 from weft.fleet.fleet import Device, Fleet, Medium
 from weft.planning.decide import decide
@@ -65,6 +68,32 @@ def test_a_sub_model_computes_less_than_the_whole_network() -> None:
     assert part.predicted.memory_bytes["a"] < whole.predicted.memory_bytes["a"]
     assert whole.peers is not None
     assert [held.group for held in whole.peers.peer("a").held] == [SHARED]
+
+
+def test_decoupled_plus_keeps_the_network_whole_where_taken_apart_it_computes_more() -> None:
+    """A class keeps at least one filter: ten classes had ten where the network has four."""
+    convolutions = [nn.Conv2d(4, 4, 3, padding=1) for _ in range(3)]
+    narrow = nn.Sequential(*convolutions, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10))
+
+    def planned(strategy: str, **options: object) -> Plan:
+        fleet = Fleet((Device("a", gflops=1.0),))
+        plan = weft.plan(narrow, torch.zeros(2, 4, 8, 8), fleet, strategy=strategy, options=options)
+        assert plan.predicted is not None
+        assert plan.peers is not None
+        return plan
+
+    kept, whole = planned("decoupled+"), planned("fedavg")
+    assert kept.predicted is not None
+    assert whole.predicted is not None
+    assert kept.peers is not None
+    assert kept.predicted.seconds <= whole.predicted.seconds
+    assert not kept.peers.structured
+    assert [held.group for held in kept.peers.peers[0].held] == [SHARED]
+    # who says how it is to be taken apart, or prefers accuracy, gets structures
+    for options in ({"filters": 30}, {"last": 1}, {"prefer": "accuracy"}):
+        asked = planned("decoupled+", **options).peers
+        assert asked is not None
+        assert asked.structured
 
 
 def test_half_precision_halves_what_is_exchanged() -> None:

@@ -81,16 +81,20 @@ def decoupled_plus(task: Task, parts: Parts, owners: float = PLUS_OWNERS) -> Cho
 
 
 def lighter(task: Task) -> Iterator[Chosen]:
-    """What `decoupled+` may choose, the most accurate first, each computing less than the one before.
+    """What `decoupled+` may choose: the network taken apart, ever lighter, and at last the whole network.
 
     Filters go first: in one place, more filters in late layers bring nothing that can be seen. Then a class
-    has fewer owners. The last choice has the classes and filters of `decoupled`.
+    has fewer owners, and then the classes and filters are those of `decoupled`. A class keeps at least one
+    filter, so where a layer has fewer filters than a peer has classes, the structures compute more than the
+    layer did. Then the network stays whole, unless the user says how it is to be taken apart.
     """
     yield decoupled_plus(task, parts_of(task, plus=True))
     plain = parts_of(task, plus=False)
     for owners in FEWER_OWNERS:
         yield decoupled_plus(task, plain, owners)
     yield replace(decoupled(task, plain), plus=True)
+    if not {"last", "filters"} & task.options.keys():
+        yield replace(fedavg(task), plus=True)
 
 
 def fedavg(task: Task) -> Chosen:

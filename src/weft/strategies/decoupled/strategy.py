@@ -66,8 +66,9 @@ def decoupled(task: Task) -> Plan:
 def decoupled_plus(task: Task) -> Plan:
     """The plan in which faster devices with more memory have more classes, and no peer waits.
 
-    A minibatch takes no longer than that of `decoupled` or `fedavg`, unless the user prefers accuracy. If no
-    choice is as quick, the quickest one is taken.
+    A minibatch takes no longer than that of `decoupled` or `fedavg`, unless the user prefers accuracy. Where
+    taking the network apart takes longer than leaving it whole, it stays whole. If no choice is as quick as
+    its rivals, the quickest one is taken.
     """
     plan_of = partial(peers_plan, task, "decoupled+")
     if not prefers_time(task):

@@ -293,7 +293,8 @@ class PeerNetworks(Exchange):
     def put_together(self, net: nn.Module, own: Mapping[str, Own], states: States) -> nn.Module:
         weights = self._weights()
         if not isinstance(net, DecoupledNet):
-            return recompose_whole(net, own, states, {d: w[SHARED] for d, w in weights.items()})
+            counts = {d: w[SHARED] for d, w in weights.items()}
+            return recompose_whole(net, own, settled(states), counts)
         here = {d: weights[d] for d in states} if weights else None
         whole = recompose(net, own, settled(states), here)
         reestimate_norms(whole, self.public[0])
