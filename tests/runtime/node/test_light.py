@@ -10,7 +10,7 @@ import pytest
 
 # What a node needs of Weft, by package.
 NEEDED = {
-    "", "codecs", "data", "draws", "dtypes", "errors", "showing", "graph", "program", "runtime", "version",
+    "", "codecs", "data", "draws", "dtypes", "errors", "showing", "graph", "program", "runtime", "stored", "version",
 }  # fmt: skip
 LOADED = """
 import json, sys

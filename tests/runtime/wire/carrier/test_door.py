@@ -169,6 +169,14 @@ def test_a_silent_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     host.door.close()
 
 
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the other end has closed a connection. It does so with a reset if bytes were not read."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
 @pytest.mark.parametrize("sent", [0, 1, GREETING_BYTES - 1])
 def test_silent_connections_make_room_for_one_with_a_ticket(
     monkeypatch: pytest.MonkeyPatch, sent: int
@@ -185,7 +193,7 @@ def test_silent_connections_make_room_for_one_with_a_ticket(
         for stranger in strangers:
             with contextlib.suppress(OSError):  # the first two are closed already
                 stranger.sendall(greeting(ticket.id, ticket.secret)[:sent])
-        assert strangers[0].recv(1) == b""
+        assert is_closed(strangers[0])
         assert host.still_works()
         assert len(host.door._callers) <= 4
     host.door.close()
