@@ -15,8 +15,9 @@ from weft.plans.plan import Plan
 from weft.plans.profile import DeviceTimes, LayerCost
 from weft.program.instructions import Send
 from weft.program.lower.lower import lower
+from weft.simulate.compiled import compile_program
 from weft.simulate.price import price
-from weft.simulate.simulate import simulate
+from weft.simulate.simulate import run, simulate
 
 MakeLanes = Callable[..., Plan]
 AnyLanes = Callable[..., st.SearchStrategy[Plan]]
@@ -39,6 +40,23 @@ def test_any_lanes_are_simulated_to_the_end(any_lanes: AnyLanes, data: st.DataOb
     timeline = simulate(lower(plan), steps=3)
     assert len(timeline.step_ends) == 3
     assert list(timeline.step_ends) == sorted(timeline.step_ends)
+
+
+@given(data=st.data())
+def test_a_planner_s_program_without_words_ends_at_the_same_moments(
+    any_lanes: AnyLanes, any_hiertrain: AnyLanes, data: st.DataObject
+) -> None:
+    """It leaves out what takes no time. Nothing else may change, not even the last digit."""
+    program = lower(data.draw(st.one_of(any_lanes(), any_hiertrain(micro_batches=1))))
+    bare = compile_program(program, words=False)
+    full = compile_program(program)
+    assert (bare.seconds, bare.bytes, bare.occupied_s) == (
+        full.seconds,
+        full.bytes,
+        full.occupied_s,
+    )
+    ends = run(bare, program.plan.route == "min", 5, spans=False).step_ends
+    assert ends == simulate(program, steps=5).step_ends
 
 
 @given(data=st.data())

@@ -23,8 +23,9 @@ class Program(Struct, frozen=True):
     @property
     def beat(self) -> int:
         """Minibatches after which the pattern repeats: those of a round, or those in flight."""
-        rounds = max((every(i) for code in self.code.values() for i in code), default=1)
-        plan, in_flight = self.plan, self.plan.stale + 1
+        plan, in_flight, rounds = self.plan, self.plan.stale + 1, 1
+        if plan.peers is not None:  # only they have rounds
+            rounds = max((every(i) for code in self.code.values() for i in code), default=1)
         if plan.stale and len(plan.shards) > 1 and plan.shards[-1].device == plan.source:
             in_flight = math.lcm(2, in_flight)  # there and back twice: the ends come in pairs too
         return max(rounds, in_flight)

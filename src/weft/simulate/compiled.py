@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from weft.fleet.fleet import Hop
 from weft.program.cost import compute_seconds
 from weft.program.instructions import (
     Backward,
@@ -99,6 +100,7 @@ class _Compiler:
         self.plan = program.plan
         self.words = words
         self.known: dict[tuple[str, type[Instruction], tuple[int, int], int], float] = {}
+        self.routes: dict[tuple[str, str], tuple[Hop, ...]] = {}
         self.swarm = program.plan.swarm
         self.channels: dict[str, int] = {}
         self.numbers: dict[tuple[str, str, Tensor], int] = {}
@@ -115,7 +117,8 @@ class _Compiler:
             line = self.line(device, instruction)
             cost = self.message_line(device, instruction) if self.sizes else None
             if cost is None:
-                lines.append(line)
+                if self.words or line[0] != COMPUTE or line[2]:  # else nothing would be seen of it
+                    lines.append(line)
             elif isinstance(instruction, Send):
                 lines += [cost, line]
             else:
@@ -138,9 +141,9 @@ class _Compiler:
             if self.words:
                 words = ("transfer", i.tensor.micro, str(i.tensor), i.bytes)
             return SEND, i.lag, 0.0, number, self.way(device, i), words, i.every
-        seconds = self.compute(device, i)
-        self.seconds[device] += seconds / every(i)
-        return COMPUTE, i.lag, seconds, 0, (), _words(i) if self.words else _NO_WORDS, every(i)
+        seconds, beat = self.compute(device, i), every(i)
+        self.seconds[device] += seconds / beat
+        return COMPUTE, i.lag, seconds, 0, (), _words(i) if self.words else _NO_WORDS, beat
 
     def compute(self, device: str, i: Instruction) -> float:
         """Seconds of an instruction. The pieces of a minibatch mostly have the same size, and then the same
@@ -190,8 +193,11 @@ class _Compiler:
     def way(self, device: str, send: Send) -> Way:
         if send.radio is not None:
             return self.radio_way(device, send, send.radio)
+        ends = device, send.dest
+        if ends not in self.routes:
+            self.routes[ends] = self.plan.fleet.route(*ends)
         way = []
-        for hop in self.plan.fleet.route(device, send.dest):
+        for hop in self.routes[ends]:
             seconds = send.bytes / hop.bytes_per_s
             channel = self.crossed(hop.channel, send.bytes / send.every, seconds / send.every)
             way.append((channel, seconds, hop.latency_s))

@@ -18,6 +18,7 @@ later, devices in the order of the program). On a route of several channels a me
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from heapq import heappop, heappush
 
 import msgspec
@@ -90,90 +91,67 @@ class _Simulation:
         self.spans: list[Span] = []
         self.ends = [0.0] * steps
         count = len(compiled.devices)
-        self.clocks = [0.0] * count
-        self.places = [0] * count  # the next line of each device
-        self.ticks = [0] * count
+        self.clocks = [0.0] * count  # of the devices that wait
         self.free = [0.0] * len(compiled.channels)  # the time when each channel's queue is empty
         self.arrived: dict[int, float] = {}  # by message * steps + minibatch
         self.waiting: dict[int, int] = {}  # the device that waits for it
         self.heap: list[_Event] = [(0.0, device, None) for device in range(count)]
         self.sent = _FIRST_SENT
-        # By device: when lines are due that are not due at each minibatch, and the other lines.
-        self.rare = [{(line[1], line[6]) for line in code if line[6] > 1} for code in compiled.code]
-        self.usual = [[line for line in code if line[6] == 1] for code in compiled.code]
+        self.due = [_Due(code, steps) for code in compiled.code]
 
     def to_the_end(self) -> None:
         heap = self.heap
+        running = [self.device(number) for number in range(len(self.compiled.devices))]
         while heap:
             time, who, message = heappop(heap)
             if message is None:
-                self.advance(who)
+                next(running[who], None)
             else:
                 self.cross(time, who, message)
         if self.waiting:
             raise WeftError(self.standstill())
 
-    def advance(self, device: int) -> None:
-        """Runs a device until it has to wait: for a message, or for its turn to send."""
-        steps, heap, arrived = self.steps, self.heap, self.arrived
-        last_tick = steps + self.compiled.lags[device]
-        clock, place, tick = self.clocks[device], self.places[device], self.ticks[device]
-        record = self.record
-        while tick < last_tick:
-            lines = self.lines(device, tick)
-            length = len(lines)
-            while place < length:
-                word, lag, seconds, number, way, words, every = lines[place]
+    def device(self, device: int) -> Iterator[None]:
+        """Runs a device. It yields where it has to wait: for a message, or for its turn to send."""
+        steps, heap, arrived, ends = self.steps, self.heap, self.arrived, self.ends
+        windows, record, due = self.windows, self.record, self.due[device]
+        clock = 0.0
+        for tick in range(steps + self.compiled.lags[device]):
+            for word, lag, seconds, number, way, words, _ in due.lines(tick):
                 step = tick - lag
-                if step < 0 or step >= steps or word == PASS or (step + 1) % every:
-                    pass
-                elif word == COMPUTE:
-                    if self.windows is not None:
-                        seconds = self.windows.compute_s(device, clock, seconds)
+                if word == COMPUTE:
+                    if windows is not None:
+                        seconds = windows.compute_s(device, clock, seconds)
                     if record:
                         self.note(device, words, clock, clock + seconds, step)
                     clock += seconds
                 elif word == RECV:
-                    arrival = arrived.pop(number * steps + step, None)
-                    if arrival is None:
-                        self.waiting[number * steps + step] = device
+                    key = number * steps + step
+                    if key not in arrived:
+                        self.waiting[key] = device
                         self.clocks[device] = clock
-                        self.places[device], self.ticks[device] = place, tick
-                        return
+                        yield
+                    arrival = arrived.pop(key)
                     if arrival > clock:
                         if record:
                             self.note(device, words, clock, arrival, step)
                         clock = arrival
+                elif word == SEND:
+                    if heap:
+                        time, who, _ = heap[0]
+                        if time < clock or (time == clock and who < device):
+                            heappush(heap, (clock, device, None))
+                            yield
+                    self.sent += 1
+                    self.cross(clock, self.sent, (number, step, 0, clock, way, words))
                 elif word == SLOT:
                     end = step * self.compiled.slotted_s + seconds
                     if end > clock:
                         if record:
                             self.note(device, words, clock, end, step)
                         clock = end
-                elif word == SEND:
-                    if heap:
-                        time, who, _ = heap[0]
-                        if time < clock or (time == clock and who < device):
-                            heappush(heap, (clock, device, None))
-                            self.clocks[device] = clock
-                            self.places[device], self.ticks[device] = place, tick
-                            return
-                    self.sent += 1
-                    self.cross(clock, self.sent, (number, step, 0, clock, way, words))
-                elif clock > self.ends[step]:
-                    self.ends[step] = clock
-                place += 1
-            place = 0
-            tick += 1
-
-    def lines(self, device: int, tick: int) -> list[Line]:
-        """The lines of a tick, without those of an exchange where none is due: a thousand classes are
-        many lines, and most minibatches have no exchange."""
-        if not self.rare[device]:
-            return self.compiled.code[device]
-        if any((tick - lag + 1) % every == 0 for lag, every in self.rare[device]):
-            return self.compiled.code[device]
-        return self.usual[device]
+                elif clock > ends[step]:
+                    ends[step] = clock
 
     def cross(self, now: float, who: int, message: _Message) -> None:
         """A message reaches the queue of its next channel, or its destination when none is left."""
@@ -217,3 +195,26 @@ class _Simulation:
                 f"since {self.clocks[device]:.6g} s"
             )
         return "the program comes to a standstill: " + "; ".join(waits)
+
+
+class _Due:
+    """The lines of a device that are due at each tick. Mostly all of them are. A thousand classes are many
+    lines of an exchange, and most minibatches have none."""
+
+    def __init__(self, code: list[Line], steps: int) -> None:
+        self.code = code
+        self.steps = steps
+        self.kinds = {(line[1], line[6]) for line in code}  # (lag, every)
+        self.known: dict[frozenset[tuple[int, int]], list[Line]] = {}
+
+    def lines(self, tick: int) -> list[Line]:
+        kinds = frozenset(
+            (lag, every)
+            for lag, every in self.kinds
+            if 0 <= tick - lag < self.steps and (tick - lag + 1) % every == 0
+        )
+        if kinds not in self.known:
+            self.known[kinds] = [
+                line for line in self.code if (line[1], line[6]) in kinds and line[0] != PASS
+            ]
+        return self.known[kinds]

@@ -10,33 +10,40 @@ from weft.program.lower.actions import Action, Orders
 from weft.program.lower.layout import Layout
 from weft.program.lower.sends import codec_at
 
+_NO_WAY = 0.0, 0.0
+
 
 class _Costs:
     """Seconds of passes and of the messages between them."""
 
     def __init__(self, layout: Layout) -> None:
-        self.layout, plan = layout, layout.plan
-        self.rate = {
-            (a, b): plan.fleet.path_rate(a, b, plan.route)
-            for a in plan.devices for b in plan.devices if plan.fleet.connected(a, b)
-        }  # fmt: skip
-        self.latency = {pair: plan.fleet.path_latency(*pair) for pair in self.rate}
+        self.layout = layout
+        # Most pieces have the same size, so most passes and messages are known already.
+        self._passes: dict[tuple[str, int, int, bool], float] = {}
+        self._messages: dict[tuple[str, str, int, int, bool], tuple[float, float]] = {}
 
     def seconds(self, action: Action) -> float:
-        piece = self.layout.pieces[action.piece]
-        times = self.layout.plan.profile.devices[piece.devices[action.segment]]
-        seconds = times.forward if action.what == "forward" else times.backward
-        return seconds(*self.layout.segments[action.segment], piece.samples)
+        what, number, g = action
+        piece = self.layout.pieces[number]
+        key = piece.devices[g], g, piece.samples, what == "forward"
+        if key not in self._passes:
+            times = self.layout.plan.profile.devices[piece.devices[g]]
+            seconds = times.forward if what == "forward" else times.backward
+            self._passes[key] = seconds(*self.layout.segments[g], piece.samples)
+        return self._passes[key]
 
     def crossing(self, piece: int, a: str, b: str, at: int, back: bool) -> tuple[float, float]:
         """(seconds on the links, latency) of a piece's values that cross cut `at`."""
         if a == b:
-            return 0.0, 0.0
-        plan = self.layout.plan
-        crossing = plan.profile.returned_bytes if back else plan.profile.activation_bytes
-        raw = crossing(at, self.layout.pieces[piece].samples)
-        size = coded_bytes(raw, codec_at(plan, at))
-        return size / self.rate[a, b], self.latency[a, b]
+            return _NO_WAY
+        key = a, b, at, self.layout.pieces[piece].samples, back
+        if key not in self._messages:
+            plan = self.layout.plan
+            crossing = plan.profile.returned_bytes if back else plan.profile.activation_bytes
+            size = coded_bytes(crossing(at, key[3]), codec_at(plan, at))
+            rate = plan.fleet.path_rate(a, b, plan.route)
+            self._messages[key] = size / rate, plan.fleet.path_latency(a, b)
+        return self._messages[key]
 
 
 def eager(layout: Layout) -> Orders:

@@ -53,8 +53,11 @@ class RowSearch:
         best = sorted(dict.fromkeys(begin), key=lambda order: self.value(order, math.inf))[:WIDTH]
         for _ in range(ROUNDS):
             value, worst = self.values[best[0]], self.values[best[-1]]
-            near = {other for order in best for other in self.neighbours(order)}
-            rated = sorted((self.value(order, worst), order) for order in near.union(best))
+            # In a fixed order, not a set's: of equally good rows the first that was rated is taken.
+            near = dict.fromkeys(other for order in best for other in self.neighbours(order))
+            rated = sorted(
+                (self.value(order, worst), order) for order in {**near, **dict.fromkeys(best)}
+            )
             best = [order for seconds, order in rated[:WIDTH] if seconds < math.inf]
             if self.values[best[0]] >= value * (1 - 1e-6):
                 break

@@ -42,7 +42,7 @@ class SplitBounds:
     def _rate(self, split: Split) -> float:
         busy: defaultdict[str, float] = defaultdict(float)
         crossing: defaultdict[tuple[str, str], float] = defaultdict(float)
-        o, own = split.o, any(row[0] for row in split.shares)
+        o, adds_up = split.o, self._adds_up(split)
         furthest: dict[str, int] = {}
         for device, m, samples, owner in split.lanes(self.layers, self.owners):
             if not samples:
@@ -54,11 +54,21 @@ class SplitBounds:
             self._samples(crossing, owner, device, o, m, samples)
         for device, m in furthest.items():
             busy[device] += self._update(device, m)
-            if device != o and own:  # o has every layer, so it adds up the gradients
+            if device != o and adds_up:
                 size = coded_bytes(self._weights[m], self.codecs.weight_gradients)
                 crossing[device, o] += size
                 crossing[o, device] += size
         return max([*busy.values(), *self._occupied(crossing)])
+
+    def _adds_up(self, split: Split) -> bool:
+        """Whether o certainly adds up the gradients of all layers: it has samples of its own, and no other
+        device with all layers has as many."""
+        whole: defaultdict[str, int] = defaultdict(int)
+        for device, m, samples, _ in split.lanes(self.layers, self.owners):
+            if m == self.layers:
+                whole[device] += samples
+        own = whole.pop(split.o)
+        return own > max(whole.values(), default=0)
 
     def _samples(
         self,
