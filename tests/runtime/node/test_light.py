@@ -10,7 +10,8 @@ import pytest
 
 # What a node needs of Weft, by package.
 NEEDED = {
-    "", "codecs", "data", "draws", "dtypes", "errors", "showing", "graph", "program", "runtime", "stored", "version",
+    "", "codecs", "data", "draws", "dtypes", "errors", "showing", "graph", "program", "runtime", "stored",
+    "version",
 }  # fmt: skip
 LOADED = """
 import json, sys

@@ -169,6 +169,17 @@ def test_a_silent_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     host.door.close()
 
 
+@pytest.mark.skipif(not hasattr(socket, "TCP_KEEPIDLE"), reason="this system has no such setting")
+def test_an_idle_connection_is_looked_at_before_a_router_forgets_it() -> None:
+    host = Host()
+    line = host.line()
+    assert host.still_works()
+    for end in (line._socket, *(caller.connection for caller in host.door._callers)):
+        assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) < 60
+    line.close()
+    host.door.close()
+
+
 def is_closed(connection: socket.socket) -> bool:
     """Whether the other end has closed a connection. It does so with a reset if bytes were not read."""
     try:

@@ -1,5 +1,6 @@
 """Plain connections for tensors, beside Zenoh. Read in this order:
 
+sockets   the settings of a connection
 records   how a message looks on a connection, in clear or encrypted
 tickets   how a device asks another one, over Zenoh, for leave to connect
 opening   from a neighbour's name to a connection

@@ -25,6 +25,7 @@ from weft.errors import WeftError
 from weft.runtime.wire.carrier.caller import Caller, Gone
 from weft.runtime.wire.carrier.pool import Pool
 from weft.runtime.wire.carrier.records import Opener, connection_key
+from weft.runtime.wire.carrier.sockets import set_up
 from weft.runtime.wire.carrier.tickets import Tickets, welcome
 from weft.runtime.wire.closing import Closing
 from weft.runtime.wire.frames import BadMessage, Buffer, Header
@@ -147,8 +148,7 @@ class Door(Closing):
         caller = Caller(connection, self._greeted, self._pool, self._runs)
         try:
             connection.setblocking(False)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            set_up(connection)
             self._selector.register(connection, selectors.EVENT_READ, caller)
         except OSError:  # some systems say so when it is gone already
             connection.close()

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 from weft.errors import WeftError
 from weft.runtime.wire.carrier.records import Sealer, connection_key
+from weft.runtime.wire.carrier.sockets import set_up
 from weft.runtime.wire.carrier.tickets import MAC_BYTES, Ticket, greeting, welcome
 from weft.runtime.wire.frames import Buffer
 
@@ -83,8 +84,7 @@ def connect(host: str, port: int, ticket: Ticket, run_key: bytes) -> Line:
     connection: socket.socket | None = None
     try:
         connection = socket.create_connection((host, port), CONNECT_S)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        set_up(connection)
         connection.settimeout(max(0.01, until - time.monotonic()))
         connection.sendall(greeting(ticket.id, ticket.secret))
         answer = b""
