@@ -11,9 +11,9 @@ import time
 
 import msgspec
 
-from weft.runtime.wire.channel import OutLink, Roads
 from weft.runtime.wire.fabric import Fabric
 from weft.runtime.wire.frames import Header
+from weft.runtime.wire.links.channel import OutLink, Roads
 from weft.runtime.wire.session import Endpoints, free_endpoint, open_session
 
 MBPS = 50.0

@@ -19,10 +19,10 @@ from weft.runtime.keys.invite import take_invite
 from weft.runtime.keys.owner import invite, new_fleet
 from weft.runtime.node.node import Node
 from weft.runtime.wire import messages as msg
-from weft.runtime.wire.channel import OutLink, Roads
 from weft.runtime.wire.crew import Crew
 from weft.runtime.wire.fabric import Fabric
 from weft.runtime.wire.frames import Header
+from weft.runtime.wire.links.channel import OutLink, Roads
 from weft.runtime.wire.reach import reach
 from weft.runtime.wire.seal import (
     REPORT,

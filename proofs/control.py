@@ -34,8 +34,8 @@ from weft.runtime.wire import messages as msg
 from weft.runtime.wire import topics
 from weft.runtime.wire.carrier.line import Line
 from weft.runtime.wire.carrier.opening import LineOpener
-from weft.runtime.wire.channel import OutLink, Roads
 from weft.runtime.wire.frames import Header, pack_header
+from weft.runtime.wire.links.channel import OutLink, Roads
 from weft.runtime.wire.seal import Numbers, seal_header
 from weft.runtime.wire.session import Endpoints, open_session
 

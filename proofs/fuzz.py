@@ -32,8 +32,8 @@ from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire import topics
 from weft.runtime.wire.carrier.tickets import ask, greeting
-from weft.runtime.wire.channel import OutLink, Roads
 from weft.runtime.wire.frames import BadMessage, Header, pack_header
+from weft.runtime.wire.links.channel import OutLink, Roads
 from weft.runtime.wire.seal import COMMAND, REPORT, Numbers, seal_header, sealed
 
 RUN = "fuzz"

@@ -23,7 +23,7 @@ from weft.runtime.keys.invite import take_invite
 from weft.runtime.keys.owner import authority_of, invite, new_fleet
 from weft.runtime.node import node as node_module
 from weft.runtime.node.node import Node
-from weft.runtime.node.probe import free_memory_mb
+from weft.runtime.node.probing.machine import free_memory_mb
 from weft.runtime.wire.session import Endpoints, free_endpoint
 
 assert cli.main  # importing the command line has registered every command

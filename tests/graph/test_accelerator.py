@@ -15,7 +15,7 @@ from weft.graph.capture.module import capture
 from weft.graph.execute import Runner
 from weft.graph.measure import measure
 from weft.graph.network import Graph
-from weft.runtime.node.probe import drawn_state
+from weft.runtime.node.probing.machine import drawn_state
 
 
 class Far(Tensor):

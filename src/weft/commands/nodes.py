@@ -135,7 +135,7 @@ def node(
 def _compute(threads: str, device: str) -> Compute:
     """What the node computes with."""
     from weft.graph.accelerator import Compute, accelerator
-    from weft.runtime.node.probe import cores
+    from weft.runtime.node.probing.machine import cores
 
     most = cores()
     if threads != "auto" and not (threads.isdigit() and 1 <= int(threads) <= MAX_THREADS):

@@ -16,7 +16,7 @@ from weft.errors import WeftError
 from weft.runtime.keys import certificates
 from weft.runtime.keys.folder import Folder
 from weft.runtime.keys.members import OWNER
-from weft.runtime.node.probe import free_memory_mb, probe_compute
+from weft.runtime.node.probing.machine import free_memory_mb, probe_compute
 from weft.runtime.wire.reach import check_own
 from weft.runtime.wire.session import check_free, parts_of
 from weft.version import __version__

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from weft.fleet.fleet import Device, Fleet, Link
 from weft.fleet.trace import Moment, Trace
 from weft.runtime.emulate.changes import changes_of
-from weft.runtime.wire.changes import ChangingLink, LinkState
+from weft.runtime.wire.links.changes import ChangingLink, LinkState
 
 FLEET = Fleet(
     (Device("phone"), Device("e1"), Device("e2")),

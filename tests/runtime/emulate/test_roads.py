@@ -8,7 +8,7 @@ import pytest
 
 from weft.fleet.fleet import Device, Fleet, Link, Medium
 from weft.runtime.emulate.roads import involved, roads_of
-from weft.runtime.wire.shaping import clock_name
+from weft.runtime.wire.links.shaping import clock_name
 
 ROW = Fleet(
     tuple(Device(name) for name in ("pi", "nuc", "cloud", "island")),

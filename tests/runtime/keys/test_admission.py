@@ -25,9 +25,9 @@ from weft.runtime.node.node import Node
 from weft.runtime.node.serve import _again
 from weft.runtime.wire import keeper
 from weft.runtime.wire import messages as msg
-from weft.runtime.wire.channel import Roads
 from weft.runtime.wire.crew import Crew
 from weft.runtime.wire.frames import Header, pack_header
+from weft.runtime.wire.links.channel import Roads
 from weft.runtime.wire.reach import reach
 from weft.runtime.wire.revoking import hand_out
 from weft.runtime.wire.seal import RunSecret, seal_header

@@ -33,9 +33,9 @@ from weft.runtime.keys.invite import take_invite
 from weft.runtime.keys.owner import invite, new_fleet
 from weft.runtime.wire import keeper
 from weft.runtime.wire import messages as msg
-from weft.runtime.wire.channel import OutLink, Roads
 from weft.runtime.wire.crew import Crew
 from weft.runtime.wire.frames import Header, pack_header
+from weft.runtime.wire.links.channel import OutLink, Roads
 from weft.runtime.wire.reach import reach
 from weft.runtime.wire.seal import COMMAND, REPORT, Numbers, RunKeys, seal_header, sealed
 from weft.runtime.wire.session import free_endpoint

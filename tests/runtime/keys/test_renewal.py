@@ -18,8 +18,8 @@ from weft.runtime.node.node import Node
 from weft.runtime.node.serve import _again
 from weft.runtime.wire import keeper
 from weft.runtime.wire import messages as msg
-from weft.runtime.wire.channel import Roads
 from weft.runtime.wire.crew import Crew
+from weft.runtime.wire.links.channel import Roads
 from weft.runtime.wire.reach import reach
 from weft.runtime.wire.session import Endpoints, free_endpoint
 

@@ -13,7 +13,7 @@ from weft.graph.optimizers.optimizer import Optimizer
 from weft.runtime.node.node import Node
 from weft.runtime.node.worker import Worker
 from weft.runtime.wire import messages as msg
-from weft.runtime.wire.channel import Roads
+from weft.runtime.wire.links.channel import Roads
 from weft.runtime.wire.seal import RunSecret
 from weft.runtime.wire.session import Endpoints, free_endpoint
 

@@ -15,10 +15,10 @@ from weft.errors import InputError
 from weft.graph.optimizers.optimizer import Optimizer
 from weft.runtime.node.node import Node
 from weft.runtime.wire import messages as msg
-from weft.runtime.wire.channel import OutLink, Roads
 from weft.runtime.wire.crew import Crew
+from weft.runtime.wire.links.channel import OutLink, Roads
+from weft.runtime.wire.links.shaping import SharedClock, clock_name
 from weft.runtime.wire.session import Endpoints, free_endpoint
-from weft.runtime.wire.shaping import SharedClock, clock_name
 
 
 @contextmanager

@@ -25,8 +25,8 @@ from weft.program import instructions as ins
 from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire import topics
-from weft.runtime.wire.channel import Roads
 from weft.runtime.wire.crew import Answers
+from weft.runtime.wire.links.channel import Roads
 
 LONG_S = 60.0
 RUNS = st.sampled_from(["own", "other"])

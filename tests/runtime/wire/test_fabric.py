@@ -15,9 +15,9 @@ from weft.runtime.wire import fabric as fabrics
 from weft.runtime.wire import pieces
 from weft.runtime.wire.carrier.line import Line
 from weft.runtime.wire.carrier.opening import LineOpener
-from weft.runtime.wire.channel import Channel, OutLink, Roads
 from weft.runtime.wire.fabric import Fabric
 from weft.runtime.wire.frames import Buffer, Header
+from weft.runtime.wire.links.channel import Channel, OutLink, Roads
 from weft.runtime.wire.session import Endpoints, door_hosts, free_endpoint, open_session
 
 KEY = b"k" * 32

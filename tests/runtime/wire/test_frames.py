@@ -18,7 +18,6 @@ from weft.graph.optimizers.optimizer import Optimizer
 from weft.program.instructions import Send
 from weft.program.instructions import Tensor as Moved
 from weft.runtime.wire import messages as msg
-from weft.runtime.wire.channel import Roads
 from weft.runtime.wire.frames import (
     MAX_PAYLOAD,
     BadMessage,
@@ -28,6 +27,7 @@ from weft.runtime.wire.frames import (
     unpack_header,
     unpack_tensors,
 )
+from weft.runtime.wire.links.channel import Roads
 
 pytestmark = pytest.mark.filterwarnings("ignore:The given buffer is not writable")
 

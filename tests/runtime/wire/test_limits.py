@@ -30,13 +30,13 @@ from weft.graph.network import (
 )
 from weft.graph.optimizers.optimizer import Optimizer
 from weft.program import instructions as ins
-from weft.runtime.node.probe import measure_layers
+from weft.runtime.node.probing.machine import measure_layers
 from weft.runtime.wire import messages as msg
-from weft.runtime.wire.changes import Changes, LinkState
-from weft.runtime.wire.channel import OutLink, Roads
 from weft.runtime.wire.frames import BadMessage
 from weft.runtime.wire.job_limits import check_job
 from weft.runtime.wire.limits import check_run, check_servers, check_test_network
+from weft.runtime.wire.links.changes import Changes, LinkState
+from weft.runtime.wire.links.channel import OutLink, Roads
 from weft.runtime.wire.radio import RadioRules
 
 HUGE = 1 << 60
@@ -193,7 +193,7 @@ FIELDS: dict[str, str | list[Any]] = {
     "OutLink.channel": [link(channel="c" * 1000)],
     "OutLink.bytes_per_s": [link(bytes_per_s=NAN), link(bytes_per_s=-1.0)],
     "OutLink.latency_s": [link(latency_s=INF), link(latency_s=NAN), link(latency_s=-1.0)],
-    "OutLink.shared": "runtime/wire/shaping.py: only a name of digits, in the node's own folder",
+    "OutLink.shared": "runtime/wire/links/shaping.py: only a name of digits, in the node's own folder",
     "Changes.start": [changes(start=NAN)],
     "Changes.pace": [job(changes=Changes(0.0, (), {})), changes((0.0, INF)), changes((NAN, 1.0))],
     "Changes.links": [changes(c=()), changes(**{f"c{i}": state(0.0, 1.0, 0.0) for i in range(2000)})],

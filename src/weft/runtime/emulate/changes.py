@@ -11,7 +11,7 @@ from typing import TypeVar
 from weft.fleet.fleet import Fleet
 from weft.fleet.routes import direct_hops
 from weft.fleet.trace import Trace
-from weft.runtime.wire.changes import Changes, LinkState
+from weft.runtime.wire.links.changes import Changes, LinkState
 
 T = TypeVar("T")
 

@@ -30,8 +30,8 @@ from weft.errors import LostDevice
 from weft.runtime.emulate.forked import ONE_THREAD, CannotFork, ForkedProcess, get_server
 from weft.runtime.wire.closing import Closing
 from weft.runtime.wire.crew import Crew
+from weft.runtime.wire.links.trouble import Trouble, write_trouble
 from weft.runtime.wire.session import Endpoints, free_endpoint
-from weft.runtime.wire.trouble import Trouble, write_trouble
 
 logger = logging.getLogger(__name__)
 

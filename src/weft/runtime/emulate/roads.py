@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Literal
 
 from weft.fleet.fleet import Fleet
-from weft.runtime.wire.channel import OutLink, Roads
-from weft.runtime.wire.shaping import clock_name
+from weft.runtime.wire.links.channel import OutLink, Roads
+from weft.runtime.wire.links.shaping import clock_name
 
 # How links get their speed. Real links have their own. `fabric` shapes rate and latency. `latency` leaves the
 # rate to the kernel (network namespaces) and adds only the latency.

@@ -31,8 +31,8 @@ from weft.program.timeline import Span
 from weft.runtime.node.groups import KEPT
 from weft.runtime.node.interpreter import SPANS
 from weft.runtime.node.memory import give_back
-from weft.runtime.node.orders import Order
-from weft.runtime.node.prober import Prober
+from weft.runtime.node.orders import Forgotten, Order, failed
+from weft.runtime.node.probing.prober import Prober
 from weft.runtime.node.samples import open_samples
 from weft.runtime.node.tensors import Values
 from weft.runtime.node.worker import Worker
@@ -53,10 +53,6 @@ FORMAT_BYTES = 16 << 20  # of names and shapes, beside the weights
 SETTLE_S = 1.0  # that a timeline waits for messages that are just being sent
 MAX_LEFT = 4  # threads of ended runs that are still in the middle of an instruction
 MOST_IN_FLIGHT = 64  # minibatches that a later span may be behind an earlier one
-
-
-class Forgotten(WeftError):
-    """A command for a run that this device does not know: its node has been restarted since."""
 
 
 class Assignment:
@@ -370,16 +366,6 @@ class Assignment:
             self._thread = self._worker = self.job = self.orphaned_s = None
         self._state, self._optimizer_state = {}, {}
         give_back()
-
-
-def failed(name: str, error: Exception, version: int = 0) -> msg.Failed:
-    """The report of an error that ends a device's work on a plan, or of a command that it refuses."""
-    text = str(error) or type(error).__name__
-    if not isinstance(error, WeftError):
-        text = f"{type(error).__name__}: {text}"
-    return msg.Failed(
-        name, text[:2000], isinstance(error, InputError), isinstance(error, Forgotten), version
-    )
 
 
 def warm_up(job: msg.Job) -> None:

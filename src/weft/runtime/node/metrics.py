@@ -23,7 +23,7 @@ import torch
 
 from weft.errors import InputError
 from weft.runtime.keys.folder import Keys
-from weft.runtime.node.probe import free_memory_mb
+from weft.runtime.node.probing.machine import free_memory_mb
 from weft.version import __version__
 
 if TYPE_CHECKING:

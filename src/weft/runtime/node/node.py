@@ -25,12 +25,12 @@ import zenoh
 
 from weft.errors import InputError, WeftError
 from weft.graph.accelerator import PLAIN, Compute
-from weft.runtime.node.assignment import KEEP_S, Assignment, failed
+from weft.runtime.node.assignment import KEEP_S, Assignment
 from weft.runtime.node.coordinators import Coordinators
 from weft.runtime.node.lane import Intake, Lane, Reply
-from weft.runtime.node.orders import Forged, Order
-from weft.runtime.node.probe import free_memory_mb, host_id, measure_layers, probe_compute
-from weft.runtime.node.prober import Prober
+from weft.runtime.node.orders import Forged, Order, failed
+from weft.runtime.node.probing.machine import free_memory_mb, host_id, measure_layers, probe_compute
+from weft.runtime.node.probing.prober import Prober
 from weft.runtime.node.tensors import Values
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire import topics as keys

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.errors import WeftError
+from weft.errors import InputError, WeftError
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire.frames import BadMessage
 from weft.runtime.wire.seal import COMMAND as COMMAND_SEAL
@@ -13,6 +13,10 @@ from weft.runtime.wire.seal import REPLY, Replays, RunKeys, check_seal, sealed
 
 class Forged(WeftError):
     """A command for the run under way that does not carry the run's key, or that was here before."""
+
+
+class Forgotten(WeftError):
+    """A command for a run that this device does not know: its node has been restarted since."""
 
 
 class Order:
@@ -51,3 +55,13 @@ class Order:
         payload = msg.pack(reply)
         seal = sealed(self._key, REPLY, payload, self._count) if self._key else None
         query.reply(query.key_expr, payload, attachment=seal)
+
+
+def failed(name: str, error: Exception, version: int = 0) -> msg.Failed:
+    """The report of an error that ends a device's work on a plan, or of a command that it refuses."""
+    text = str(error) or type(error).__name__
+    if not isinstance(error, WeftError):
+        text = f"{type(error).__name__}: {text}"
+    return msg.Failed(
+        name, text[:2000], isinstance(error, InputError), isinstance(error, Forgotten), version
+    )

@@ -24,15 +24,15 @@ from weft.program import instructions as ins
 from weft.runtime.node.groups import MEAN
 from weft.runtime.node.interpreter import Interpreter
 from weft.runtime.node.memory import keep_memory
-from weft.runtime.node.probe import free_memory_mb
+from weft.runtime.node.probing.machine import free_memory_mb
 from weft.runtime.node.samples import FedSamples, Samples
 from weft.runtime.node.series import Series
 from weft.runtime.node.snapshots import Snapshots
 from weft.runtime.node.tensors import Values
 from weft.runtime.wire.fabric import Fabric
+from weft.runtime.wire.links.shaping import sleep_until
 from weft.runtime.wire.mailbox import Cancelled
 from weft.runtime.wire.messages import Finished, Job, Progress, Report
-from weft.runtime.wire.shaping import sleep_until
 
 REPORT_EVERY_S = 0.1
 FEW = 3  # minibatches after which a device knows how much memory they take

@@ -29,8 +29,6 @@ from weft.runtime.wire import topics
 from weft.runtime.wire.carrier.door import Door, Receiver
 from weft.runtime.wire.carrier.line import Line
 from weft.runtime.wire.carrier.opening import LineOpener, answer
-from weft.runtime.wire.changes import Changes
-from weft.runtime.wire.channel import Channel, OutLink, Roads
 from weft.runtime.wire.frames import (
     BadMessage,
     Buffer,
@@ -42,6 +40,10 @@ from weft.runtime.wire.frames import (
 )
 from weft.runtime.wire.ledger import Ledger
 from weft.runtime.wire.limits import MAX_LINKS, Seldom, memory_bytes
+from weft.runtime.wire.links.changes import Changes
+from weft.runtime.wire.links.channel import Channel, OutLink, Roads
+from weft.runtime.wire.links.shaping import clock_path
+from weft.runtime.wire.links.trouble import Troubles
 from weft.runtime.wire.mailbox import Cancelled, Letter, Mailbox
 from weft.runtime.wire.pieces import Unfinished
 from weft.runtime.wire.radio import Transmitter
@@ -52,8 +54,6 @@ from weft.runtime.wire.seal import (
     seal_header,
     split_header,
 )
-from weft.runtime.wire.shaping import clock_path
-from weft.runtime.wire.trouble import Troubles
 
 log = logging.getLogger("weft.fabric")
 

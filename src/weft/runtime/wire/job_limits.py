@@ -13,8 +13,6 @@ from collections.abc import Iterable, Iterator
 from weft.errors import InputError
 from weft.graph.network import Blank, Loss, Node, Segment, State
 from weft.program import instructions as ins
-from weft.runtime.wire.changes import Changes
-from weft.runtime.wire.channel import Roads
 from weft.runtime.wire.limits import (
     MAX_DEADLINE_S,
     MAX_ELEMENTS,
@@ -29,6 +27,8 @@ from weft.runtime.wire.limits import (
     memory_bytes,
     state_bytes,
 )
+from weft.runtime.wire.links.changes import Changes
+from weft.runtime.wire.links.channel import Roads
 from weft.runtime.wire.messages import Data, Job
 from weft.runtime.wire.radio import RadioRules
 

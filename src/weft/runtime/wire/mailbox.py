@@ -11,8 +11,8 @@ from torch import Tensor
 
 from weft.errors import WeftError
 from weft.runtime.wire.frames import HEADER_BYTES, Buffer, Header, Key
+from weft.runtime.wire.links.shaping import sleep_until
 from weft.runtime.wire.seal import LIFE_BITS
-from weft.runtime.wire.shaping import sleep_until
 
 SPEC_BYTES = 512  # of the record of a tensor in a header
 Name = tuple[int, str, int, int, int]  # version, kind, cut, micro-batch, part

@@ -14,9 +14,9 @@ from weft.graph.optimizers.optimizer import Optimizer
 from weft.graph.optimizers.schedule import Course
 from weft.program.instructions import Instruction
 from weft.program.timeline import Span
-from weft.runtime.wire.changes import Changes
-from weft.runtime.wire.channel import Roads
 from weft.runtime.wire.frames import BadMessage
+from weft.runtime.wire.links.changes import Changes
+from weft.runtime.wire.links.channel import Roads
 from weft.runtime.wire.measuring import LayersMeasured as LayersMeasured
 from weft.runtime.wire.measuring import MeasureLayers as MeasureLayers
 from weft.runtime.wire.radio import RadioRules

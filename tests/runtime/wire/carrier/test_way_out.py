@@ -13,13 +13,13 @@ import msgspec
 import pytest
 import torch
 
-from weft.runtime.node.prober import Prober
+from weft.runtime.node.probing.prober import Prober
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire.carrier import way_out
 from weft.runtime.wire.carrier.tickets import Ticket, ask, pack_ticket, unpack_question
-from weft.runtime.wire.channel import OutLink, Roads
 from weft.runtime.wire.fabric import Fabric
 from weft.runtime.wire.frames import Header, Views, unpack_tensors, view_tensors
+from weft.runtime.wire.links.channel import OutLink, Roads
 from weft.runtime.wire.mailbox import Cancelled
 from weft.runtime.wire.session import Endpoints, door_hosts, free_endpoint, open_session
 

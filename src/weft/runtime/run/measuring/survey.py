@@ -27,8 +27,8 @@ from weft.graph.optimizers.optimizer import Optimizer
 from weft.plans.derive import measured_times
 from weft.plans.profile import DeviceTimes
 from weft.runtime.wire import messages as msg
-from weft.runtime.wire.channel import OutLink, Roads
 from weft.runtime.wire.crew import Crew
+from weft.runtime.wire.links.channel import OutLink, Roads
 
 HELLO_S = 10.0
 ROUNDS, DATA_BYTES = 30, 256 << 10  # exchanges of each kind, and the size of the large ones

@@ -27,16 +27,16 @@ from torch import Tensor
 from weft.errors import WeftError
 from weft.graph.execute import Runner
 from weft.graph.measure import example
-from weft.runtime.node.link_probe import CHUNKS, Fillings, link_rate, message_cost
-from weft.runtime.node.probe import drawn_state
+from weft.runtime.node.probing.link import CHUNKS, Fillings, link_rate, message_cost
+from weft.runtime.node.probing.machine import drawn_state
 from weft.runtime.node.results import check_results
 from weft.runtime.wire import messages as msg
-from weft.runtime.wire.changes import Changes
 from weft.runtime.wire.fabric import Fabric
 from weft.runtime.wire.frames import Header, pack_tensors, unpack_tensors
 from weft.runtime.wire.limits import MAX_TEST_BYTES, Seldom, check_servers, check_test_network
+from weft.runtime.wire.links.changes import Changes
+from weft.runtime.wire.links.shaping import sleep_until
 from weft.runtime.wire.mailbox import Letter
-from weft.runtime.wire.shaping import sleep_until
 
 log = logging.getLogger("weft.prober")
 

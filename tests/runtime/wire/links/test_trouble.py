@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from weft.runtime.emulate.local import LocalFleet
-from weft.runtime.wire import trouble
-from weft.runtime.wire.trouble import Trouble, Troubles, write_trouble
+from weft.runtime.wire.links import trouble
+from weft.runtime.wire.links.trouble import Trouble, Troubles, write_trouble
 
 
 def test_a_node_sees_its_own_links_and_its_own_speed(

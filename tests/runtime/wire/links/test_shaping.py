@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.runtime.wire import shaping
-from weft.runtime.wire.shaping import Clock, OwnClock, SharedClock, sleep_until
+from weft.runtime.wire.links import shaping
+from weft.runtime.wire.links.shaping import Clock, OwnClock, SharedClock, sleep_until
 
 MESSAGES = st.lists(st.tuples(st.floats(0, 5), st.floats(0, 2)), min_size=1, max_size=20)
 
@@ -45,7 +45,7 @@ def test_waking_late_does_not_lower_the_rate(tmp_path: Path, shared: bool) -> No
 BOOKER = """
 import sys
 from pathlib import Path
-from weft.runtime.wire.shaping import SharedClock
+from weft.runtime.wire.links.shaping import SharedClock
 clock = SharedClock(Path(sys.argv[1]))
 print("ready", flush=True)
 sys.stdin.readline()

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from weft.runtime.wire import changes
-from weft.runtime.wire.changes import Changes, LinkState
-from weft.runtime.wire.channel import Channel, OutLink
 from weft.runtime.wire.frames import Header, Payload
 from weft.runtime.wire.ledger import Ledger
+from weft.runtime.wire.links import changes
+from weft.runtime.wire.links.changes import Changes, LinkState
+from weft.runtime.wire.links.channel import Channel, OutLink
+from weft.runtime.wire.links.shaping import clock_name
 from weft.runtime.wire.session import Endpoints, free_endpoint, open_session
-from weft.runtime.wire.shaping import clock_name
 
 
 def test_a_medium_carries_messages_in_the_order_in_which_they_are_ready(tmp_path: Path) -> None:

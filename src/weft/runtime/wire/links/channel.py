@@ -23,11 +23,11 @@ from msgspec import Struct
 from weft.program.timeline import Span
 from weft.runtime.wire.carrier.line import Line
 from weft.runtime.wire.carrier.way_out import WayOut
-from weft.runtime.wire.changes import Changes, ChangingLink
 from weft.runtime.wire.frames import HEADER_BYTES, Buffer, Header, Payload, pack_header, whole
 from weft.runtime.wire.ledger import Ledger
-from weft.runtime.wire.shaping import Clock, OwnClock, SharedClock, clock_path, sleep_until
-from weft.runtime.wire.trouble import Troubles
+from weft.runtime.wire.links.changes import Changes, ChangingLink
+from weft.runtime.wire.links.shaping import Clock, OwnClock, SharedClock, clock_path, sleep_until
+from weft.runtime.wire.links.trouble import Troubles
 
 log = logging.getLogger("weft.fabric")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from weft.runtime.node.prober import Prober
+from weft.runtime.node.probing.prober import Prober
 from weft.runtime.wire import messages as msg
 
 
