@@ -16,13 +16,13 @@ from weft.papers.edgemove.runs import (
     SPEED,
     WORKLOADS,
     Runs,
-    measured,
     run_walk,
     the_city,
     units,
     workload_costs,
     workload_profile,
 )
+from weft.papers.noise import measured
 from weft.papers.registry import reproduce
 
 VGG, RESNET = WORKLOADS[:2]
@@ -135,6 +135,8 @@ def test_every_claim_that_fails_has_a_reason(quick: Reproduction) -> None:
     assert found["fig5-five"].reproduced
     assert found["table1-order"].paper == "on all four"
     assert {"fig2-share", "fig5-500", "intro-image", "intro-text", "intro-audio"} <= set(found)
+    quotients = ("intro-image", "intro-text", "intro-audio", "abstract-speedup")
+    assert all(found[id].fitted for id in quotients), "of Table 1's numbers, which are fitted"
     assert {"accuracy-minibatches", "accuracy-vgg-cifar", "accuracy-first"} <= set(found)
 
 

@@ -13,8 +13,9 @@ import numpy as np
 from weft.fleet.city import CLOUD_RTT_S, CLOUD_SHARE, EDGE_RTT_S, FAR_LOSS, PEAK_UP
 from weft.papers.claims import WITHIN, Claim, Table, number_claim
 from weft.papers.edgemove.claims import LABELS, PAPER_SPEEDUPS, SPLIT, near_claim
-from weft.papers.edgemove.runs import STEPS, WORKLOADS, Measured, Runs, Workload, workload_costs
+from weft.papers.edgemove.runs import STEPS, WORKLOADS, Runs, Workload, workload_costs
 from weft.papers.edgemove.trained import COUNTS, SEEDS, TARGET, Needs
+from weft.papers.noise import Measured
 from weft.strategies.edgemove.online.pipeline import draw_noise
 
 MUCH_LESS = 0.8  # at most this share of the other's time counts as "much less"

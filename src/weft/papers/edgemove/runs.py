@@ -15,13 +15,14 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.fleet.city import City, Day, generated_city, real_city
 from weft.fleet.mobility import Walk
+from weft.papers.noise import Measured, measured
 from weft.papers.registry import Tell
 from weft.planning.task import named_graph
 from weft.plans.online import Policy
@@ -196,30 +197,6 @@ class Runs:
         """The share by which a policy takes longer than a clairvoyant."""
         trips = self.trips[load, policy, SPEED][: len(self.bounds[load, paid])]
         return statistics.fmean(trip.seconds for trip in trips) / self.bound_s(load, paid) - 1
-
-
-class Measured(NamedTuple):
-    """A mean and its standard error, over trajectories or seeds."""
-
-    mean: float
-    error: float
-
-    def above(self, least: float) -> bool:
-        """More than `least` beyond chance: by two standard errors."""
-        return self.mean - 2 * self.error > least
-
-    def below(self, most: float) -> bool:
-        """Less than `most` beyond chance: by two standard errors."""
-        return self.mean + 2 * self.error < most
-
-    def __str__(self) -> str:
-        return f"{self.mean:+.1%} ± {self.error:.1%}"
-
-
-def measured(values: Sequence[float]) -> Measured:
-    """The mean and its standard error; with one value the error is infinite."""
-    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.inf
-    return Measured(statistics.fmean(values), error)
 
 
 def warm_up_s(mine: Sequence[float], other: Sequence[float]) -> float:

@@ -1,6 +1,6 @@
 """Every statement of StitchNet's evaluation (section V) as a claim, and our own targets for `stitchnet+`.
 
-    all_claims(study, prr, overhead(6))
+    all_claims(study, prr, overhead(6), count_sent(20))
 
 Accuracies are compared with the paper's numbers only on the paper's own data set. On another data set, the
 paper's statements in words (better, similar, cannot learn) are still checked.
@@ -9,19 +9,30 @@ paper's statements in words (better, similar, cannot learn) are still checked.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import mean, pstdev, stdev
+from statistics import mean
 
 from weft.papers.absent import absent_claim
 from weft.papers.claims import Claim
+from weft.papers.noise import measured
+from weft.papers.stitchnet.judging import (
+    POINTS,
+    TOO_FEW,
+    above,
+    accuracy,
+    beyond_noise,
+    chance,
+    close,
+    far_above,
+    judged,
+    similar,
+)
 from weft.papers.stitchnet.study import LETTERS, LOSSY, SOME_LETTERS, Study
-from weft.papers.stitchnet.tables import Overhead
+from weft.papers.stitchnet.tables import Overhead, Sent
 from weft.strategies.stitchnet.topology import TOLERANCE, Figures
 
 FAR = 20.0  # points: what counts as "far below", "very poor", "drastically"
-ENOUGH = 3  # topologies; with fewer, no difference counts as more than chance
 NOISE = 1.0  # points: topologies, weights and losses differ by about this from run to run
 GAIN, HALF_GAIN = 1.5, 20.0  # points: our targets for stitchnet+
-POINTS = 2.0  # an accuracy may differ by so much from the printed one
 
 NOT_FASTER = (
     "Does not come out: Mix-Mapped and Random learn equally fast within the noise of topologies and seeds. "
@@ -41,10 +52,6 @@ ONE_LEFT = (
     "One worker then holds whatever was cloned to it, and the answer hangs on its two links with the "
     "coordinator: topologies differ widely."
 )
-TOO_FEW = (
-    f"Not decided: {{count}} of the at least {ENOUGH} topologies that tell a difference from chance. The "
-    "full run (without --quick) decides."
-)
 OTHER_SETTING = (
     "Not decided: few topologies, short training and other data than the full run's make the gain look "
     "larger than it is."
@@ -53,17 +60,23 @@ AIR = (
     "Unicast: a packet for every receiver. Broadcast: one transmission serves all that hear it, and a "
     "relay's repetition too."
 )
+COUNTED = (
+    "{words}; {count} topologies, fewer by {fewer:.1f} with a standard error of {error:.1f}. {air}"
+)
 MEAN_OF = (
     "Fitted: the radio model's parameters were chosen, and the topologies searched, so that these five "
     "figures come out. Mean over the topologies; what a device keeps for itself counts as delivered."
 )
 
 
-def all_claims(study: Study, prr: Sequence[Figures], costs: Overhead) -> tuple[Claim, ...]:
+def all_claims(
+    study: Study, prr: Sequence[Figures], costs: Overhead, sent: Sent
+) -> tuple[Claim, ...]:
     """All claims of the paper."""
     claims = [
         *prr_claims(prr),
         *partition_claims(study),
+        *cost_claims(sent),
         *learning_claims(study),
         *path_claims(study),
         *failure_claims(study),
@@ -94,35 +107,19 @@ def prr_claims(prr: Sequence[Figures]) -> list[Claim]:
 
 
 def partition_claims(study: Study) -> list[Claim]:
-    """The claims of Figures 7 to 10: partitions and mappings."""
-    mix, random = study.mean("mix"), study.mean("random")
-    vertical = study.mean("vertical")
-    share = study.packets("mix") / study.packets("horizontal")
-    air = study.broadcasts("mix") / study.broadcasts("horizontal")
-    all_of_them = study.finals("vertical")
+    """The claims of Figures 7 and 10 about accuracy: partitions and mappings."""
+    each = study.finals("vertical")
     placement = (
-        f"It hangs on which devices share a layer: {min(all_of_them):.0f} to {max(all_of_them):.0f}% by "
-        "topology."
+        f"It hangs on which devices share a layer: {min(each):.0f} to {max(each):.0f}% by topology."
     )
     rival = max(("random mapping", "reverse mapping"), key=study.mean)
     claims = [
         accuracy("fig8-mix", "Mix-Mapped at epoch 20, exponent 3.9", 85.76, study, "mix"),
-        accuracy("fig7-vertical", "Vertical", 33.0, study, "vertical", 10.0,
-                 placement),
-        compare("fig7-vertical-poor", f"Vertical is far below Mix-Mapped ({FAR:g} points or more)", vertical,
-                mix, vertical < mix - FAR, f"Far: {FAR:g} points or more. {placement}"),
-        compare("fig7-random", f"Random is as accurate as Horizontal (within {2 * NOISE:g} points)", random,
-                study.mean("horizontal"), abs(random - study.mean("horizontal")) < 2 * NOISE),
-        Claim("fig7-cost", "Mix-Mapped's packets beside Horizontal's, as unicast", "fewer", share, "x",
-              share < 1, AIR),
-        Claim("fig7-cost-broadcast", "Mix-Mapped's packets beside Horizontal's, as broadcast", "fewer", air,
-              "x", air < 1, AIR),
-        Claim(
-            "fig7-average", "Mix-Mapped beside 2.5 layers on average: packets as unicast (broadcast)",
-            "fewer", f"{study.packets('mix'):.0f} ({study.broadcasts('mix'):.0f}) and "
-            f"{study.packets('average'):.0f} ({study.broadcasts('average'):.0f})", "",
-            study.packets("mix") < study.packets("average"), AIR,
-        ),
+        accuracy("fig7-vertical", "Vertical", 33.0, study, "vertical", 10.0, placement),
+        far_above("fig7-vertical-poor", f"Vertical is far below Mix-Mapped ({FAR:g} points or more)", study,
+                  "mix", "vertical", FAR, placement),
+        similar("fig7-random", f"Random is as accurate as Horizontal (within {2 * NOISE:g} points)", study,
+                "random", "horizontal", 2 * NOISE),
         above("fig7-average-accuracy", "Mix-Mapped is more accurate than 2.5 layers on average", study, "mix",
               "average", "Equal within noise at a similar cost, in this simulation."),
         above("fig10-mapping", f"good devices horizontal is better than the better of the other two mappings "
@@ -131,37 +128,55 @@ def partition_claims(study: Study) -> list[Claim]:
     return [claim for claim in claims if claim is not None]
 
 
+def cost_claims(sent: Sent) -> list[Claim]:
+    """The claims of Figure 7 about packets. They need no training, so they are counted on many topologies."""
+    claims = []
+    for kind, of in (("", sent.packets), ("-broadcast", sent.broadcasts)):
+        words = "as broadcast" if kind else "as unicast"
+        mix = of["mix-mapped"]
+        for id, rival, title in (
+            ("fig7-cost", "horizontal", "Horizontal"),
+            ("fig7-average", "average-layers", "2.5 layers on average"),
+        ):
+            fewer = [a - b for a, b in zip(of[rival], mix, strict=True)]
+            one = measured(fewer)
+            note = COUNTED.format(
+                words=f"{mean(mix):.0f} and {mean(of[rival]):.0f}", count=len(fewer), fewer=one.mean,
+                error=one.error, air=AIR,
+            )  # fmt: skip
+            claims.append(
+                Claim(f"{id}{kind}", f"Mix-Mapped's packets beside those of {title}, {words}", "fewer",
+                      mean(mix) / mean(of[rival]), "x", beyond_noise(fewer), note)
+            )  # fmt: skip
+    return claims
+
+
 def learning_claims(study: Study) -> list[Claim]:
     """The claims of Figures 8, 9 and 15: which partition learns faster."""
-    first = {n: study.curve(n)[0] for n in ("mix", "random")}
-    last = study.mean("mix") - study.mean("random")
-    recovered = {n: study.curve(n) for n in ("worse mix", "worse random")}
-    gap = recovered["worse mix"][-1] - recovered["worse random"][-1]
     return [
-        compare("fig8-epoch1", f"Mix-Mapped learns faster than Random (epoch 1: more than {NOISE:g} point)",
-                first["mix"], first["random"], first["mix"] > first["random"] + NOISE, NOT_FASTER),
-        Claim("fig8-epoch20", f"at epoch 20 Mix-Mapped is within {1.5 * NOISE:g} points of Random", "similar",
-              f"{last:+.1f} points", "", abs(last) <= 1.5 * NOISE, "" if abs(last) <= 1.5 * NOISE else SHORT),
+        above("fig8-epoch1", f"Mix-Mapped learns faster than Random (epoch 1: more than {NOISE:g} point)",
+              study, "mix", "random", NOT_FASTER, least=NOISE, epoch=0),
+        similar("fig8-epoch20", f"at epoch 20 Mix-Mapped is within {1.5 * NOISE:g} points of Random", study,
+                "mix", "random", 1.5 * NOISE, SHORT),
         above("fig9-better", "Mix-Mapped works better than Random", study, "mix", "random", NOT_BETTER),
-        Claim("fig15-recovers", "Mix-Mapped recovers faster than Random when the radio gets worse "
-              f"(more than {NOISE:g} point above it at the end)", "faster",
-              f"{gap:+.1f} points", "", gap > NOISE,
-              "" if gap > NOISE else NOT_FASTER),
+        above("fig15-recovers", "Mix-Mapped recovers faster than Random when the radio gets worse "
+              f"(more than {NOISE:g} point above it at the end)", study, "worse mix", "worse random",
+              NOT_FASTER, least=NOISE),
     ]  # fmt: skip
 
 
 def path_claims(study: Study) -> list[Claim]:
     """The claims of Figures 11, 12 and 14: coordinator, partial updates, paths."""
-    none = study.mean("none")
+    none = study.finals("none")
     rival = max(("coordinator", "direct"), key=study.mean)
-    own = study.mean("own")
+    few = "" if judged(none) else TOO_FEW.format(count=len(none))
     return [
         above("fig11-coordinator", "an elected coordinator is better than a random one", study, "mix",
               "random coordinator"),
-        Claim("fig12-none", "without partial updates learning cannot happen", "cannot learn",
-              none, "%", none < 15.0),
-        compare("fig12-own", f"own values learn too ({FAR:g} points above no partial update)", own, none,
-                own > none + FAR),
+        Claim("fig12-none", "without partial updates learning cannot happen (below 15% everywhere)",
+              "cannot learn", mean(none), "%", judged(none) and max(none) < 15.0, few),
+        far_above("fig12-own", f"own values learn too ({FAR:g} points above no partial update)", study, "own",
+                  "none", FAR),
         above("fig14-subpath", f"subpath is better than the better of the other two ({rival})", study, "mix",
               rival),
     ]  # fmt: skip
@@ -169,31 +184,44 @@ def path_claims(study: Study) -> list[Claim]:
 
 def failure_claims(study: Study) -> list[Claim]:
     """The claims of Figure 16: devices that fail."""
-    mix = {f: study.after_failures("mix", f"cloned {f}") for f in ("worst", "best")}
-    random = {f: study.after_failures("random", f"cloned {f}") for f in ("worst", "best")}
-    lost = study.after_failures("mix", "lost worst")
-    ahead = sum(a > b for a, b in zip(mix["worst"][1:], random["worst"][1:], strict=True))
-    gap = max(b - a for a, b in zip(mix["best"], random["best"], strict=True))
-    counts = len(mix["worst"]) - 1
+    worst, best = (
+        study.failed_gains("mix", "random", (f"cloned {first}",) * 2) for first in ("worst", "best")
+    )
+    ahead = sum(mean(gains) > 0 for gains in worst[1:])
+    sure = sum(beyond_noise(gains) for gains in worst[1:])
+    counts = len(worst) - 1
+    behind = max(([-gain for gain in gains] for gains in best), key=mean)
+    farthest = measured(behind)
+    cloning = study.failed_gains("mix", "mix", ("cloned worst", "lost worst"))[1]
+    kept, lost = (
+        study.after_failures("mix", f"{rule} worst")[1] for rule in ("cloned", "lost")
+    )  # fmt: skip
     return [
-        Claim("fig16-one-left", f"one worker left: Mix-Mapped (within {POINTS:g} points)", 28.3,
-              mix["worst"][-1], "%", abs(mix["worst"][-1] - 28.3) <= POINTS, ONE_LEFT),
-        Claim("fig16-one-left-random", f"one worker left: Random (within {POINTS:g} points)", 10.17,
-              random["worst"][-1], "%", abs(random["worst"][-1] - 10.17) <= POINTS, ONE_LEFT),
+        one_left("fig16-one-left", "Mix-Mapped", 28.3, study, "mix"),
+        one_left("fig16-one-left-random", "Random", 10.17, study, "random"),
         Claim("fig16a", "worst connected first: Mix-Mapped above Random, however many failed", "everywhere",
-              f"with {ahead} of {counts} numbers of failed devices", "", ahead == counts,
-              "" if ahead == counts else ONE_LEFT),
-        Claim("fig16b", "best connected first: Mix-Mapped at most so far below Random", 10.96, gap,
-              "points", gap <= 10.96, "" if gap <= 10.96 else ONE_LEFT),
+              f"with {ahead} of {counts} numbers of failed devices", "", sure == counts,
+              f"More than twice the standard error above with {sure} of {counts}; all must be. {ONE_LEFT}"),
+        Claim("fig16b", "best connected first: Mix-Mapped at most so far below Random", 10.96, farthest.mean,
+              "points", judged(behind) and farthest.mean + farthest.error <= 10.96,
+              f"Below Random: {chance(behind, 'at most 10.96 with the error added counts')} {ONE_LEFT}"),
         Claim("fig16-cloning", "cloning the first lost device's neurons helps", "helps",
-              f"{mix['worst'][1]:.1f} with, {lost[1]:.1f} without", "", mix["worst"][1] >= lost[1],
-              CLONING_HURTS),
+              f"{kept:.1f} with, {lost:.1f} without", "", beyond_noise(cloning),
+              f"{CLONING_HURTS} {chance(cloning, 'more than twice the error counts')}"),
     ]  # fmt: skip
+
+
+def one_left(id: str, title: str, paper: float, study: Study, name: str) -> Claim:
+    """The claim about the accuracy with one worker left."""
+    gaps = [100 * one.failed["cloned worst"][-1] - paper for one in study.of(name)]
+    rule = f"at most {POINTS:g} with the error added counts"
+    return Claim(id, f"one worker left: {title} (within {POINTS:g} points)", paper, paper + mean(gaps), "%",
+                 close(gaps, POINTS), f"{ONE_LEFT} From the paper: {chance(gaps, rule)}")  # fmt: skip
 
 
 def overhead_claims(study: Study, costs: Overhead) -> list[Claim]:
     """The claims of Figures 17 and 18: overhead, data sets and widths."""
-    drop = study.mean("mix", "devices 1") - study.mean("devices 1")
+    drops = study.gains("mix", "devices 1")
     grows = costs.packets[-1] > 0.9 * max(costs.packets) > costs.packets[1]
     claims: list[Claim | None] = [
         Claim("fig17-packets", "packets by number of devices", "grow",
@@ -204,8 +232,9 @@ def overhead_claims(study: Study, costs: Overhead) -> list[Claim]:
     ]  # fmt: skip
     if study.setting.like_paper:
         claims += [
-            Claim("fig17-drop", f"nine devices beside one (within {NOISE:g} point)", -2.24, drop, "points",
-                  abs(drop + 2.24) <= NOISE, "A smaller loss of accuracy than the paper's."),
+            Claim("fig17-drop", f"nine devices beside one (within {NOISE:g} point)", -2.24, mean(drops),
+                  "points", close([drop + 2.24 for drop in drops], NOISE),
+                  chance(drops, f"at most {NOISE:g} from the paper's with the error added counts")),
             accuracy("fig18-fashion", "width 128, Fashion-MNIST", 87.0, study, "fashion-mnist 128"),
             accuracy("fig18-mnist", "width 128, MNIST", 96.0, study, "mnist 128"),
             letters_claim(study),
@@ -230,18 +259,18 @@ def plus_claims(study: Study) -> list[Claim]:
     mix, plus = f"mix {LOSSY}", f"plus {LOSSY}"
     gains = [b - a for a, b in zip(study.finals(mix), study.finals(plus), strict=True)]
     sent = study.packets(plus), study.packets(mix)
+    rule = f"a mean of {GAIN:g} or more counts, if it is more than twice the error"
     over = (
-        f"Deviation over {len(gains)} topologies {pstdev(gains):.1f}. No more packets as unicast; as "
-        f"broadcast {study.broadcasts(plus):.0f} and {study.broadcasts(mix):.0f} (--set cost=broadcast plans "
-        "by those)."
+        f"{chance(gains, rule)} No more packets as unicast; as broadcast {study.broadcasts(plus):.0f} and "
+        f"{study.broadcasts(mix):.0f} (--set cost=broadcast plans by those)."
     )
-    decided = study.setting.like_paper and len(gains) >= ENOUGH
+    decided = study.setting.like_paper and judged(gains)
     if not decided:
         over = f"{OTHER_SETTING} {over}"
     claims = [
         Claim("plus-accuracy", f"exponent {LOSSY}: stitchnet+ above Mix-Mapped, at no more packets (our "
               f"target); {sent[0]:.0f} and {sent[1]:.0f} packets", f"{GAIN:g} or more", mean(gains),
-              "points", decided and mean(gains) >= GAIN and sent[0] <= sent[1], over),
+              "points", decided and beyond_noise(gains) and mean(gains) >= GAIN and sent[0] <= sent[1], over),
     ]  # fmt: skip
     alone = study.mean("devices 1")
     for first in ("best", "worst"):
@@ -262,55 +291,3 @@ def plus_claims(study: Study) -> list[Claim]:
                   (beyond if room < HALF_GAIN else short) + ("" if decided else f" {OTHER_SETTING}"))
         )  # fmt: skip
     return claims
-
-
-def accuracy(
-    id: str,
-    what: str,
-    paper: float,
-    study: Study,
-    name: str,
-    within: float = POINTS,
-    note: str = "",
-) -> Claim | None:
-    """A claim with a printed accuracy; None if the data set is not the paper's."""
-    if not study.setting.like_paper:
-        return None
-    ours = study.mean(name)
-    spread = (
-        f"Deviation over topologies {study.deviation(name):.1f}; within {within:g} points counts."
-    )
-    return Claim(
-        id, what, paper, ours, "%", abs(ours - paper) <= within, f"{note} {spread}".strip()
-    )
-
-
-def beyond_noise(gains: Sequence[float]) -> bool:
-    """Whether a mean difference over topologies is more than twice its standard error."""
-    if len(gains) < ENOUGH:
-        return False
-    return bool(mean(gains) > 2 * stdev(gains) / len(gains) ** 0.5)
-
-
-def above(id: str, what: str, study: Study, name: str, rival: str, note: str = "") -> Claim:
-    """The claim that one variant is more accurate than another, beyond noise, on their common topologies."""
-    gains = study.gains(name, rival)
-    first, second = study.mean(name, rival), study.mean(rival, name)
-    if len(gains) < ENOUGH:
-        why = TOO_FEW.format(count=len(gains))
-    else:
-        error = stdev(gains) / len(gains) ** 0.5
-        why = (
-            f"{mean(gains):+.2f} points over {len(gains)} topologies, standard error {error:.2f}; more than "
-            "twice the error counts."
-        )
-    ours = f"{first:.1f} and {second:.1f}%"
-    return Claim(id, what, "yes", ours, "", beyond_noise(gains), f"{note} {why}".strip())
-
-
-def compare(id: str, what: str, ours: float, other: float, holds: bool, note: str = "") -> Claim:
-    """A claim about two accuracies. The note is used only if the claim does not hold."""
-    reason = note or "Not beyond the noise of so few topologies."
-    return Claim(
-        id, what, "yes", f"{ours:.1f} and {other:.1f}%", "", holds, "" if holds else reason
-    )

@@ -27,7 +27,9 @@ from weft.papers.stitchnet.study import (
     with_other_letters,
 )
 from weft.papers.stitchnet.tables import (
+    COUNTED,
     accuracy_table,
+    count_sent,
     failure_table,
     overhead,
     plus_table,
@@ -64,7 +66,7 @@ def written(out: Path, study: Study, prr: list[Figures], tell: Tell) -> Reproduc
     """Write the claims, tables and figures of a study."""
     tell("drawing", 0.97)
     costs = overhead(study.setting.many)
-    claims = all_claims(study, prr, costs)
+    claims = all_claims(study, prr, costs, count_sent(COUNTED))
     tables = (accuracy_table(study), failure_table(study), plus_table(study), prr_table(prr))
     files = draw_figures(out, study, prr, costs)
     texts = {

@@ -122,13 +122,13 @@ class Study:
             jobs = jobs[: len(jobs_of(self.setting, like))]
         return [self.outcomes[job] for job in jobs]
 
-    def finals(self, name: str, like: str | None = None) -> list[float]:
-        """Test accuracies in percent after the last epoch, one per topology."""
-        return [outcome.final for outcome in self.of(name, like)]
+    def finals(self, name: str, like: str | None = None, epoch: int = -1) -> list[float]:
+        """Test accuracies in percent after the last test or another one, one per topology."""
+        return [100 * outcome.accuracies[epoch] for outcome in self.of(name, like)]
 
-    def mean(self, name: str, like: str | None = None) -> float:
+    def mean(self, name: str, like: str | None = None, epoch: int = -1) -> float:
         """The mean of `finals`."""
-        return mean(self.finals(name, like))
+        return mean(self.finals(name, like, epoch))
 
     def deviation(self, name: str) -> float:
         """The standard deviation of `finals`."""
@@ -142,10 +142,22 @@ class Study:
         """Mean packets of a batch, counted as broadcasts."""
         return mean(outcome.broadcasts for outcome in self.of(name))
 
-    def gains(self, name: str, over: str) -> list[float]:
-        """Points by which one variant is above another, for each topology."""
-        first, second = self.finals(name, over), self.finals(over, name)
+    def gains(self, name: str, over: str, epoch: int = -1) -> list[float]:
+        """Points by which one variant is above another, for each topology that both have."""
+        first, second = self.finals(name, over, epoch), self.finals(over, name, epoch)
         return [a - b for a, b in zip(first, second, strict=True)]
+
+    def failed_gains(self, name: str, over: str, rules: tuple[str, str]) -> list[list[float]]:
+        """With 0, 1, 2, ... devices lost: points by which one variant is above another, by topology."""
+        pairs = zip(self.of(name, over), self.of(over, name), strict=True)
+        rows = [
+            [
+                100 * (a - b)
+                for a, b in zip(one.failed[rules[0]], other.failed[rules[1]], strict=True)
+            ]
+            for one, other in pairs
+        ]
+        return [list(column) for column in zip(*rows, strict=True)]
 
     def messages(self, name: str) -> float:
         """Mean messages of a batch."""

@@ -13,9 +13,11 @@ from statistics import mean, median, pstdev
 from weft.papers.claims import Table
 from weft.papers.stitchnet.runs import HIDDEN, Job, scene
 from weft.papers.stitchnet.study import LOSSY, Study
+from weft.strategies.stitchnet.broadcast import broadcasts
 from weft.strategies.stitchnet.paths import packets, slots
 from weft.strategies.stitchnet.topology import Figures, find_topologies, find_topology
 
+COUNTED = 20  # topologies on which packets are counted: that takes no training
 SLOT_MS = 100.0  # one transmission in the paper's worst case
 PAPER_ACCURACY = {  # Fashion-MNIST, epoch 20, as far as the paper prints it
     "mix": "85.76", "random": "similar", "vertical": "33", "none": "cannot learn",
@@ -66,6 +68,27 @@ def overhead(topologies: int) -> Overhead:
         network.append(0.0 if devices == 1 else slots(spread) * SLOT_MS)
         memory.append(4 * max(weights) / 1e3)
     return Overhead(counts, tuple(sent), tuple(compute), tuple(network), tuple(memory))
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a batch sends by partition, one number for each topology."""
+
+    packets: dict[str, tuple[int, ...]]  # as unicast
+    broadcasts: dict[str, tuple[int, ...]]
+
+
+def count_sent(topologies: int) -> Sent:
+    """The packets of the partitions of Fig. 7, all on the same topologies."""
+    places = [place.seed for place in find_topologies(topologies)]
+    routes = {
+        mapper: [scene(Job(place=place, mapper=mapper)).routes for place in places]
+        for mapper in ("mix-mapped", "horizontal", "average-layers")
+    }
+    return Sent(
+        {mapper: tuple(map(packets, each)) for mapper, each in routes.items()},
+        {mapper: tuple(map(broadcasts, each)) for mapper, each in routes.items()},
+    )
 
 
 def plain_step_s() -> float:
