@@ -15,6 +15,8 @@ from weft.plans.delivery import Routes
 from weft.strategies.stitchnet import respread
 from weft.strategies.stitchnet.broadcast import air, broadcasts
 from weft.strategies.stitchnet.budget import (
+    DEAD,
+    SURE,
     WORTHWHILE,
     best_relays,
     delivered,
@@ -26,7 +28,7 @@ from weft.strategies.stitchnet.budget import (
 from weft.strategies.stitchnet.dealing import dealt
 from weft.strategies.stitchnet.importance import clone, drop, failure_order, importance
 from weft.strategies.stitchnet.mapping import NOBODY, Spread, horizontal, mix_mapped, random_units
-from weft.strategies.stitchnet.paths import messages, packets, plan_routes, slots
+from weft.strategies.stitchnet.paths import messages, packets, plan_routes, slots, wanted
 from weft.strategies.stitchnet.respread import ENOUGH, OVERLOADS, recover
 from weft.strategies.stitchnet.search import LEAST, best_spread, valued
 from weft.strategies.stitchnet.topology import find_topologies
@@ -180,6 +182,34 @@ def test_a_budget_of_broadcasts_is_kept_and_well_spent() -> None:
     spread = mix_mapped(prr, WIDTHS)
     least = value(spread, air(spread, prr, 60), prr)
     assert value(spread, air(spread, prr, 120), prr) > least
+
+
+@given(st.integers(0, 500), st.integers(1, 60), st.integers(4, 10))
+@settings(deadline=None, max_examples=20)
+def test_each_broadcast_is_the_best_of_all_that_are_left(
+    seed: int, budget: int, devices: int
+) -> None:
+    """Every gain is computed anew before each transmission; planning keeps those that did not change."""
+    prr = topology(seed, Radio(devices=devices)).measured(4.0)
+    spread = mix_mapped(prr, WIDTHS)
+    c, known = spread.coordinator, np.maximum(np.clip(prr, 0.0, SURE), DEAD)
+    relay = np.outer(known[:, c], known[c])
+    relay[c] = relay[:, c] = 0.0
+    left = worth(spread) * wanted(spread)
+    sent = np.zeros((slots(spread), devices), dtype=int)
+    again = sent.copy()
+    for _ in range(budget):
+        gains = np.stack([(left * known).sum(axis=2), (left * relay).sum(axis=2)])
+        gains[1][again >= sent] = 0.0
+        kind, slot, source = np.unravel_index(int(gains.argmax()), gains.shape)
+        if gains[kind, slot, source] < WORTHWHILE:
+            break
+        (again if kind else sent)[slot, source] += 1
+        left[slot, source] *= 1 - (relay if kind else known)[source]
+    routes = air(spread, prr, budget)
+    np.testing.assert_array_equal(routes.direct.max(axis=2), sent * wanted(spread).any(axis=2))
+    possible = (wanted(spread) & (relay > 0)).any(axis=2)
+    np.testing.assert_array_equal(routes.relayed.max(axis=2), again * possible)
 
 
 def test_unequal_devices_carry_unequal_shares() -> None:

@@ -39,18 +39,20 @@ def air(spread: Spread, prr: Matrix, budget: int) -> Routes:
     known = np.maximum(np.clip(prr, 0.0, SURE), DEAD)
     relay = np.outer(known[:, c], known[c])
     relay[c] = relay[:, c] = 0.0
-    carried = worth(spread) * wanted(spread)
-    left = carried.copy()  # the weight that is expected to be still missing
+    left = worth(spread) * wanted(spread)  # the weight that is expected to be still missing
     shape = (slots(spread), n)
     sent, again = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+    gains = np.stack([(left * known).sum(axis=2), np.zeros(shape)])
     for _ in range(budget):
-        gains = np.stack([(left * known).sum(axis=2), (left * relay).sum(axis=2)])
-        gains[1][again >= sent] = 0.0  # only a packet that was sent can be repeated
         kind, slot, source = np.unravel_index(int(gains.argmax()), gains.shape)
         if gains[kind, slot, source] < WORTHWHILE:
             break
         (again if kind else sent)[slot, source] += 1
         left[slot, source] *= 1 - (relay if kind else known)[source]
+        # Nobody else's gain has changed. Only a packet that was sent can be repeated.
+        missing, repeats = left[slot, source], again[slot, source] < sent[slot, source]
+        gains[0, slot, source] = (missing * known[source]).sum()
+        gains[1, slot, source] = (missing * relay[source]).sum() if repeats else 0.0
     asked = wanted(spread)
     relayed = asked & (relay[None] > 0)
     return Routes(
