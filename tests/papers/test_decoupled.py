@@ -9,6 +9,7 @@ import pytest
 from weft.papers.absent import why_not_there
 from weft.papers.claims import Claim, Reproduction
 from weft.papers.decoupled.claims import (
+    accuracy_claims,
     compute_claims,
     missing_claims,
     overlap_claims,
@@ -19,6 +20,7 @@ from weft.papers.decoupled.compute import loads
 from weft.papers.decoupled.methods import METHODS, closing_macs, eight_bits
 from weft.papers.decoupled.networks import network
 from weft.papers.decoupled.runs import (
+    ALEXNET,
     CIFAR100,
     DIGITS,
     Job,
@@ -127,6 +129,22 @@ def test_one_seed_claims_nothing_of_accuracies(quick: tuple[Reproduction, Path])
     ):
         assert not claims[name].reproduced
         assert "Not judged: 1 seed" in claims[name].note
+
+
+def test_a_dense_network_that_is_half_trained_is_no_bound_to_reach() -> None:
+    """AlexNet's peers "reached" a dense network (38.5 and 34.7%) that its own decoupled form had left far
+    behind (42.0%)."""
+
+    def reaching(dense: float, central: float) -> Claim:
+        means = {"dense": dense, "central": central, "4N_5Cls": 38.5}
+        claims = accuracy_claims(ALEXNET, {name: row(name, mean) for name, mean in means.items()})
+        return next(claim for claim in claims if claim.id == "fig3-centralized-alexnet")
+
+    half = reaching(dense=34.7, central=42.0)
+    assert not half.reproduced
+    assert "42.0% against 34.7%" in half.note
+    assert reaching(dense=38.7, central=37.0).reproduced
+    assert reaching(dense=38.7, central=39.0).reproduced  # within noise
 
 
 def test_better_is_better_than_noise() -> None:

@@ -281,4 +281,8 @@ def cut_claim() -> Claim:
         "yes",
         ", ".join(f"{cut} ({name})" for name, cut in best.items()) + f"; another's: up to +{lost:.0%}",
         "", len(set(best.values())) >= 3 and lost >= DRASTICALLY,
+        "The paper prints no conditions. Ours: " + "; ".join(
+            f"{name} {up:g} and {down:g} Mbps, RTT {1e3 * rtt:g} ms"
+            for name, (up, down, rtt) in CONDITIONS.items()
+        ) + ".",
     )  # fmt: skip
