@@ -251,6 +251,23 @@ def test_a_live_policy_takes_only_what_fits_with_activations_and_older_weights(
     assert not steering.policy.fits(Setting("e2", 2, 2))
 
 
+def test_a_phone_without_room_for_the_whole_network_keeps_a_slow_server(
+    subject: Subject, fleet: Fleet
+) -> None:
+    """No server is faster than the phone alone, but the phone cannot hold all layers."""
+    devices = (Device("phone", gflops=1.0, data=True), Device("e1", "edge", gflops=1e-3))
+    slow = Fleet(devices, (Link(("phone", "e1"), 0.5, 0.5, 1.0),))
+    plan = subject.plan("e1", 2, slow)
+    assert setting_of(begun("edgemove+", plan, slow)).worker is None
+    alone = memory_bytes(plan_for(Setting(None, subject.last + 1), plan))["phone"]
+    split = memory_bytes(plan_for(Setting("e1", 1, 1), plan))["phone"]
+    assert split < alone
+    tight = narrow(slow, phone_mb=(split + alone) / 2e6, e1_mb=100.0)
+    chosen = begun("edgemove+", subject.plan("e1", 2, tight), tight)
+    assert setting_of(chosen).worker == "e1"
+    assert fits(msgspec.structs.replace(chosen, fleet=tight))
+
+
 def test_who_has_no_room_for_the_copy_does_not_stand_by(
     subject: Subject, fleet: Fleet, script: Any
 ) -> None:

@@ -145,6 +145,18 @@ def test_with_nobody_worth_it_the_client_trains_alone(
     assert lost.setting == ALONE
 
 
+def test_a_client_without_room_for_the_whole_network_is_not_left_alone(
+    costs: SplitCosts, server: MakeServer, look: MakeLook
+) -> None:
+    """The planner never left it alone; the policy did as soon as no server was faster."""
+    policy = EdgeMovePlus(costs, fits=lambda setting: setting.worker is not None)
+    slow = server("slow", 50.0, 0.01, 5.0)
+    assert start(policy, look, slow).worker == "slow"
+    now = start(policy, look, slow)
+    assert policy.decide(look(now, slow)) is None
+    assert start(EdgeMovePlus(costs, fits=lambda setting: True), look, slow) == ALONE
+
+
 def test_at_the_start_weights_that_lie_with_a_server_already_need_not_be_moved(
     costs: SplitCosts, server: MakeServer, look: MakeLook
 ) -> None:

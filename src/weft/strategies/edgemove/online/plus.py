@@ -86,7 +86,8 @@ class EdgeMovePlus:
         if not fitting:
             return alone(self.costs, NO_ROOM)
         best = max(fitting, key=lambda choice: choice.rate)
-        if best.rate * self.costs.alone_s <= 1:
+        whole = Setting(None, self.costs.layers)
+        if best.rate * self.costs.alone_s <= 1 and self.fits(whole):
             return alone(self.costs, "no server is faster than the client alone")
         if now.worker is None or seen.lost:
             why = "the worker is lost" if seen.lost else "the best choice at the start"
