@@ -102,8 +102,11 @@ def plan_caption(plan: Plan) -> str:
             words.append(f"{what} in {codec}")
     lines = [", ".join(words)] if words else []
     moved = plan.predicted.transfer_bytes if plan.predicted else {}
+    unit = "step" if plan.mode == "train" else "answer"
+    if plan.swarm is not None and {"packets", "broadcasts"} <= plan.decisions.keys():
+        unicast, broadcast = plan.decisions["packets"], plan.decisions["broadcasts"]
+        lines.append(f"packets of a {unit}: {unicast} as unicast, {broadcast} as broadcast")
     if moved:
-        unit = "step" if plan.mode == "train" else "answer"
         channels = ", ".join(
             f"{channel} {size(moved[channel])}" for channel in moved if moved[channel]
         )

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+import weft.api  # noqa: F401  plans print as tables once it is imported
 from weft import zoo
 from weft.errors import InputError
 from weft.fleet.fleet import Device, Fleet, Link
@@ -25,6 +26,8 @@ from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan
 from weft.plans.task import Task
 from weft.strategies.stitchnet import mapped as stitchnet
+from weft.strategies.stitchnet.broadcast import broadcasts
+from weft.strategies.stitchnet.paths import packets
 from weft.strategies.stitchnet.search import valued
 from weft.strategies.stitchnet.swarm import spread_of
 from weft.strategies.stitchnet.topology import find_topology
@@ -224,6 +227,15 @@ def test_in_slots_of_a_fixed_length_stitchnet_plus_delivers_as_much_as_it_can(
 def test_a_wrong_preference_is_refused(graph: Graph, swarm: Fleet) -> None:
     with pytest.raises(InputError, match="prefer"):
         stitchnet.stitchnet_plus(ask(graph, swarm, prefer="speed"))
+
+
+def test_a_printed_plan_counts_packets_both_ways(graph: Graph, swarm: Fleet) -> None:
+    """The paper's packets are broadcasts; only the JSON document had both numbers."""
+    for name in ("stitchnet", "stitchnet+"):
+        plan = decide(name, ask(graph, swarm, probes=50))
+        sent = routes_of(plan)
+        line = f"packets of a step: {packets(sent)} as unicast, {broadcasts(sent)} as broadcast"
+        assert line in str(plan)
 
 
 @pytest.mark.proof  # it measures CPU time
