@@ -30,6 +30,7 @@ def test_every_row_has_a_state(page: Path) -> None:
     assert sum(len(rows) for rows in tables(page)) > 10
     for header, *rows in tables(page):
         assert header[-1].startswith("state")
+        assert ("file" in header) == ("test" in header), "a file without the test that holds it"
         for row in rows:
             assert len(row) == len(header), row
             assert all(row), row
