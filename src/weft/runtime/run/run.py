@@ -107,13 +107,15 @@ class Run(Dispatch):
 
     # --- minibatches ----------------------------------------------------------------------------
 
-    def steps(self, first: int, last: int, on_progress: Progress | None = None) -> Outcome:
-        """Minibatches first..last-1, whatever happens on the way, if the recovery knows a way."""
+    def steps(
+        self, first: int, last: int, on_progress: Progress | None = None, fault: Fault | None = None
+    ) -> Outcome:
+        """Minibatches first..last-1, whatever happens on the way, if the recovery knows a way. The run gets
+        over `fault` first."""
         self.outcome = Outcome(self.workload.losses, done=dict.fromkeys(self.devices, first - 1))
         if not self._began:
             self.copies.newest = Copy(first, self.copies.newest.state, self.copies.newest.memory)
-        begins = dict.fromkeys(self.working, first)
-        faults, fault = 0, None
+        begins, faults = dict.fromkeys(self.working, first), 0
         while True:
             try:
                 last = self.extended(last)
@@ -390,8 +392,7 @@ class Run(Dispatch):
     def look_back(self, since: int) -> Timeline:
         """What happened from minibatch `since` on, while the run goes on."""
         spans, _ = self.spans(self.devices, since)
-        # the newest minibatches are still under way
-        return timeline_of(spans, self.program.beat, done_everywhere(spans))
+        return timeline_of(spans, self.program.beat, done_everywhere(spans))  # others are under way
 
     def timeline(self) -> tuple[Timeline, dict[str, msg.Spans]]:
         """What happened in the whole run, under all of its plans, on this machine's clock."""

@@ -29,6 +29,7 @@ from weft.runtime.run.advice import Adviser, Nobody
 from weft.runtime.run.injector import Injector
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.launch import open_crew
+from weft.runtime.run.make_ready import make_ready
 from weft.runtime.run.measured import total_counts
 from weft.runtime.run.outcome import Outcome, Settling
 from weft.runtime.run.records.copies import Copy
@@ -114,7 +115,7 @@ class _Training:
                 recovery=self.recovery, adviser=self.adviser) as run,
         ):  # fmt: skip
             memory = self._take_up(run, memory)
-            run.prepare(memory)
+            self._make_ready(run, memory)
             if work.measured:
                 run.note(self.first, "measured", "; ".join(work.measured))
             if self._passed_over:
@@ -150,6 +151,11 @@ class _Training:
             result.events = list(run.events)  # with what could not be written
         return result
 
+    def _make_ready(self, run: Run, memory: Mapping[str, Tensor]) -> None:
+        planner = Survivors(self.plan.strategy, self.plan, self.asked.options, self.work.graph)
+        changed = self.keeper.changed if self.keeper else run.on_plan
+        make_ready(run, memory, self.first, planner, changed)
+
     def _take_up(self, run: Run, memory: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """A resumed run goes on where its nodes are, if they still have a newer copy than the folder."""
         copy = None
@@ -181,20 +187,21 @@ class _Training:
     def _train(self, run: Run) -> Trained:
         """All minibatches, and the weights home. A device lost on the way home is recovered too."""
         first, begin = self.first, time.monotonic()
+        last = self._next_look(first)
+        fault: LostDevice | None = None
         while True:
-            last = self._next_look(first)
-            self.losses |= run.steps(first, last, self._progress(run, begin)).losses
+            self.losses |= run.steps(first, last, self._progress(run, begin), fault).losses
+            fault = None
             self._settle(run, min(run.outcome.done.values(), default=-1) + 1)
             self.training_s = time.monotonic() - begin
             try:
                 if last < self.asked.steps and not self.watcher.poll():
                     self._look_at(run, last)
-                    first = last
+                    first, last = last, self._next_look(last)
                     continue
                 return self._end(run)
-            except LostDevice as fault:
-                begins = run.recover(fault, last)
-                first = min(begins.values(), default=last)
+            except LostDevice as lost:
+                first, fault = last, lost
 
     def _end(self, run: Run) -> Trained:
         """The weights home: those of the last minibatch, or of the copy at which the run was stopped."""
