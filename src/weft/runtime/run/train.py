@@ -176,6 +176,8 @@ class _Training:
             self.keeper.first = self.first
             self.keeper.forget_from(run, self.first)
             self._recall(self.keeper.folder)
+            if copy is not None and self.first == copy.step:
+                self.keeper.add_missing(run, copy.losses)
         return memory
 
     def _faults(self, settings: Settings) -> AbstractContextManager[Injector | None]:

@@ -108,6 +108,11 @@ class Keeper:
         self._unwritten = {n: loss for n, loss in self._unwritten.items() if n < step}
         self.written(run, step, "losses", lambda: self.folder.forget_metrics(step))
 
+    def add_missing(self, run: Run, losses: Mapping[int, float]) -> None:
+        """Losses before the first minibatch that a coordinator which died had not written yet."""
+        known = self.folder.steps_with_loss()
+        self.grow(run, {n: loss for n, loss in losses.items() if n not in known}, self.first)
+
     def recall_plans(self) -> None:
         """The plans of the run that is resumed; without them only those of this part are kept."""
         with contextlib.suppress(InputError):
