@@ -20,7 +20,6 @@ from pathlib import Path
 import msgspec
 import torch
 
-import weft
 from weft.chaos.report import Row
 from weft.chaos.trial import Trial
 from weft.runtime.run.records.saves import WEIGHTS
@@ -71,6 +70,6 @@ def key_of(trial: Trial) -> str:
 def _code() -> str:
     """Weft's own files, and the version of PyTorch."""
     total = hashlib.sha256(torch.__version__.encode())
-    for path in sorted(Path(weft.__file__).parent.rglob("*.py")):
+    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         total.update(path.read_bytes())
     return total.hexdigest()

@@ -159,13 +159,13 @@ def test_weights_that_were_handed_out_in_part_are_not_relied_on(
     them for held, and the run ended with `has no weights for`."""
     still = Standstill(resume=9, begun=9, together=True)
     run, change = standing({"a": [], "b": []}), type("Change", (), {"plan": None})
-    run.__dict__.update(plan=type("Plan", (), {"standby": ("b",)}), devices=("a", "b"),
+    run.__dict__.update(plan=type("Plan", (), {"standby": ("b",), "version": 4}), devices=("a", "b"),
                         copies=type("Copies", (), {"newest": Copy(5, {}, {})}))  # fmt: skip
     monkeypatch.setattr("weft.runtime.run.recovery.go_back.migrate", lambda *_, **__: Move())
     monkeypatch.setattr("weft.runtime.run.recovery.go_back.go_back", lambda *_: Move(back_to=5))
-    run.is_ready = True
+    run._ready = 4
     assert GoBack()._move(run, change, {"c"}, still).back_to is None
-    run.is_ready = False
+    run._ready = 3
     assert GoBack()._move(run, change, {"c"}, still).back_to == 5
 
 

@@ -75,8 +75,7 @@ class Dispatch:
         self.initial = state  # the weights that the run begins with
         self._segments: dict[str, tuple[Segment, ...]] = {}
         self.hired: set[str] = set()  # devices that were given a job of this run, now or before
-        # Whether all have their weights for the plan. If handing out was cut short, some have none.
-        self.is_ready = False
+        self._ready = -1  # the version of the plan that all are ready for
         self._feed = feed
         self._feeder: Feeder | None = None  # where devices open the data themselves
         if feed is not None and settings.data is None:
@@ -167,7 +166,6 @@ class Dispatch:
 
     def assign(self) -> dict[str, msg.Job]:
         """Hands out the jobs of the plan; of what devices hold already, they keep what they need."""
-        self.is_ready = False
         jobs = {device: self.job(device) for device in self.everyone}
         self.hired |= jobs.keys()
         self.crew.ask_all({d: msg.Assign(job) for d, job in jobs.items()}, self._job_wait_s)
@@ -194,7 +192,12 @@ class Dispatch:
         """Every device with a job makes ready to compute, and sees that it reaches its neighbours."""
         wait = self._job_wait_s + BUILD_S
         self.crew.ask_all({d: msg.Prepare(self.run_id) for d in self._segments}, wait)
-        self.is_ready = True
+        self._ready = self.plan.version
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all have their weights for the plan. If handing out was cut short, some have none."""
+        return self._ready == self.plan.version
 
     @property
     def _job_wait_s(self) -> float:

@@ -82,6 +82,7 @@ class Run(Dispatch):
         self.copies = Copies(Copy(0, self.initial, {}), self.workload.together)
         self.outcome = Outcome()
         self.phase: During | None = None  # None: it trains or answers
+        self.fault: Fault | None = None  # what the next `steps` has to get over first
         self._last = 0  # where the series ends that is under way
         self._change: Change | None = None
         self._began = False
@@ -107,15 +108,13 @@ class Run(Dispatch):
 
     # --- minibatches ----------------------------------------------------------------------------
 
-    def steps(
-        self, first: int, last: int, on_progress: Progress | None = None, fault: Fault | None = None
-    ) -> Outcome:
-        """Minibatches first..last-1, whatever happens on the way, if the recovery knows a way. The run gets
-        over `fault` first."""
+    def steps(self, first: int, last: int, on_progress: Progress | None = None) -> Outcome:
+        """Minibatches first..last-1, whatever happens on the way, if the recovery knows a way."""
         self.outcome = Outcome(self.workload.losses, done=dict.fromkeys(self.devices, first - 1))
         if not self._began:
             self.copies.newest = Copy(first, self.copies.newest.state, self.copies.newest.memory)
         begins, faults = dict.fromkeys(self.working, first), 0
+        fault, self.fault = self.fault, None
         while True:
             try:
                 last = self.extended(last)

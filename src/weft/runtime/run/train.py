@@ -190,10 +190,8 @@ class _Training:
         """All minibatches, and the weights home. A device lost on the way home is recovered too."""
         first, begin = self.first, time.monotonic()
         last = self._next_look(first)
-        fault: LostDevice | None = None
         while True:
-            self.losses |= run.steps(first, last, self._progress(run, begin), fault).losses
-            fault = None
+            self.losses |= run.steps(first, last, self._progress(run, begin)).losses
             self._settle(run, min(run.outcome.done.values(), default=-1) + 1)
             self.training_s = time.monotonic() - begin
             try:
@@ -203,7 +201,7 @@ class _Training:
                     continue
                 return self._end(run)
             except LostDevice as lost:
-                first, fault = last, lost
+                first, run.fault = last, lost
 
     def _end(self, run: Run) -> Trained:
         """The weights home: those of the last minibatch, or of the copy at which the run was stopped."""

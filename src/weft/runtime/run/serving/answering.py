@@ -31,7 +31,7 @@ from weft.runtime.run.feeder import Feed
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.migrate import next_version
 from weft.runtime.run.outcome import Outcome
-from weft.runtime.run.recovery.protocol import Fault, Recovery
+from weft.runtime.run.recovery.protocol import Recovery
 from weft.runtime.run.run import LISTEN_S, Progress, Run
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire.crew import Crew
@@ -81,11 +81,9 @@ class Answering(Run):
 
     # --- requests -------------------------------------------------------------------------------
 
-    def steps(
-        self, first: int, last: int, on_progress: Progress | None = None, fault: Fault | None = None
-    ) -> Outcome:
+    def steps(self, first: int, last: int, on_progress: Progress | None = None) -> Outcome:
         self._first = first
-        return super().steps(first, last, on_progress, fault)
+        return super().steps(first, last, on_progress)
 
     def extended(self, last: int) -> int:
         return self.admit(last)
