@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -56,7 +57,7 @@ def alone() -> dict[str, Tensor]:
     return module.state_dict()
 
 
-def train() -> TrainResult:
+def train(out: Path | None = None, **more: Any) -> TrainResult:
     """Each of three devices has a layer; the fourth has none at first."""
     devices = tuple(
         msgspec.structs.replace(d, gflops=(d.gflops or 1.0) / 20) for d in TIERS.devices
@@ -67,7 +68,7 @@ def train() -> TrainResult:
     shards = (Shard("pi", (0, 0)), Shard("nuc", (1, 1)), Shard("cloud", (2, layers - 1)))
     return weft.train(
         net(), pairs, nn.CrossEntropyLoss(), plan=msgspec.structs.replace(plan, shards=shards),
-        steps=STEPS, optimizer=RULE, local=True, keep_every=5,
+        steps=STEPS, optimizer=RULE, local=True, keep_every=5, out=out, **more,
     )  # fmt: skip
 
 
@@ -116,6 +117,30 @@ def test_a_second_device_is_lost_in_the_recovery_on_the_way_home(
     first_time(monkeypatch, OneNetwork, "result", lambda work, run, *_: kill(run, "nuc"))
     first_time(monkeypatch, GoBack, "_move", lambda recovery, run, *_: kill(run, "cloud"))
     check(train(), {"nuc", "cloud"})
+
+
+def test_when_the_data_is_lost_what_is_known_is_saved_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without --save-every nothing was saved, though the newest copy of all weights was here."""
+
+    def lose_the_data(run: Run, kept: msg.Kept) -> None:
+        if run.copies.newest.step >= 10:
+            kill(run, "pi")
+
+    taken = Run._take_copy
+    monkeypatch.setattr(
+        Run, "_take_copy", lambda run, kept: (taken(run, kept), lose_the_data(run, kept))
+    )
+    with pytest.raises(LostDevice, match=r"pi is gone.*1\d minibatches are saved in .*--resume"):
+        train(tmp_path / "run")
+    monkeypatch.undo()
+    result = train(tmp_path / "run", resume=True)
+    assert result.first >= 10
+    rows = (tmp_path / "run" / "metrics.jsonl").read_bytes().splitlines()
+    assert sorted(msgspec.json.decode(row)["step"] for row in rows) == [*range(STEPS)]
+    for name, tensor in alone().items():
+        assert torch.allclose(result.model.state_dict()[name], tensor, atol=1e-6), name
 
 
 class _Asked:

@@ -1,6 +1,6 @@
 """Makes a run ready although a device is lost before the first minibatch.
 
-    make_ready(run, memory, step, planner, changed)
+    make_ready(run, memory, step, planner, keeper)
 
 Handing out weights takes minutes on a slow link. If a device is lost meanwhile, the others get a plan without
 it, and all is handed out again: nothing has been computed yet. A device that never answered is refused
@@ -19,16 +19,17 @@ from weft.runtime.run.advice import Change
 from weft.runtime.run.migrate import next_version
 
 if TYPE_CHECKING:
-    from weft.runtime.run.run import OnPlan, Run
+    from weft.runtime.run.records.keeper import Keeper
+    from weft.runtime.run.run import Run
     from weft.runtime.run.survivors import Survivors
 
 MOST_LOST = 5  # while a run is made ready
 
 
 def make_ready(
-    run: Run, memory: Mapping[str, Tensor], step: int, planner: Survivors, changed: OnPlan
+    run: Run, memory: Mapping[str, Tensor], step: int, planner: Survivors, keeper: Keeper | None
 ) -> None:
-    """`step` is the first minibatch; `changed` hears of another plan. LostDevice where nobody can go on."""
+    """`step` is the first minibatch; `keeper` records another plan. LostDevice where nobody can go on."""
     for _ in range(MOST_LOST):
         try:
             run.prepare(memory)
@@ -45,6 +46,7 @@ def make_ready(
             else:
                 change = Change(run.plan, f"{device} is gone; it had no part")
             run.adopt(next_version(run, change.plan))
-            changed(step, run.plan, change.why)
+            if keeper is not None:
+                keeper.changed(step, run.plan, change.why)
             run.note(step, "recovered", change.why, **change.what, repeated=0)
     run.prepare(memory)

@@ -33,6 +33,7 @@ from weft.runtime.run.make_ready import make_ready
 from weft.runtime.run.measured import total_counts
 from weft.runtime.run.outcome import Outcome, Settling
 from weft.runtime.run.records.copies import Copy
+from weft.runtime.run.records.in_need import saved_in_need
 from weft.runtime.run.records.keeper import Keeper, Weights
 from weft.runtime.run.records.live import Live
 from weft.runtime.run.records.orphans import newest_copy, newest_of_peers
@@ -124,7 +125,7 @@ class _Training:
                 run.start_trace()
             self._watch(run)
             follows = self.live.follow(run, self.first, self.asked)
-            with self._faults(settings) as injector, follows:
+            with self._faults(settings) as injector, follows, self._in_need(run):
                 if injector is not None:
                     injector.watch(run)
                 trained = self._train(run)
@@ -153,8 +154,10 @@ class _Training:
 
     def _make_ready(self, run: Run, memory: Mapping[str, Tensor]) -> None:
         planner = Survivors(self.plan.strategy, self.plan, self.asked.options, self.work.graph)
-        changed = self.keeper.changed if self.keeper else run.on_plan
-        make_ready(run, memory, self.first, planner, changed)
+        make_ready(run, memory, self.first, planner, self.keeper)
+
+    def _in_need(self, run: Run) -> AbstractContextManager[None]:
+        return saved_in_need(run, self.keeper, self.first, self._save_copy)
 
     def _take_up(self, run: Run, memory: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """A resumed run goes on where its nodes are, if they still have a newer copy than the folder."""
@@ -183,8 +186,7 @@ class _Training:
     def _faults(self, settings: Settings) -> AbstractContextManager[Injector | None]:
         if self.options.faults is None or settings.machines is None:
             return nullcontext()
-        folder = self.folder.path if self.folder else None
-        return Injector(self.options.faults, settings.machines, folder)
+        return Injector(self.options.faults, settings.machines, self.options.out)
 
     def _train(self, run: Run) -> Trained:
         """All minibatches, and the weights home. A device lost on the way home is recovered too."""
@@ -265,9 +267,12 @@ class _Training:
     def _take_copy(self, run: Run, copy: Copy) -> None:
         whole = Copy(copy.step, self.work.complete(copy.state), copy.memory)
         if self.keeper and self.options.save_every and copy.step % self.options.save_every == 0:
-            weights = Weights(whole.state, whole.memory, parts=self.work.parts(copy.state))
-            self._save(run, copy.step, weights)
+            self._save_copy(run, copy)
         self.watcher.take(whole)
+
+    def _save_copy(self, run: Run, copy: Copy) -> str:
+        state, parts = self.work.complete(copy.state), self.work.parts(copy.state)
+        return self._save(run, copy.step, Weights(state, copy.memory, parts=parts))
 
     def _evaluated(self, run: Run, evaluation: Evaluation) -> None:
         """An evaluation is in the folder, and the schedule knows it, before anything depends on it."""
@@ -345,9 +350,8 @@ class _Training:
             if saved is None:
                 self.folder.forget_metrics()
                 self.folder.forget_plans()
-            self.folder.save_plan(self.plan)
-            if saved is None:
                 self.folder.forget_best()
+            self.folder.save_plan(self.plan)
         except OSError as error:
             raise InputError(f"cannot write to --out {self.folder.path}: {error}") from None
         return saved.optimizer if saved is not None else {}

@@ -45,6 +45,7 @@ class Keeper:
     def __init__(self, folder: Folder, plan: Plan, last: int, rate: Callable[[int], float]) -> None:
         self.folder, self.plan, self.last, self._rate = folder, plan, last, rate
         self.first = 0  # the minibatch that the run began with
+        self.saved = 0  # minibatches that the newest save has
         self._changes: list[PlanChange] = []  # of the first plan
         self._recorded = 0  # changes that are in the folder
         self._before: PlanRecord | None = None  # of the run that is resumed
@@ -68,9 +69,11 @@ class Keeper:
     def save(self, run: Run, record: RunFile, weights: Weights) -> str:
         """A whole save. Returns why it was not written, or nothing."""
         with run.in_phase(During.save):
-            return self.written(
+            why = self.written(
                 run, record.steps, "weights", lambda: self.folder.save_state(record, *weights)
             )
+        self.saved = self.saved if why else record.steps
+        return why
 
     def grow(self, run: Run, losses: Mapping[int, float], end: int) -> None:
         """The folder's list of losses grows while the run goes on. `losses` are new ones; those that the disk
