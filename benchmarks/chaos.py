@@ -3,6 +3,8 @@
     python benchmarks/chaos.py --faults 12                        every strategy, a few faults each
     python benchmarks/chaos.py --only chain,edgemove+ --scenes kill,coordinator --seed 7 --faults 100
     python benchmarks/chaos.py --append chaos.jsonl               one more line for every run
+    python benchmarks/chaos.py --jobs 2 --references calm         two strategies at a time; runs without any
+                                                                  fault are kept for the next seeds
     python benchmarks/chaos.py --table chaos.jsonl                the table of what was collected
 
 Small networks on small fleets, so that a run takes some seconds; several faults a run; killed devices come
@@ -18,7 +20,9 @@ import json
 import os
 import statistics
 import sys
+import threading
 from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -31,20 +35,34 @@ from proofs.chaos import training, trial_of  # noqa: E402
 from weft.chaos.chaos import NEEDS_FOLDER, Asked, chaos  # noqa: E402
 from weft.chaos.report import Report  # noqa: E402
 from weft.chaos.scenes import Scene  # noqa: E402
+from weft.errors import WeftError  # noqa: E402
 from weft.plans import registry  # noqa: E402
 from weft.plans.protocols import GO_BACK  # noqa: E402
+
+WRITING = threading.Lock()  # a line of the file at a time
+MOST_OF_A_SWARM, LEAST_STEPS = 3, 100
+
+
+def size_of(name: str, given: argparse.Namespace) -> tuple[int, int]:
+    """How many minibatches and how many scenes a run has. A swarm takes no device back: when it has lost
+    three of five, no further fault can come, and the rest of a long run would show nothing."""
+    if "comes back" not in registry.get(name).refuses or given.each <= MOST_OF_A_SWARM:
+        return given.steps, given.each
+    return max(LEAST_STEPS, given.steps * MOST_OF_A_SWARM // given.each), MOST_OF_A_SWARM
 
 
 def run(name: str, given: argparse.Namespace) -> bool:
     """All faults of one strategy; False where something was lost."""
-    trial = trial_of(name, given.steps)
+    steps, each = size_of(name, given)
+    trial = trial_of(name, steps)
     scenes = [Scene(word) for word in given.scenes.split(",")]
     if not Asked(trial).saves:
         scenes = [scene for scene in scenes if scene not in NEEDS_FOLDER]
     if not scenes:
         return True
     undisturbed = 1 if registry.get(name).recovery == GO_BACK else given.undisturbed
-    asked = Asked(trial, tuple(scenes), given.seed, given.each, undisturbed, given.limit)
+    references = Path(given.references).resolve() if given.references else None
+    asked = Asked(trial, tuple(scenes), given.seed, each, undisturbed, given.limit, references)
 
     def keep(report: Report) -> None:
         """A line for each run, as soon as it has ended: a series that is cut off keeps what it has found."""
@@ -54,17 +72,26 @@ def run(name: str, given: argparse.Namespace) -> bool:
         plain: dict[str, Any] = msgspec.to_builtins(row)
         if not row.error and not row.unequal:
             plain.pop("events", None)
-        line = {"strategy": name, "seed": given.seed, "scenes": given.scenes, "steps": given.steps,
-                "each": given.each, "load": round(os.getloadavg()[0], 1),
+        line = {"strategy": name, "seed": given.seed, "scenes": given.scenes, "steps": steps,
+                "each": each, "load": round(os.getloadavg()[0], 1),
                 "unequal": row.unequal, "rounding": report.rounding,
                 "undisturbed_losses": report.undisturbed_losses, **plain}  # fmt: skip
         if given.append:
-            with Path(given.append).open("a") as file:
+            with WRITING, Path(given.append).open("a") as file:
                 file.write(json.dumps(line) + "\n")
 
     report = chaos(asked, given.faults, keep, given.first)
     print(json.dumps({k: v for k, v in report.document().items() if k != "rows"}), flush=True)
     return not report.failed
+
+
+def tried(name: str, given: argparse.Namespace) -> bool:
+    """The same; a strategy that cannot be tried does not keep the others from it."""
+    try:
+        return run(name, given)
+    except WeftError as error:
+        print(f"{name}: {error}", file=sys.stderr, flush=True)
+        return False
 
 
 def table(path: Path) -> str:
@@ -156,6 +183,8 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the number of the first run")
     parser.add_argument("--undisturbed", type=int, default=5, help="runs for the range of the loss")
     parser.add_argument("--limit", type=float, default=240.0, help="seconds until a run hangs")
+    parser.add_argument("--jobs", type=int, default=1, help="strategies at a time")
+    parser.add_argument("--references", default="", metavar="DIR", help="keeps runs without faults")
     parser.add_argument("--append", default="", metavar="FILE")
     parser.add_argument("--table", default="", metavar="FILE")
     given = parser.parse_args()
@@ -163,7 +192,11 @@ def main() -> int:
         print(table(Path(given.table)))
         return 0
     names = given.only.split(",") if given.only else training()
-    return 0 if all([run(name, given) for name in names]) else 1
+    with ThreadPoolExecutor(given.jobs) as pool:
+        try:
+            return 0 if all([*pool.map(lambda name: tried(name, given), names)]) else 1
+        finally:  # who ends the command does not wait for the strategies that have not begun
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import pytest
 from weft.fleet.fleet import Device, Fleet, Link
 from weft.plans.plan import Plan, Shard
 from weft.program.copies import HELD, copies_of
+from weft.report.tables import plan_caption
 
 
 @pytest.fixture
@@ -50,3 +51,22 @@ def test_versions_of_weights_in_flight_belong_to_the_copies(plan: Plan) -> None:
     assert first > 0
     assert copies_of(ahead).bytes["pi"] == copies_of(plain).bytes["pi"] + HELD * 3 * first
     assert copies_of(ahead).bytes["nuc"] == copies_of(plain).bytes["nuc"]
+
+
+def test_a_plan_says_where_its_copies_have_no_room(plan: Plan) -> None:
+    """Such a plan was said to fit: planners count a device's part alone."""
+    assert plan.predicted is not None
+    assert copies_of(plan).lacking == {}  # memory_mb is not known
+
+    def limited(spare: int) -> Plan:
+        devices = tuple(
+            msgspec.structs.replace(d, memory_mb=(plan.predicted.memory_bytes[d.name] + spare) / 1e6)
+            if d.name == "nuc" else d for d in plan.fleet.devices
+        )  # fmt: skip
+        return msgspec.structs.replace(plan, fleet=Fleet(devices, plan.fleet.link))
+
+    needed = copies_of(plan).bytes["nuc"]
+    assert copies_of(limited(needed)).lacking == {}
+    assert "too little" not in plan_caption(limited(needed))
+    assert copies_of(limited(needed - 200)).lacking == {"nuc": 200}
+    assert "memory_mb is too small: nuc 200 B too little" in plan_caption(limited(needed - 200))

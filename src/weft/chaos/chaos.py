@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 from safetensors.torch import load_file
 
+from weft.chaos.references import References
 from weft.chaos.report import Outcome, Report, Row
 from weft.chaos.scenes import Scene, draw
 from weft.chaos.trial import Ran, Trial
@@ -44,6 +45,7 @@ class Asked:
     each: int = 4  # scenes in a run
     undisturbed: int = 1  # runs in which nothing goes wrong, each with a seed of its own
     limit_s: float = 120.0  # for a run; then it hangs
+    references: Path | None = None  # a folder that keeps the undisturbed runs
 
     @property
     def saves(self) -> bool:
@@ -101,7 +103,7 @@ class _Runs:
             self.asked.trial, out=f"{self.folder}/undisturbed-{number}",
             seed=self.asked.trial.seed + number,
         )  # fmt: skip
-        row = self._row(-1 - number, trial, Faults())
+        row = self._calm(-1 - number, trial)
         if row.outcome != Outcome.done:
             raise WeftError(f"a run without any fault failed: {row.error}")
         return row
@@ -116,7 +118,19 @@ class _Runs:
             self.asked.trial, strategy=registry.DEFAULT, out=f"{self.folder}/alone",
             options={"micro_batches": "1", "devices": source},
         )  # fmt: skip
-        return self._row(-1, alone, Faults()).difference or 0.0
+        return self._calm(-1, alone).difference or 0.0
+
+    def _calm(self, number: int, trial: Trial) -> Row:
+        """A run without faults, or what is known of the same one."""
+        references = References(self.asked.references) if self.asked.references else None
+        row = references.recall(trial, Path(trial.out)) if references is not None else None
+        if row is None:
+            row = self._row(number, trial, Faults())
+            if references is not None and row.outcome == Outcome.done:
+                references.keep(trial, row)
+            return row
+        difference = self._difference(trial)
+        return msgspec.structs.replace(row, run=number, difference=difference)
 
     def disturbed(self, number: int, limit: float) -> Row:
         """One run with a script of its own. `limit` is how far its weights may be from the others'."""
@@ -131,6 +145,8 @@ class _Runs:
     def _row(self, number: int, trial: Trial, script: Faults) -> Row:
         begin = time.monotonic()
         course = _Course(script)
+        if any(_of_coordinator(fault) for fault in script.fault):
+            self.worker.prepare_another()
         while course.outcome is None:
             resume = course.starts > 0 and any((Path(trial.out) / "saves").glob("*"))
             try:

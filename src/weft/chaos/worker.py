@@ -43,49 +43,73 @@ class Worker:
 
     def __init__(self, command: Sequence[str] = TRIALS, folder: Path | None = None) -> None:
         self._command, self._folder = command, folder
-        self._process: subprocess.Popen[bytes] | None = None
-        self._answers: queue.Queue[bytes | None] = queue.Queue()
+        self._process: _Process | None = None
+        self._next: _Process | None = None  # in case the first one is killed
 
     def run(self, trial: bytes, limit_s: float) -> bytes:
         """The outcome of a trial, both as JSON."""
-        process = self._process or self._start()
-        assert process.stdin is not None
+        process = self._process or self._ready_one()
         try:
-            process.stdin.write(trial + b"\n")
-            process.stdin.flush()
-            answer = self._answers.get(timeout=limit_s)
+            process.say(trial)
+            answer = process.answers.get(timeout=limit_s)
         except OSError:
             answer = None
         except queue.Empty:
-            self.close()
+            self._end()
             raise Hung(f"no end after {limit_s:g} s") from None
         if answer is None:
-            self.close()
+            self._end()
             raise Died("the process of the run has ended")
         return answer
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        self._process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=self._folder,
-            env={**os.environ, "OMP_NUM_THREADS": "1"}, start_new_session=True,
-        )  # fmt: skip
-        self._answers = queue.Queue()
-        assert self._process.stdout is not None
-        threading.Thread(
-            target=_listen, args=(self._process.stdout, self._answers), daemon=True
-        ).start()
+    def prepare_another(self) -> None:
+        """Starts a process for the time after a kill; it imports PyTorch while the first one runs. Returns at
+        once."""
+        if self._process is not None and self._next is None:
+            self._next = _Process(self._command, self._folder)
+
+    def _ready_one(self) -> _Process:
+        self._process, self._next = self._next or _Process(self._command, self._folder), None
         with contextlib.suppress(queue.Empty):
-            self._answers.get(timeout=START_S)  # it is ready
+            self._process.answers.get(timeout=START_S)  # it is ready
         return self._process
 
-    def close(self) -> None:
-        """Ends the process and all that it has started: the nodes end with the process they belong to."""
-        if self._process is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(END_S)
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.end()
         self._process = None
+
+    def close(self) -> None:
+        """Ends all that was started: the nodes end with the process they belong to."""
+        self._end()
+        if self._next is not None:
+            self._next.end()
+        self._next = None
+
+
+class _Process:
+    """A started command, and the lines that it writes; None where it has ended."""
+
+    def __init__(self, command: Sequence[str], folder: Path | None) -> None:
+        self._popen = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder,
+            env={**os.environ, "OMP_NUM_THREADS": "1"}, start_new_session=True,
+        )  # fmt: skip
+        self.answers: queue.Queue[bytes | None] = queue.Queue()
+        assert self._popen.stdout is not None
+        threading.Thread(
+            target=_listen, args=(self._popen.stdout, self.answers), daemon=True
+        ).start()
+
+    def say(self, line: bytes) -> None:
+        assert self._popen.stdin is not None
+        self._popen.stdin.write(line + b"\n")
+        self._popen.stdin.flush()
+
+    def end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._popen.pid, signal.SIGKILL)
+        self._popen.wait(END_S)
 
 
 def _listen(stream: IO[bytes], answers: queue.Queue[bytes | None]) -> None:

@@ -3,6 +3,7 @@
     copies = copies_of(plan)
     copies.every, copies.repeats_s       # minibatches between two copies; seconds that a loss repeats
     copies.bytes["pi"]                   # of the two copies that the device holds
+    copies.lacking                       # devices whose memory has no room for them
 
 A copy holds weights, buffers and the optimizer's memory, and with several minibatches in flight the versions
 of weights that these have met. Each device keeps its newest two. The run keeps the
@@ -21,6 +22,7 @@ from weft.plans.plan import Plan
 from weft.plans.protocols import GO_BACK
 from weft.program.instructions import stashed
 from weft.program.lower.lower import lower
+from weft.program.memory import BYTES_PER_MB
 
 # Copying, sending and receiving take about 0.7 ms of CPU time per megabyte of state. A copy every 50 times
 # as long costs 2% of a run.
@@ -39,6 +41,9 @@ class Copies:
         float  # seconds of work that a loss repeats at most, if copies arrive within one interval
     )
     bytes: dict[str, int]  # that each device holds for its own copies
+    lacking: dict[
+        str, int
+    ]  # bytes that a device has too little for its part and its copies together
 
 
 def keeps_copies(plan: Plan) -> bool:
@@ -70,7 +75,19 @@ def copies_of(plan: Plan) -> Copies:
         for device, layers in held.items()
     }
     # A loss right before a copy is whole goes back to the one before it.
-    return Copies(every, 2 * every * step_s, memory)
+    return Copies(every, 2 * every * step_s, memory, _lacking(plan, memory))
+
+
+def _lacking(plan: Plan, copies: dict[str, int]) -> dict[str, int]:
+    """Planners do not count copies: `memory_mb` may have room for a device's part alone."""
+    needed = plan.predicted.memory_bytes if plan.predicted else {}
+    limits = {device.name: device.memory_mb for device in plan.fleet.devices}
+    short = {
+        name: math.ceil(needed.get(name, 0) + size - limit * BYTES_PER_MB)
+        for name, size in copies.items()
+        if (limit := limits.get(name)) is not None
+    }
+    return {name: size for name, size in short.items() if size > 0}
 
 
 def _versions(plan: Plan, sizes: Sequence[int]) -> dict[str, int]:

@@ -118,6 +118,12 @@ def plan_caption(plan: Plan) -> str:
             f"a copy every {copies.every} minibatches: a loss repeats at most {seconds(copies.repeats_s)}; "
             f"memory for copies, beside the above: {held}"
         )
+        if copies.lacking:
+            short = ", ".join(f"{device} {size(lack)}" for device, lack in copies.lacking.items())
+            lines.append(
+                f"with the copies memory_mb is too small: {short} too little. Give layers to another device, "
+                "or use --on-loss stop, which makes no copies"
+            )
     apart = plan.decisions.get("taken_apart")
     if apart:
         numbers = plan.decisions["parameters"]

@@ -183,9 +183,11 @@ class Assignment:
             and self.orphaned_s is not None
             and hmac.compare_digest(job.heir, asked)
         ):
-            for step, state, memory in self.idle_worker(job.run).snapshots.all():
+            worker = self.idle_worker(job.run)
+            for step, state, memory in worker.snapshots.all():
+                losses = tuple((n, loss) for n, loss in worker.recent_losses if n <= step)
                 head = msg.Kept(self.device, job.version, step, save_safetensors({}))
-                yield msgspec.structs.replace(head, segments=job.segments)
+                yield msgspec.structs.replace(head, segments=job.segments, losses=losses)
                 for tensors, optimizer in ((state, False), (memory, True)):
                     for piece in state_pieces(tensors, optimizer):
                         yield msgspec.structs.replace(head, data=piece.data, optimizer=optimizer)

@@ -35,6 +35,7 @@ from weft.runtime.wire.mailbox import Cancelled
 from weft.runtime.wire.messages import Finished, Job, Progress, Report
 
 REPORT_EVERY_S = 0.1
+RECENT = 4096  # losses that a device remembers
 FEW = 3  # minibatches after which a device knows how much memory they take
 SLICE_S = 0.1  # how soon a device that rests sees that its run is over
 Parts = dict[tuple[int, int], tuple[dict[str, Tensor], dict[str, Tensor]]]  # by layers
@@ -66,6 +67,8 @@ class Worker(Interpreter):
         self._lasting = _last_of_step(job)
         self._reported = 0.0
         self._unreported: list[tuple[int, float]] = []
+        # For a run that resumes this one: its coordinator may die before it has written them down.
+        self.recent_losses: deque[tuple[int, float]] = deque(maxlen=RECENT)
         self._few = FEW
         self._chosen: dict[int, bool] = {}  # whether a copy is made after a minibatch in flight
         self._early: dict[int, Parts] = {}  # by minibatch: segments that are ahead of the others
@@ -161,6 +164,7 @@ class Worker(Interpreter):
         loss = self.losses.pop(step, None)
         if loss is not None and step not in self.void:
             self._unreported.append((step, loss))
+            self.recent_losses.append((step, loss))
         self.void.discard(step)
         self.slots.forget(step)
         if keeps := self._is_chosen(step):

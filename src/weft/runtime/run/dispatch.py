@@ -21,7 +21,7 @@ import msgspec
 from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
-from weft.errors import InputError, WeftError
+from weft.errors import InputError, LostDevice, WeftError
 from weft.graph.network import Graph, Segment
 from weft.graph.optimizers.versions import limited
 from weft.graph.split.state import place_state, sliced_memory, sliced_state
@@ -45,6 +45,7 @@ CANCEL_S, RELEASE_S = 2.0, 8.0
 INTERRUPTED_S = 2.0  # to free the nodes after Ctrl-C or SIGTERM
 LEAST_WAIT_S = 10.0  # for a job to be taken, however short the run's deadline is
 BUILD_S = 30.0  # to make ready, beside the deadline: PyTorch imports, data is opened
+STOP_LOOK_S = 0.1  # between two questions whether a device has stopped
 SLOWEST_BYTES_PER_S = 1e5  # a slow link carries weights for as long as that takes
 
 
@@ -73,7 +74,8 @@ class Dispatch:
         self.own = own or {}  # devices with networks of their own
         self.initial = state  # the weights that the run begins with
         self._segments: dict[str, tuple[Segment, ...]] = {}
-        self._hired: set[str] = set()  # devices that were given a job of this run, now or before
+        self.hired: set[str] = set()  # devices that were given a job of this run, now or before
+        self._ready = -1  # the version of the plan that all are ready for
         self._feed = feed
         self._feeder: Feeder | None = None  # where devices open the data themselves
         if feed is not None and settings.data is None:
@@ -127,7 +129,7 @@ class Dispatch:
         for device in self.crew.silent:  # it is free for other runs as soon as it wakes up
             self.crew.leave_word(device, msg.End(self.run_id))
         # Also those that were left out: they would keep their copies for a coordinator that is gone.
-        self.tell({d: msg.End(self.run_id) for d in self._hired.union(self.everyone)}, seconds)
+        self.tell({d: msg.End(self.run_id) for d in self.hired.union(self.everyone)}, seconds)
         self.crew.disclaim(self.run_id)
 
     def tell(self, commands: Mapping[str, msg.Command], seconds: float) -> None:
@@ -165,7 +167,7 @@ class Dispatch:
     def assign(self) -> dict[str, msg.Job]:
         """Hands out the jobs of the plan; of what devices hold already, they keep what they need."""
         jobs = {device: self.job(device) for device in self.everyone}
-        self._hired |= jobs.keys()
+        self.hired |= jobs.keys()
         self.crew.ask_all({d: msg.Assign(job) for d, job in jobs.items()}, self._job_wait_s)
         self._segments = {device: job.segments for device, job in jobs.items()}
         return jobs
@@ -181,7 +183,7 @@ class Dispatch:
         job = self.job(device)
         # A device that was silent may still be at work under a plan that has ended.
         self.crew.ask(device, msg.End(self.run_id), self._job_wait_s)
-        self._hired.add(device)
+        self.hired.add(device)
         self.crew.ask(device, msg.Assign(job), self._job_wait_s)
         self.crew.ask(device, msg.Prepare(self.run_id), self._job_wait_s)
         self._segments[device] = job.segments
@@ -190,6 +192,12 @@ class Dispatch:
         """Every device with a job makes ready to compute, and sees that it reaches its neighbours."""
         wait = self._job_wait_s + BUILD_S
         self.crew.ask_all({d: msg.Prepare(self.run_id) for d in self._segments}, wait)
+        self._ready = self.plan.version
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all have their weights for the plan. If handing out was cut short, some have none."""
+        return self._ready == self.plan.version
 
     @property
     def _job_wait_s(self) -> float:
@@ -289,6 +297,25 @@ class Dispatch:
                 (at,) = self.crew.ask(device, msg.Where(self.run_id), seconds)
                 assert isinstance(at, msg.At)
                 found[device] = at
+        return found
+
+    def stopped(self, devices: Iterable[str]) -> dict[str, msg.At]:
+        """Where devices stand that were told to stop. Each finishes the instruction that it is at, which may
+        take long on a slow device. LostDevice for one that takes more than the deadline."""
+        found: dict[str, msg.At] = {}
+        for device in devices:
+            deadline = time.monotonic() + self.settings.deadline_s
+            while device not in found:
+                try:
+                    (at,) = self.crew.ask(device, msg.Where(self.run_id), self.settings.deadline_s)
+                    assert isinstance(at, msg.At)
+                    found[device] = at
+                except LostDevice:
+                    raise
+                except WeftError as error:
+                    if time.monotonic() > deadline:
+                        raise LostDevice(device, f"{device} does not stop: {error}") from None
+                    time.sleep(STOP_LOOK_S)
         return found
 
     def feed_ahead(

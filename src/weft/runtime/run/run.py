@@ -82,6 +82,7 @@ class Run(Dispatch):
         self.copies = Copies(Copy(0, self.initial, {}), self.workload.together)
         self.outcome = Outcome()
         self.phase: During | None = None  # None: it trains or answers
+        self.fault: Fault | None = None  # what the next `steps` has to get over first
         self._last = 0  # where the series ends that is under way
         self._change: Change | None = None
         self._began = False
@@ -112,8 +113,8 @@ class Run(Dispatch):
         self.outcome = Outcome(self.workload.losses, done=dict.fromkeys(self.devices, first - 1))
         if not self._began:
             self.copies.newest = Copy(first, self.copies.newest.state, self.copies.newest.memory)
-        begins = dict.fromkeys(self.working, first)
-        faults, fault = 0, None
+        begins, faults = dict.fromkeys(self.working, first), 0
+        fault, self.fault = self.fault, None
         while True:
             try:
                 last = self.extended(last)
@@ -390,8 +391,7 @@ class Run(Dispatch):
     def look_back(self, since: int) -> Timeline:
         """What happened from minibatch `since` on, while the run goes on."""
         spans, _ = self.spans(self.devices, since)
-        # the newest minibatches are still under way
-        return timeline_of(spans, self.program.beat, done_everywhere(spans))
+        return timeline_of(spans, self.program.beat, done_everywhere(spans))  # others are under way
 
     def timeline(self) -> tuple[Timeline, dict[str, msg.Spans]]:
         """What happened in the whole run, under all of its plans, on this machine's clock."""

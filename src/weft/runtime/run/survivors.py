@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from weft.errors import WeftError
+from weft.errors import LostDevice, WeftError
 from weft.graph.network import Graph
 from weft.planning.fallback import plan_that_fits, within
 from weft.planning.task import make_task
@@ -59,10 +59,16 @@ class Survivors(Adviser):
             run.absent.discard(device)
             try:
                 run.enlist(device)
+            except LostDevice:
+                run.absent.add(device)  # it is gone again: the others need not stop for that
+                continue
             except WeftError:
-                run.absent.add(device)  # it is gone again, or cannot reach its neighbours yet
+                run.absent.add(device)  # it cannot reach its neighbours yet
                 raise
             run.note(done, "device_joined", f"{device} is there again", device=device)
+        back = [device for device in back if device not in run.absent]
+        if not back:
+            return None
         plan, _ = self._plan(run, self._present(run))
         return Change(plan, f"{', '.join(back)} can be used", shards_of(run.plan, plan))
 

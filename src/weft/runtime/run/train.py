@@ -29,9 +29,11 @@ from weft.runtime.run.advice import Adviser, Nobody
 from weft.runtime.run.injector import Injector
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.launch import open_crew
+from weft.runtime.run.make_ready import make_ready
 from weft.runtime.run.measured import total_counts
 from weft.runtime.run.outcome import Outcome, Settling
 from weft.runtime.run.records.copies import Copy
+from weft.runtime.run.records.in_need import saved_in_need
 from weft.runtime.run.records.keeper import Keeper, Weights
 from weft.runtime.run.records.live import Live
 from weft.runtime.run.records.orphans import newest_copy, newest_of_peers
@@ -114,7 +116,7 @@ class _Training:
                 recovery=self.recovery, adviser=self.adviser) as run,
         ):  # fmt: skip
             memory = self._take_up(run, memory)
-            run.prepare(memory)
+            self._make_ready(run, memory)
             if work.measured:
                 run.note(self.first, "measured", "; ".join(work.measured))
             if self._passed_over:
@@ -123,7 +125,7 @@ class _Training:
                 run.start_trace()
             self._watch(run)
             follows = self.live.follow(run, self.first, self.asked)
-            with self._faults(settings) as injector, follows:
+            with self._faults(settings) as injector, follows, self._in_need(run):
                 if injector is not None:
                     injector.watch(run)
                 trained = self._train(run)
@@ -150,6 +152,13 @@ class _Training:
             result.events = list(run.events)  # with what could not be written
         return result
 
+    def _make_ready(self, run: Run, memory: Mapping[str, Tensor]) -> None:
+        planner = Survivors(self.plan.strategy, self.plan, self.asked.options, self.work.graph)
+        make_ready(run, memory, self.first, planner, self.keeper)
+
+    def _in_need(self, run: Run) -> AbstractContextManager[None]:
+        return saved_in_need(run, self.keeper, self.first, self._save_copy)
+
     def _take_up(self, run: Run, memory: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """A resumed run goes on where its nodes are, if they still have a newer copy than the folder."""
         copy = None
@@ -170,31 +179,31 @@ class _Training:
             self.keeper.first = self.first
             self.keeper.forget_from(run, self.first)
             self._recall(self.keeper.folder)
+            if copy is not None and self.first == copy.step:
+                self.keeper.add_missing(run, copy.losses)
         return memory
 
     def _faults(self, settings: Settings) -> AbstractContextManager[Injector | None]:
         if self.options.faults is None or settings.machines is None:
             return nullcontext()
-        folder = self.folder.path if self.folder else None
-        return Injector(self.options.faults, settings.machines, folder)
+        return Injector(self.options.faults, settings.machines, self.options.out)
 
     def _train(self, run: Run) -> Trained:
         """All minibatches, and the weights home. A device lost on the way home is recovered too."""
         first, begin = self.first, time.monotonic()
+        last = self._next_look(first)
         while True:
-            last = self._next_look(first)
             self.losses |= run.steps(first, last, self._progress(run, begin)).losses
             self._settle(run, min(run.outcome.done.values(), default=-1) + 1)
             self.training_s = time.monotonic() - begin
             try:
                 if last < self.asked.steps and not self.watcher.poll():
                     self._look_at(run, last)
-                    first = last
+                    first, last = last, self._next_look(last)
                     continue
                 return self._end(run)
-            except LostDevice as fault:
-                begins = run.recover(fault, last)
-                first = min(begins.values(), default=last)
+            except LostDevice as lost:
+                first, run.fault = last, lost
 
     def _end(self, run: Run) -> Trained:
         """The weights home: those of the last minibatch, or of the copy at which the run was stopped."""
@@ -258,9 +267,12 @@ class _Training:
     def _take_copy(self, run: Run, copy: Copy) -> None:
         whole = Copy(copy.step, self.work.complete(copy.state), copy.memory)
         if self.keeper and self.options.save_every and copy.step % self.options.save_every == 0:
-            weights = Weights(whole.state, whole.memory, parts=self.work.parts(copy.state))
-            self._save(run, copy.step, weights)
+            self._save_copy(run, copy)
         self.watcher.take(whole)
+
+    def _save_copy(self, run: Run, copy: Copy) -> str:
+        state, parts = self.work.complete(copy.state), self.work.parts(copy.state)
+        return self._save(run, copy.step, Weights(state, copy.memory, parts=parts))
 
     def _evaluated(self, run: Run, evaluation: Evaluation) -> None:
         """An evaluation is in the folder, and the schedule knows it, before anything depends on it."""
@@ -338,9 +350,8 @@ class _Training:
             if saved is None:
                 self.folder.forget_metrics()
                 self.folder.forget_plans()
-            self.folder.save_plan(self.plan)
-            if saved is None:
                 self.folder.forget_best()
+            self.folder.save_plan(self.plan)
         except OSError as error:
             raise InputError(f"cannot write to --out {self.folder.path}: {error}") from None
         return saved.optimizer if saved is not None else {}

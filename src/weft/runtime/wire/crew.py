@@ -88,13 +88,16 @@ class Crew(Closing):
             lives = self._present.get(name, set())
             if sample.kind == zenoh.SampleKind.PUT:
                 self._present[name] = lives | {life}
+                if lives - {life}:  # Zenoh tells up to 10 s later that the earlier life has ended
+                    self._lose(LostDevice(name, f"{name} was started again"))
             elif life in lives:
                 self._present[name] = lives - {life}
                 if not self._present[name]:
                     del self._present[name]
                     if self._silence is not None:
                         self._silence.forget(name)
-                self._lose(LostDevice(name, f"{name} is gone: its node ended or its link broke"))
+                    why = "its node ended or its link broke"
+                    self._lose(LostDevice(name, f"{name} is gone: {why}"))
             self._changed.notify_all()
 
     def _lose(self, lost: LostDevice) -> None:
@@ -267,6 +270,8 @@ class Crew(Closing):
         answers = Answers()
         with self._changed:
             self._asked.setdefault(device, set()).add(answers)
+            if self._silence is not None and device in self._silence.silent:
+                answers.put(LostDevice(device, f"{device} is silent: connected, but no heartbeat"))
         payload, seal = self._sealed(device, command, answers)
         self.session.get(
             keys.control(self.group, device),

@@ -75,4 +75,6 @@ class Kept(Struct, frozen=True, tag="kept"):
     last: bool = True  # the last piece of this minibatch
     number: int = 0  # its place in the report, or in the answer
     cut: Cut | None = None  # where the data is a slice of one tensor
-    segments: tuple[Segment, ...] = ()  # what the device computes; only in an answer to `GetCopies`
+    # Only in an answer to `GetCopies`: what the device computes, and the losses before the copy.
+    segments: tuple[Segment, ...] = ()
+    losses: tuple[tuple[int, float], ...] = ()

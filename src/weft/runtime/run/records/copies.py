@@ -11,7 +11,7 @@ to it, and reports the copy while it works on.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -27,6 +27,8 @@ class Copy:
     step: int
     state: Mapping[str, Tensor]
     memory: Mapping[str, Tensor]
+    # Of minibatches before it, where the copy is of a run whose coordinator died.
+    losses: Mapping[int, float] = field(default_factory=dict)
 
 
 _Found = tuple[int, dict[str, Pieces]]  # a minibatch, and the state of each device

@@ -45,6 +45,7 @@ class Keeper:
     def __init__(self, folder: Folder, plan: Plan, last: int, rate: Callable[[int], float]) -> None:
         self.folder, self.plan, self.last, self._rate = folder, plan, last, rate
         self.first = 0  # the minibatch that the run began with
+        self.saved = 0  # minibatches that the newest save has
         self._changes: list[PlanChange] = []  # of the first plan
         self._recorded = 0  # changes that are in the folder
         self._before: PlanRecord | None = None  # of the run that is resumed
@@ -68,9 +69,11 @@ class Keeper:
     def save(self, run: Run, record: RunFile, weights: Weights) -> str:
         """A whole save. Returns why it was not written, or nothing."""
         with run.in_phase(During.save):
-            return self.written(
+            why = self.written(
                 run, record.steps, "weights", lambda: self.folder.save_state(record, *weights)
             )
+        self.saved = self.saved if why else record.steps
+        return why
 
     def grow(self, run: Run, losses: Mapping[int, float], end: int) -> None:
         """The folder's list of losses grows while the run goes on. `losses` are new ones; those that the disk
@@ -107,6 +110,11 @@ class Keeper:
         """Losses and evaluations from minibatch `step` on do not count."""
         self._unwritten = {n: loss for n, loss in self._unwritten.items() if n < step}
         self.written(run, step, "losses", lambda: self.folder.forget_metrics(step))
+
+    def add_missing(self, run: Run, losses: Mapping[int, float]) -> None:
+        """Losses before the first minibatch that a coordinator which died had not written yet."""
+        known = self.folder.steps_with_loss()
+        self.grow(run, {n: loss for n, loss in losses.items() if n not in known}, self.first)
 
     def recall_plans(self) -> None:
         """The plans of the run that is resumed; without them only those of this part are kept."""

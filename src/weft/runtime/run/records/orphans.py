@@ -34,9 +34,11 @@ class _Held:
         self.segments: tuple[Segment, ...] = ()
         self.state: State = {}
         self.memory: State = {}
+        self.losses: dict[int, float] = {}
 
     def take(self, piece: msg.Kept) -> None:
         self.segments = piece.segments or self.segments
+        self.losses |= piece.losses
         (self.memory if piece.optimizer else self.state).update(tensors_in(piece.data))
 
 
@@ -73,7 +75,9 @@ def newest_of_peers(
     parts = held[max(whole)]
     state = {f"{d}/{n}": parts[d].state.get(n, t) for d in own for n, t in own[d].items()}
     memory = {f"{d}/{n}": t for d, part in parts.items() for n, t in part.memory.items()}
-    return Copy(max(whole) + 1, state, memory)
+    losses = _losses(parts.values())
+    means = {step: total / len(parts) for step, total in losses.items()}
+    return Copy(max(whole) + 1, state, memory, means)
 
 
 def _ask(crew: Crew, device: str, command: msg.GetCopies) -> dict[int, _Held]:
@@ -101,4 +105,11 @@ def _whole(step: int, parts: Collection[_Held], needed: Mapping[str, Shape]) -> 
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
     if any(shapes.get(name) != info.shape for name, info in needed.items()):
         return None
-    return Copy(step + 1, state, memory)
+    return Copy(step + 1, state, memory, _losses(parts))
+
+
+def _losses(parts: Collection[_Held]) -> dict[int, float]:
+    """The sums of the devices' losses, of minibatches that all devices with losses remember."""
+    told = [part.losses for part in parts if part.losses]
+    steps = set.intersection(*(set(losses) for losses in told)) if told else set()
+    return {step: sum(losses[step] for losses in told) for step in sorted(steps)}

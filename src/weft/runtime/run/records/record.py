@@ -140,6 +140,11 @@ class Folder:
         else:
             (self.path / "metrics.jsonl").unlink(missing_ok=True)
 
+    def steps_with_loss(self) -> set[int]:
+        """The minibatches whose losses are in metrics.jsonl."""
+        lines = (msgspec.json.decode(row) for row in self._metrics() if _step_of(row) < math.inf)
+        return {int(row["step"]) for row in lines if "loss" in row}
+
     def _metrics(self) -> list[bytes]:
         """The lines of metrics.jsonl."""
         path = self.path / "metrics.jsonl"

@@ -156,6 +156,7 @@ class Clone(Recovery):
 
     def _gather(self, run: Run, survivors: list[str]) -> tuple[State, State]:
         """What everybody knows now; of the lost, what was last reported."""
+        run.stopped(survivors)
         states = run.states(survivors)
         run.place(states, self._state, self._memory)
         run.gather(without=frozenset(run.absent))

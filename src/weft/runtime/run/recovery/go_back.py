@@ -74,7 +74,7 @@ class GoBack(Recovery):
     def _move(self, run: Run, change: Change, gone: set[str], still: Standstill) -> Move:
         held_elsewhere = run.plan.standby or not gone  # nothing is lost with the device
         stashed = any(ins.stashed(run.program.code.get(device, ())) for device in gone)
-        if held_elsewhere and still.together and not stashed:
+        if run.is_ready and held_elsewhere and still.together and not stashed:
             try:
                 return migrate(run, change.plan, gone=gone)
             except NobodyHolds:
@@ -88,7 +88,7 @@ def stop_all(run: Run, gone: str, why: str, first: int) -> Standstill:
     """Stops everybody who is left; `first` is where all of them have been for certain."""
     run.cancel(why)
     there = [d for d in run.working if d != gone and d in run.crew.present]
-    places = run.where(there, ANSWER_S)  # who does not answer: the next try will find out
+    places = run.where(there, ANSWER_S)
     begun = [first, *(at.begun + 1 for at in places.values())]
     # A device that has just got a plan has done nothing under it: what it has done before counts.
     done = {
@@ -96,7 +96,9 @@ def stop_all(run: Run, gone: str, why: str, first: int) -> Standstill:
         for device, at in places.items()
         if any(isinstance(i, ins.Update) for i in run.program.code[device])
     }
-    together = len(set(done.values())) == 1 and all(
-        places[device].updated <= step for device, step in done.items()
+    together = (
+        places.keys() == set(there)  # where a device stands that does not answer is not known
+        and len(set(done.values())) == 1
+        and all(places[device].updated <= step for device, step in done.items())
     )
     return Standstill(max(first, min(done.values(), default=first - 1) + 1), max(begun), together)

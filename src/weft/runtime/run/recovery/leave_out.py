@@ -144,10 +144,8 @@ class LeaveOut(Recovery):
     def _where(self, run: Run, devices: tuple[str, ...]) -> dict[str, int]:
         # Under a new plan a device counts from where it began, so what was heard before counts too.
         done = run.outcome.done
-        asked = {d: msg.Where(run.run_id) for d in devices}
         found = {}
-        for device, (at,) in run.crew.ask_all(asked, run.settings.deadline_s).items():
-            assert isinstance(at, msg.At)
+        for device, at in run.stopped(devices).items():
             found[device] = done[device] = max(at.step, done.get(device, -1))
         return found
 
