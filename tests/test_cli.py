@@ -294,6 +294,13 @@ BAD = [
     ("profile lenet5 --gflops 1 --add", "--add needs the file"),
     ("profile lenet5 --gflops 1 -o profile.json --add", "another network"),
     ("profile lenet5 --gflops 1 --classes 0", "classes 0"),
+    ("profile lenet5 --join nonsense", "'tcp/nonsense' is not allowed; it must look like"),
+    ("fleet --join nonsense", "'tcp/nonsense' is not allowed; it must look like"),
+    ("fleet --group a*b", "--group 'a*b' is not allowed"),  # would be every fleet
+    ("demo --steps 0", "--steps 0 is not allowed"),
+    ("demo --out fleet.toml", "--out fleet.toml"),
+    ("reproduce hiertrian", "did you mean hiertrain? there are"),
+    ("plan lenet5 -f fleet.toml -s chian", "did you mean chain? there are"),
 ]  # fmt: skip
 
 
@@ -318,6 +325,16 @@ def test_wrong_use_ends_with_exit_code_2(folder: Path, line: str) -> None:
     assert result.exit_code == 2
     assert result.stdout == ""
     assert result.stderr
+    assert result.stderr.count("\n") == 1, "one line, without boxes"
+    assert result.stderr.startswith("error: ")
+    assert "--help`" in result.stderr
+
+
+@pytest.mark.parametrize("line", ["", "keys"])
+def test_a_command_without_a_word_shows_its_help(line: str) -> None:
+    result = weft(line)
+    assert result.exit_code == 2
+    assert "Commands" in result.output
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from weft.commands.app import app, say, show, show_json
+from weft.commands.app import app, say, show, show_json, writing
 from weft.commands.options import Json
 from weft.commands.running import progress_bar
+from weft.errors import InputError
 
 # The same as examples/fleets/first.toml, which an installed package does not have.
 FLEET = """\
@@ -56,6 +57,10 @@ def demo(
     \b
     Example:  weft demo
     """
+    if steps < 1:
+        raise InputError(f"--steps {steps} is not allowed; it must be at least 1")
+    with writing("--out", out):
+        out.mkdir(parents=True, exist_ok=True)
     from weft.runtime.emulate.forked import warm
 
     warm()  # the process of the emulated devices imports torch at the same time as this one

@@ -159,6 +159,7 @@ def train(
     import torch
     from torch import nn
 
+    from weft.adapt.train import check_seed
     from weft.adapt.train import train as run
     from weft.api import load_model
     from weft.data.user_data import class_count, named_data, sample_shape
@@ -170,6 +171,7 @@ def train(
     if trace is not None and opened.fleet is None:
         raise InputError("--trace does not go with --replay: the changes of plan are known already")
     changes = Trace.load(trace, opened.fleet) if trace is not None and opened.fleet else None
+    check_seed(seed)
     samples = named_data(data, seed)
     torch.manual_seed(seed)
     count = classes or (None if ":" in model else class_count(samples))
@@ -374,4 +376,8 @@ def progress_bar(steps: int, quiet: bool = False) -> Iterator[Callable[[Step], N
                 task, completed=step.done, total=step.steps, description=step.what, told=text
             )
 
-        yield on_progress
+        try:
+            yield on_progress
+        except InputError:
+            bar.update(task, visible=False)  # it was refused: there is nothing to show
+            raise
