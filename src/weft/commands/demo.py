@@ -42,12 +42,13 @@ between = ["nuc", "cloud"]
 mbps = 100
 latency_ms = 5
 """
+PERFETTO = "perfetto.json"  # trace.json in the folder of a run says how its fleet changes
 
 
 @app.command()
 def demo(
     steps: Annotated[int, typer.Option(help="Minibatches to train.")] = 60,
-    out: Annotated[Path, typer.Option(help="Folder for pictures, weights, trace.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder for pictures, weights, timeline.")] = Path(
         "runs/demo"
     ),
     json: Json = False,
@@ -117,9 +118,9 @@ def demo(
     predicted = simulate(lower(result.plan), steps=6)
     draw_plan(result.plan, out / "plan.png")
     draw_gantt(predicted, out / "gantt.png", other=result.timeline)
-    save_trace(out / "trace.json", {"predicted": predicted, "measured": result.timeline})
+    save_trace(out / PERFETTO, {"predicted": predicted, "measured": result.timeline})
     if json:
-        show_json({**train_document(result), "files": ["plan.png", "gantt.png", "trace.json"]})
+        show_json({**train_document(result), "files": ["plan.png", "gantt.png", PERFETTO]})
         return
     show(train_table(result))
-    say(f"pictures and a trace for ui.perfetto.dev are in {out}: plan.png, gantt.png, trace.json")
+    say(f"in {out}: plan.png and gantt.png, and {PERFETTO} for ui.perfetto.dev")
