@@ -95,8 +95,8 @@ def _no_answer(join: Sequence[str]) -> str:
     closed = [e for e in join if why_refused(e, None).startswith("it wants a certificate")]
     if closed:
         return (
-            f"cannot join the fleet: {', '.join(closed)} wants a certificate, and this machine has no keys of "
-            "that fleet: the owner makes some with `weft keys invite NAME`"
+            f"cannot join the fleet: {', '.join(closed)} wants a certificate, and this machine has no "
+            "keys of that fleet: the owner makes some with `weft keys invite NAME`"
         )
     return (
         f"no node answers at {', '.join(join)} within {CONNECT_MS / 1e3:g} s. Is `weft node` running there, "
