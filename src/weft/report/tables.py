@@ -155,7 +155,10 @@ def device_cells(plan: Plan, name: str) -> tuple[str, str, str, str]:
     return name, tier, compute, memory
 
 
-SPEEDUP = "speedup: over the best single machine, which may begin with the first samples while others still arrive"
+SPEEDUP = (
+    "speedup: over the best single machine, which may begin with the first samples while others "
+    "still arrive"
+)
 
 
 def compare_table(
