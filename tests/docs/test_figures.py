@@ -1,4 +1,4 @@
-"""Figures on the pages say which script made them, and every script has its place on the page of benchmarks."""
+"""Figures on the pages say which script made them, and every script is on the page of benchmarks."""
 
 from __future__ import annotations
 
