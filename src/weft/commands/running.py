@@ -350,15 +350,20 @@ def _check_same(loaded: Plan, path: Path, fleet: Path | None, strategy: str | No
         )
 
 
+WIDE = 110  # columns, for all that the bar can say
+
+
 @contextlib.contextmanager
 def progress_bar(steps: int, quiet: bool = False) -> Iterator[Callable[[Step], None]]:
     """A bar with loss, samples per second, and predicted against measured step time, on stderr."""
     from weft.report.words import seconds
 
     console = Console(stderr=True, quiet=quiet)
+    if not console.is_terminal:
+        console = Console(stderr=True, quiet=quiet, width=WIDE)
     with Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-        TextColumn("{task.fields[told]}"), TimeRemainingColumn(),
+        TextColumn("{task.fields[told]}"), TimeRemainingColumn(compact=True),
         console=console, transient=False,
     ) as bar:  # fmt: skip
         task = bar.add_task("starting", total=steps, told="")
@@ -366,7 +371,9 @@ def progress_bar(steps: int, quiet: bool = False) -> Iterator[Callable[[Step], N
         def on_progress(step: Step) -> None:
             done = step.done - step.first
             rate = done * step.batch / step.seconds if step.seconds else 0.0
-            text = f"loss {step.loss:.3f}  {rate:.0f} samples/s" if step.loss is not None else ""
+            text = f"loss {step.loss:.3f}" if step.loss is not None else ""
+            if console.width >= WIDE:  # else the count of minibatches would be cut
+                text += f"  {rate:.0f} samples/s"
             if step.predicted_step_s is not None and done:
                 measured = seconds(step.seconds / done)
                 text += f"  step {measured} (predicted {seconds(step.predicted_step_s)})"
