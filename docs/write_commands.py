@@ -62,12 +62,14 @@ def rows(command: Any) -> Iterator[str]:
         default = parameter.default
         if isinstance(default, Enum):
             default = default.value
-        said = "" if default in (None, False, ()) or callable(default) else f"{default}"
+        nothing = default is None or default is False or default == () or callable(default)
+        said = "" if nothing else f"{default}"
         if parameter.required:
             said = "required"
         if default is True:
             said = parameter.opts[0]
-        yield f"| {names} | {value_of(parameter)} | {parameter.help or ''} | {said} |"
+        value = value_of(parameter).replace("|", "\\|")  # else it would end the cell
+        yield f"| {names} | {value} | {parameter.help or ''} | {said} |"
 
 
 def section(name: str, command: Any) -> str:

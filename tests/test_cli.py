@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,9 @@ from typer.testing import CliRunner, Result
 
 from weft.cli import app
 from weft.commands.app import Terminated
+from weft.commands.running import progress_bar
 from weft.errors import LostDevice
+from weft.runtime.run.results import Step
 
 FLEET = """
 [[device]]
@@ -294,6 +297,13 @@ BAD = [
     ("profile lenet5 --gflops 1 --add", "--add needs the file"),
     ("profile lenet5 --gflops 1 -o profile.json --add", "another network"),
     ("profile lenet5 --gflops 1 --classes 0", "classes 0"),
+    ("profile lenet5 --join nonsense", "'tcp/nonsense' is not allowed; it must look like"),
+    ("fleet --join nonsense", "'tcp/nonsense' is not allowed; it must look like"),
+    ("fleet --group a*b", "--group 'a*b' is not allowed"),  # would be every fleet
+    ("demo --steps 0", "--steps 0 is not allowed"),
+    ("demo --out fleet.toml", "--out fleet.toml"),
+    ("reproduce hiertrian", "did you mean hiertrain? there are"),
+    ("plan lenet5 -f fleet.toml -s chian", "did you mean chain? there are"),
 ]  # fmt: skip
 
 
@@ -318,6 +328,16 @@ def test_wrong_use_ends_with_exit_code_2(folder: Path, line: str) -> None:
     assert result.exit_code == 2
     assert result.stdout == ""
     assert result.stderr
+    assert result.stderr.count("\n") == 1, "one line, without boxes"
+    assert result.stderr.startswith("error: ")
+    assert "--help`" in result.stderr
+
+
+@pytest.mark.parametrize("line", ["", "keys"])
+def test_a_command_without_a_word_shows_its_help(line: str) -> None:
+    result = weft(line)
+    assert result.exit_code == 2
+    assert "Commands" in result.output
 
 
 @pytest.mark.parametrize(
@@ -397,3 +417,19 @@ def test_help_imports_no_planner() -> None:
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize("columns", [80, None])
+def test_the_bar_shows_how_far_a_run_is_in_any_terminal(
+    columns: int | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In 80 columns, and in a file, it ended with `60…`: the count and the time were cut."""
+    if columns is not None:
+        monkeypatch.setenv("FORCE_COLOR", "1")  # as in a terminal
+        monkeypatch.setenv("COLUMNS", str(columns))
+    with progress_bar(1000) as on_progress:
+        on_progress(Step(1000, 1000, 0.413, 104.0, 0.101, 64))
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
+    assert "1000/1000" in text
+    assert "predicted 101 ms" in text
+    assert "…" not in text

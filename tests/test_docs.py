@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -37,3 +38,19 @@ def test_the_page_of_commands_is_what_the_command_line_says() -> None:
     import write_commands
 
     assert write_commands.PAGE.read_text(encoding="utf-8") == write_commands.page()
+
+
+def test_every_row_of_a_table_has_as_many_cells_as_its_head() -> None:
+    wrong = []
+    for page in [ROOT / "README.md", ROOT / "SECURITY.md", *ROOT.glob("docs/**/*.md")]:
+        cells, fenced = 0, False
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+            fenced ^= line.startswith("```")
+            if fenced or not line.startswith("|"):
+                cells = 0
+                continue
+            count = len(re.findall(r"(?<!\\)\|", re.sub(r"`[^`]*`", "", line)))
+            cells = cells or count
+            if count != cells:
+                wrong.append((page.name, number, line[:60]))
+    assert wrong == []

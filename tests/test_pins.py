@@ -71,3 +71,12 @@ def test_the_search_for_known_weaknesses_cannot_pass_without_having_searched(opt
     page = (ROOT / "docs" / "release.md").read_text(encoding="utf-8")
     (command,) = re.findall(r"`(pip-audit -r [^`]+)`", page)
     assert option in command.split()
+
+
+def test_the_oldest_versions_of_the_release_check_are_those_of_pyproject() -> None:
+    page = (ROOT / "docs" / "release.md").read_text(encoding="utf-8")
+    named = dict(re.findall(r"([a-z-]+)==([0-9.]+?)(?:\.0)*(?=\s)", page))
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    allowed = dict(re.findall(r'"([a-z-]+)>=([0-9.]+?)(?:\.0)*[";]', text))
+    assert len(named) > 8
+    assert {name: allowed.get(name) for name in named} == named

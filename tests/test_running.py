@@ -135,6 +135,12 @@ def test_training_prints_its_document_and_infer_takes_its_weights(folder: Path) 
         (f"{TRAIN} -s chain --steps 5 --local --optimizer sgdd", "sgdd"),
         (f"{TRAIN} -s chain --steps 5 --local --out fleet.toml", "is a file"),
         (f"{TRAIN} -s chain --steps 5 --local --resume", "--out"),
+        (f"{TRAIN} -s chain --steps 5 --local --seed -1", "seed -1"),
+        (f"{TRAIN} -s chain --steps 5 --local --seed {10**30}", f"seed {10**30}"),
+        (f"{TRAIN} -s chain --steps 5 --local --zenoh-config gone.json5", "is for real nodes"),
+        (f"{TRAIN} -s chain --steps 5 --join nowhere", "'tcp/nowhere' is not allowed"),
+        ("node --name pi --join nowhere", "'tcp/nowhere' is not allowed"),
+        ("node --name pi --group */x", "--group '*/x'"),
         (f"{TRAIN} -s chain --steps 5 --local --resume --out none", "nothing to resume"),
         ("train mlp --data minst --fleet fleet.toml -s chain --steps 5 --local", "minst"),
         ("train mlpp --data mnist5k --fleet fleet.toml -s chain --steps 5 --local", "mlpp"),
@@ -157,6 +163,8 @@ def test_wrong_use_ends_with_two_and_names_the_value(folder: Path, line: str, sa
     assert says in result.output
     assert "Traceback" not in result.output
     assert result.stdout == ""
+    assert len(result.stderr.split("error: ")[1].splitlines()) == 1
+    assert "starting" not in result.stderr, "no bar of a run that never was"
 
 
 # --- ending: killed, interrupted ---------------------------------------------------------------
@@ -331,6 +339,7 @@ def test_nobody_there_ends_with_one(folder: Path) -> None:
     result = weft(f"fleet --join tcp/127.0.0.1:{port} --wait 0.5")
     assert result.exit_code == 1
     assert str(port) in result.output
+    assert "Is `weft node` running there" in result.output
     assert "Traceback" not in result.output
 
 

@@ -172,6 +172,31 @@ def test_fault_6_torch_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device.judge_speed("pi", 5.0, busy=3.0).state == "warning"
 
 
+def test_a_node_without_keys_is_told_from_one_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This machine has keys, the node has none: its port is open, and it says nothing by TLS. The words were
+    `is a node running there?`."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    new_fleet("lab")
+    endpoint = free_endpoint()
+    with serving("pi", endpoint):
+        (fault,) = fleet.examine_fleet((endpoint.removeprefix("tcp/"),), group="lab", wait_s=0.5)
+    assert fault.check == "certificate"
+    assert "it speaks no TLS: was it started with --open, or without keys?" in fault.says
+    assert "weft keys invite NAME" in fault.do
+    assert "?." not in fault.cells()[-1]
+
+
+def test_a_node_of_another_fleet_is_told_from_nobody() -> None:
+    endpoint = free_endpoint()
+    with serving("pi", endpoint):
+        (fault,) = fleet.examine_fleet((endpoint,), group="doctor-other", wait_s=0.5)
+    assert fault.check == "presence"
+    assert "can be reached: is --group right?" in fault.says
+    assert "or give --join" not in fault.do
+
+
 def test_nobody_is_there() -> None:
     findings = list(fleet.examine_fleet((), group="doctor-nobody", wait_s=0.3))
     assert worst(findings) == "fault"

@@ -196,6 +196,17 @@ def test_where_no_plan_is_exact_the_advice_is_a_reason_in_words() -> None:
     assert words in render(compare_table(rows, "", None, words), width=10_000)
 
 
+def test_one_place_keeps_the_samples_of_a_batch_norm_together() -> None:
+    """Once the best single machine cut the minibatch in two, so that samples arrive while it computes. With a
+    batch norm that is another mathematics, and `auto` took it without a word."""
+    task = ask("resnet8", Fleet.load(FLEETS / "first.toml"), batch=32)
+    assert [differs(plan, task.graph) for plan in one_places(task)] == ["", "", ""]
+    best = advise(compare(task, ["all-cloud"]), task)
+    assert best is not None
+    assert not differs(best.plan, task.graph)
+    assert not differs(decide("auto", task), task.graph)
+
+
 def test_a_strategy_that_thinks_too_long_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def endless(asked: Task) -> Plan:
         while True:

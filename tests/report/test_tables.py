@@ -29,6 +29,12 @@ def test_a_printed_plan_names_every_device_its_layers_and_its_price(plan: Plan) 
     assert "4 micro-batches, 2 in flight" in text
 
 
+def test_a_plan_of_auto_says_which_strategy_it_took(plan: Plan) -> None:
+    auto = msgspec.structs.replace(plan, strategy="auto").deciding(taken="hiertrain+", why="")
+    first = render(plan_table(auto)).splitlines()[0]
+    assert first.startswith("auto (takes hiertrain+): alexnet")
+
+
 def test_a_plan_without_a_price_can_be_printed(plan: Plan) -> None:
     text = str(msgspec.structs.replace(plan, predicted=None))
     assert text.splitlines()[0] == "chain: alexnet, batch 128"

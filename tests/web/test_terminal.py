@@ -26,6 +26,22 @@ def test_devices_links_losses_and_events_are_there(make_folder: Callable[..., Pa
         assert words in text
 
 
+@pytest.mark.proof
+def test_the_demos_folder_is_shown_like_that_of_any_run(tmp_path: Path) -> None:
+    """It had a picture's trace under the name of the file that says how a fleet changes."""
+    pytest.importorskip("mlxtend", reason="the extra [data] is not installed")
+    done = CliRunner().invoke(
+        app, ["demo", "--steps", "3", "--json", "--out", str(tmp_path / "run")]
+    )
+    assert done.exit_code == 0, done.output
+    for name in json.loads(done.stdout)["files"]:
+        assert (tmp_path / "run" / name).is_file()
+    out = io.StringIO()
+    watch(tmp_path, once=True, console=Console(file=out, width=110))
+    assert "3 of 3 minibatches" in out.getvalue()
+    assert "cannot be shown" not in out.getvalue()
+
+
 def test_a_curve_in_one_line() -> None:
     assert sparkline([3.0, 2.0, 1.0], 10) == "█▅▁"
     assert sparkline([1.0, 1.0], 10) == "▁▁"

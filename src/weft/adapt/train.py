@@ -50,6 +50,7 @@ from weft.runtime.wire.silence import check_patience
 LONG = 3000  # minibatches of a run that has time for the papers' cycles
 LOOK_EVERY = 50  # minibatches, where a strategy has no cycle of its own
 LOOK_S, LEAST_LOOK = 2.0, 8  # on real devices a look comes sooner where minibatches take long
+MOST_SEEDS = 2**53  # a whole number that JSON and every random generator take
 SLACK = 0.25  # a plan of real devices that is slower than predicted by more is priced again
 
 
@@ -144,6 +145,7 @@ def train(
         plan = record.first
     fleet, name_of_strategy = _what_to_run(fleet, plan, strategy)
     _check(steps=steps, keep_every=keep_every, save_every=save_every, evaluate_every=evaluate_every)
+    check_seed(seed)
     check_precision(precision)
     watching = Watching(evaluate_every, test, metrics, callbacks, keep_best)
     if evaluate_every is None and (wanting := watching.without_evaluation):
@@ -231,6 +233,12 @@ def _what_to_run(fleet: Fleet | None, plan: Plan | None, strategy: str | None) -
     if fleet is None:
         raise InputError("train needs a fleet or a plan")
     return fleet, strategy or registry.DEFAULT
+
+
+def check_seed(seed: int) -> None:
+    """Raises InputError for a seed that torch, or a device, cannot take."""
+    if not 0 <= seed < MOST_SEEDS:
+        raise InputError(f"seed {seed} is not allowed; it must be at least 0 and below 2**53")
 
 
 def _check(**counts: int | None) -> None:

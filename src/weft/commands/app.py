@@ -55,11 +55,13 @@ class Commands(TyperGroup):
         if parent is None:
             debugging.wanted = "--debug" in args
         left = [word for word in args if word != "--debug"]
-        return super().make_context(info_name, left, parent, **extra)
+        with one_line():
+            return super().make_context(info_name, left, parent, **extra)
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with one_line():
+                return super().invoke(ctx)
         except WeftError as error:
             say(f"error: {error}")
             raise typer.Exit(error.exit_code) from None
@@ -78,6 +80,21 @@ class Commands(TyperGroup):
             how = "" if debugging.wanted else "; --debug shows where it comes from"
             say(f"internal error: {type(error).__name__}: {error}{how}")
             raise typer.Exit(WeftError.exit_code) from None
+
+
+@contextmanager
+def one_line() -> Iterator[None]:
+    """Tells wrong use (an unknown option, a missing argument) as all other errors are told."""
+    try:
+        yield
+    except TyperException as error:
+        words = " ".join(error.format_message().split())
+        if words.startswith("Usage:"):
+            raise  # nothing was asked for: the help is the answer
+        words = words.replace("Value error, ", "")
+        command = getattr(getattr(error, "ctx", None), "command_path", "weft")
+        say(f"error: {words[:1].lower()}{words[1:].rstrip('.')}; see `{command} --help`")
+        raise typer.Exit(InputError.exit_code) from None
 
 
 app = typer.Typer(

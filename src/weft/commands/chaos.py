@@ -89,7 +89,7 @@ def chaos(
         batch=batch, optimizer=optimizer, lr=lr, options=values.settings(settings or []),
         seed=seed, patience=patience, look_every=10,
     )  # fmt: skip
-    report = run(Asked(trial, chosen, seed, each, limit_s=limit), kills, _tell)
+    report = run(Asked(trial, chosen, seed, min(each, kills), limit_s=limit), kills, _tell)
     if json:
         show_json(report.document())
     else:

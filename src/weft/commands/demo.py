@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from weft.commands.app import app, say, show, show_json
+from weft.commands.app import app, say, show, show_json, writing
 from weft.commands.options import Json
 from weft.commands.running import progress_bar
+from weft.errors import InputError
 
 # The same as examples/fleets/first.toml, which an installed package does not have.
 FLEET = """\
@@ -41,12 +42,13 @@ between = ["nuc", "cloud"]
 mbps = 100
 latency_ms = 5
 """
+PERFETTO = "perfetto.json"  # trace.json in the folder of a run says how its fleet changes
 
 
 @app.command()
 def demo(
     steps: Annotated[int, typer.Option(help="Minibatches to train.")] = 60,
-    out: Annotated[Path, typer.Option(help="Folder for pictures, weights, trace.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder for pictures, weights, timeline.")] = Path(
         "runs/demo"
     ),
     json: Json = False,
@@ -56,6 +58,10 @@ def demo(
     \b
     Example:  weft demo
     """
+    if steps < 1:
+        raise InputError(f"--steps {steps} is not allowed; it must be at least 1")
+    with writing("--out", out):
+        out.mkdir(parents=True, exist_ok=True)
     from weft.runtime.emulate.forked import warm
 
     warm()  # the process of the emulated devices imports torch at the same time as this one
@@ -112,9 +118,9 @@ def demo(
     predicted = simulate(lower(result.plan), steps=6)
     draw_plan(result.plan, out / "plan.png")
     draw_gantt(predicted, out / "gantt.png", other=result.timeline)
-    save_trace(out / "trace.json", {"predicted": predicted, "measured": result.timeline})
+    save_trace(out / PERFETTO, {"predicted": predicted, "measured": result.timeline})
     if json:
-        show_json({**train_document(result), "files": ["plan.png", "gantt.png", "trace.json"]})
+        show_json({**train_document(result), "files": ["plan.png", "gantt.png", PERFETTO]})
         return
     show(train_table(result))
-    say(f"pictures and a trace for ui.perfetto.dev are in {out}: plan.png, gantt.png, trace.json")
+    say(f"in {out}: plan.png and gantt.png, and {PERFETTO} for ui.perfetto.dev")

@@ -159,6 +159,7 @@ def train(
     import torch
     from torch import nn
 
+    from weft.adapt.train import check_seed
     from weft.adapt.train import train as run
     from weft.api import load_model
     from weft.data.user_data import class_count, named_data, sample_shape
@@ -170,6 +171,7 @@ def train(
     if trace is not None and opened.fleet is None:
         raise InputError("--trace does not go with --replay: the changes of plan are known already")
     changes = Trace.load(trace, opened.fleet) if trace is not None and opened.fleet else None
+    check_seed(seed)
     samples = named_data(data, seed)
     torch.manual_seed(seed)
     count = classes or (None if ":" in model else class_count(samples))
@@ -348,15 +350,20 @@ def _check_same(loaded: Plan, path: Path, fleet: Path | None, strategy: str | No
         )
 
 
+WIDE = 110  # columns, for all that the bar can say
+
+
 @contextlib.contextmanager
 def progress_bar(steps: int, quiet: bool = False) -> Iterator[Callable[[Step], None]]:
     """A bar with loss, samples per second, and predicted against measured step time, on stderr."""
     from weft.report.words import seconds
 
     console = Console(stderr=True, quiet=quiet)
+    if not console.is_terminal:
+        console = Console(stderr=True, quiet=quiet, width=WIDE)
     with Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-        TextColumn("{task.fields[told]}"), TimeRemainingColumn(),
+        TextColumn("{task.fields[told]}"), TimeRemainingColumn(compact=True),
         console=console, transient=False,
     ) as bar:  # fmt: skip
         task = bar.add_task("starting", total=steps, told="")
@@ -364,7 +371,9 @@ def progress_bar(steps: int, quiet: bool = False) -> Iterator[Callable[[Step], N
         def on_progress(step: Step) -> None:
             done = step.done - step.first
             rate = done * step.batch / step.seconds if step.seconds else 0.0
-            text = f"loss {step.loss:.3f}  {rate:.0f} samples/s" if step.loss is not None else ""
+            text = f"loss {step.loss:.3f}" if step.loss is not None else ""
+            if console.width >= WIDE:  # else the count of minibatches would be cut
+                text += f"  {rate:.0f} samples/s"
             if step.predicted_step_s is not None and done:
                 measured = seconds(step.seconds / done)
                 text += f"  step {measured} (predicted {seconds(step.predicted_step_s)})"
@@ -374,4 +383,8 @@ def progress_bar(steps: int, quiet: bool = False) -> Iterator[Callable[[Step], N
                 task, completed=step.done, total=step.steps, description=step.what, told=text
             )
 
-        yield on_progress
+        try:
+            yield on_progress
+        except InputError:
+            bar.update(task, visible=False)  # it was refused: there is nothing to show
+            raise

@@ -26,7 +26,9 @@ class Finding(Struct, frozen=True):
             self.device,
             self.check,
             self.state,
-            f"{self.says}. {self.do}" if self.do else self.says,
+            f"{self.says}{'' if self.says.endswith('?') else '.'} {self.do}"
+            if self.do
+            else self.says,
         )
 
 

@@ -42,8 +42,11 @@ def examine_fleet(
         time.sleep(wait_s)  # nodes come at their own pace: nothing tells "that is all"
         names = crew.present
         if not names:
-            do = f"Start `weft node --name ...` there, with --group {group}; or give --join"
-            yield Finding("presence", "fleet", "fault", f"no node of fleet {group} is there", do)
+            says, do = f"no node of fleet {group} is there", "Start `weft node --name ...` there"
+            do += f", with --group {group}" if join else f", with --group {group}; or give --join"
+            if join:
+                says += f", although {', '.join(join)} can be reached: is --group right?"
+            yield Finding("presence", "fleet", "fault", says, do)
             return
         for name in names:
             yield from _examine_node(crew, name)
@@ -63,6 +66,8 @@ def _refused(join: Sequence[str], group: str, config: str | None) -> Iterator[Fi
         # A node without keys does not answer a TLS handshake at all.
         if words and (reached.keys is not None or words.startswith("it wants a certificate")):
             do = "The owner makes an invitation with `weft keys invite NAME`: type it there"
+            if words.startswith("it wants a certificate"):
+                do = "The owner makes an invitation with `weft keys invite NAME`: type it here"
             yield Finding("certificate", endpoint, "fault", words, do)
 
 

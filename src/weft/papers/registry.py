@@ -49,8 +49,8 @@ def get(name: str) -> Paper:
     """The paper with this name; InputError with the nearest name if there is none."""
     if name not in NAMES:
         near = difflib.get_close_matches(name, NAMES, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise InputError(f"unknown paper {name!r}{hint}; there are: {', '.join(NAMES)}, all")
+        hint = f"; did you mean {near[0]}?" if near else ";"
+        raise InputError(f"unknown paper {name!r}{hint} there are: {', '.join(NAMES)}, all")
     importlib.import_module(f"weft.papers.{name}.paper")  # registers itself
     return PAPERS[name]
 

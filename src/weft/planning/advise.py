@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from weft.errors import WeftError
 from weft.planning.compare import EXACT, Row, compare
+from weft.planning.exactness import differs
 from weft.planning.one_place import WORTH, best_place, one_places, place_cost, place_of
 from weft.plans import registry
 from weft.plans.plan import Objective, Plan
@@ -72,7 +73,8 @@ def why_none(rows: Sequence[Row], task: Task) -> str:
 def _one_place(usable: Sequence[Row], task: Task) -> Row | None:
     """The best single machine: of the compared plans, and of all devices that can hold the network."""
     plans = [row.plan for row in usable if row.plan is not None and place_of(row.plan) is not None]
-    best = best_place([*plans, *one_places(task)], task.source)
+    plans += [plan for plan in one_places(task) if not differs(plan, task.graph)]
+    best = best_place(plans, task.source)
     if best is None or best.predicted is None:
         return None
     value = None if task.objective == "time" else place_cost(best)

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from weft.planning.decide import decide
+from weft.planning.exactness import differs
 from weft.plans import registry
 from weft.plans.plan import Plan
 from weft.plans.task import Task
@@ -19,15 +20,20 @@ WORTH = 0.05  # a gain below this share is not worth another place, or a split: 
 
 def one_places(task: Task) -> list[Plan]:
     """The whole network on each device that the source reaches and that has the memory for it. A device that
-    gets its samples over a link may begin with the first of them, as it may in a split."""
+    gets its samples over a link may begin with the first of them, as it may in a split. It waits for all of
+    them where they must stay together: a batch norm of pieces is another mathematics."""
     plans = []
     for name in task.fleet.names:
         options = {"devices": name}
         options |= {key: value for key, value in task.options.items() if key == "route"}
         try:
-            plans.append(decide(registry.DEFAULT, dataclasses.replace(task, options=options)))
+            plan = decide(registry.DEFAULT, dataclasses.replace(task, options=options))
+            if differs(plan, task.graph):
+                whole = {**options, "micro_batches": "1"}
+                plan = decide(registry.DEFAULT, dataclasses.replace(task, options=whole))
         except Exception:  # out of reach, too small; or a defect, which then has no speedup to show
             continue
+        plans.append(plan)
     return plans
 
 

@@ -58,9 +58,9 @@ def get(name: str) -> Strategy:
     chosen = STRATEGIES.get(name) or named_before(name)
     if chosen is None:
         near = difflib.get_close_matches(name, STRATEGIES, n=3)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        hint = f"; did you mean {' or '.join(near)}?" if near else ";"
         raise InputError(
-            f"unknown strategy {name!r}{hint}; there are: {', '.join(STRATEGIES)}, "
+            f"unknown strategy {name!r}{hint} there are: {', '.join(STRATEGIES)}, "
             "or your own as file.py:function"
         )
     return chosen

@@ -10,7 +10,7 @@ import msgspec
 from rich.console import Group, RenderableType
 
 from weft.program.lower.lower import lower
-from weft.report.tables import list_table, timeline_table
+from weft.report.tables import list_table, strategy_words, timeline_table
 from weft.report.words import seconds
 from weft.runtime.run.workload.peer_timeline import assembled
 from weft.simulate.simulate import simulate
@@ -61,7 +61,7 @@ def train_table(result: TrainResult) -> RenderableType:
     ratio = result.step_s / result.predicted_step_s if result.predicted_step_s else 0.0
     count = result.steps - result.first
     rows = [
-        ("strategy", f"{result.plan.strategy} on {', '.join(result.plan.devices)}"),
+        ("strategy", f"{strategy_words(result.plan)} on {', '.join(result.plan.devices)}"),
         ("steps", f"{count} of {result.plan.batch} samples in {seconds(result.seconds)}"),
         ("step", f"{seconds(result.step_s)} measured, {seconds(result.predicted_step_s)} predicted "
                  f"(measured / predicted = {ratio:.2f})"),
@@ -126,7 +126,7 @@ def infer_table(result: InferResult) -> RenderableType:
     """The table that `weft infer` prints."""
     assert result.plan.predicted is not None
     rows = [
-        ("strategy", f"{result.plan.strategy} on {', '.join(result.plan.devices)}"),
+        ("strategy", f"{strategy_words(result.plan)} on {', '.join(result.plan.devices)}"),
         ("latency", f"{seconds(result.latency_s)} (median of {result.repeat}), "
                     f"{seconds(result.plan.predicted.seconds)} predicted"),
         ("difference", f"{result.max_difference:.2g} at most from the whole network's output"),

@@ -77,9 +77,15 @@ def plan_table(plan: Plan) -> RenderableType:
     return framed(plan_title(plan), table, plan_caption(plan))
 
 
+def strategy_words(plan: Plan) -> str:
+    """The strategy of a plan; for `auto` also the one that it took."""
+    taken = plan.decisions.get("taken")
+    return f"{plan.strategy} (takes {taken})" if taken else plan.strategy
+
+
 def plan_title(plan: Plan) -> str:
     """The line above a plan's table."""
-    title = f"{plan.strategy}: {plan.model}, batch {plan.batch}"
+    title = f"{strategy_words(plan)}: {plan.model}, batch {plan.batch}"
     if plan.predicted is None:
         return title
     unit = "a step" if plan.mode == "train" else "an answer"
@@ -158,6 +164,12 @@ def device_cells(plan: Plan, name: str) -> tuple[str, str, str, str]:
     return name, tier, compute, memory
 
 
+SPEEDUP = (
+    "speedup: over the best single machine, which may begin with the first samples while others "
+    "still arrive"
+)
+
+
 def compare_table(
     rows: Sequence[Row], title: str = "", best: Best | None = None, why_none: str = ""
 ) -> RenderableType:
@@ -181,7 +193,7 @@ def compare_table(
             table.add_row(*map(escape, cells))
     lines = [f"best: {best.why}"] if best is not None else []
     lines += [f"best: none is advised: {why_none}"] if best is None and why_none else []
-    lines += ["speedup: over the best single machine"] if table.rows else []
+    lines += [SPEEDUP] if table.rows else []
     if any(row.differs for row in rows):
         lines.append(
             "differs: in what it computes from one process; empty: the same up to rounding"

@@ -40,8 +40,11 @@ def why_refused(endpoint: str, keys: Keys | None, wait_s: float = WAIT_S) -> str
     try:
         with socket.create_connection((host.strip("[]"), int(port)), wait_s) as plain:
             plain.settimeout(max(0.01, end - time.monotonic()))
-            with context.wrap_socket(plain) as tls:
-                return _afterwards(tls, end)
+            try:
+                with context.wrap_socket(plain) as tls:
+                    return _afterwards(tls, end)
+            except TimeoutError:  # a node without keys says nothing at all
+                return f"{WORDS['WRONG_VERSION_NUMBER']} (no answer within {wait_s:g} s)"
     except ssl.SSLError as error:
         return words_of(error)
     except TimeoutError:

@@ -42,6 +42,10 @@ class Place:
             raise InputError(
                 "--local and --join exclude each other: is the fleet here or elsewhere?"
             )
+        if self.emulated and self.config is not None:
+            raise InputError(
+                f"--zenoh-config {self.config} is for real nodes: leave it out with --local and --netns"
+            )
 
     @property
     def emulated(self) -> bool:

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 
 from weft.errors import InputError
 from weft.runtime.keys.folder import Folder, Keys
-from weft.runtime.keys.members import OWNER
+from weft.runtime.keys.members import NAME, OWNER
 from weft.runtime.wire.beacon import fleet_id, look
 from weft.runtime.wire.session import Endpoints, free_endpoint, parts_of
 
@@ -33,6 +33,10 @@ def reach(
 
     InputError where a node without keys would listen to more than this machine. `open_to_all` allows that.
     """
+    if not NAME.fullmatch(group):  # it is a part of every topic, where * has a meaning
+        raise InputError(
+            f"--group {group!r} is not allowed; use letters, digits, - and _ (64 at most)"
+        )
     scheme, keys = "tcp", None
     if config is None and not open_to_all:
         keys = keys_of(group, name or OWNER)
@@ -111,8 +115,8 @@ def check_own(folder: Folder, keys: Keys) -> None:
 
 def _endpoint(text: str, scheme: str, keys: Keys | None) -> str:
     if "/" not in text:
-        return f"{scheme}/{text}"
-    protocol = text.partition("/")[0]
+        text = f"{scheme}/{text}"
+    protocol, _, _ = parts_of(text)  # InputError for what is no endpoint
     if keys is not None and protocol != scheme:
         raise InputError(
             f"{text}: the fleet {keys.members.fleet} has keys, so everything is encrypted; "

@@ -46,6 +46,7 @@ ONE_THREAD = (
 
 
 # How often a node tries again to join one that is not there.
+CONNECT_MS = 2500  # until a node to join must have answered
 RETRY = {"period_init_ms": 250, "period_max_ms": 2000, "period_increase_factor": 2}
 
 
@@ -60,11 +61,11 @@ def open_session(endpoints: Endpoints) -> Any:
     try:
         session = zenoh.open(config)
     except zenoh.ZError as error:
+        nobody = "Unable to connect" in str(error) and endpoints.config is None
+        if nobody and endpoints.join and endpoints.keys is None:
+            raise WeftError(_no_answer(endpoints.join)) from None
         asked = ", ".join([*endpoints.listen, *endpoints.join]) or "any free port"
-        why = _first(error)
-        if endpoints.join and endpoints.keys is None and endpoints.config is None:
-            why = _wants_keys(endpoints.join) or why
-        raise WeftError(f"cannot open the network on {asked}: {why}") from None
+        raise WeftError(f"cannot open the network on {asked}: {_first(error)}") from None
     _sessions[:] = [one for one in _sessions if not one.is_closed()] + [session]
     return session
 
@@ -89,14 +90,17 @@ def check_admitted(join: Sequence[str], keys: Keys) -> None:
         raise WeftError(f"cannot join fleet {keys.members.fleet}: {words}")
 
 
-def _wants_keys(join: Sequence[str]) -> str:
-    """Whether nodes that did not answer in plain TCP speak TLS."""
+def _no_answer(join: Sequence[str]) -> str:
+    """Why nodes did not answer in plain TCP: they speak TLS, or nobody is there."""
     closed = [e for e in join if why_refused(e, None).startswith("it wants a certificate")]
-    if not closed:
-        return ""
+    if closed:
+        return (
+            f"cannot join the fleet: {', '.join(closed)} wants a certificate, and this machine has no "
+            "keys of that fleet: the owner makes some with `weft keys invite NAME`"
+        )
     return (
-        f"{', '.join(closed)} wants a certificate, and this machine has no keys of that fleet: "
-        "the owner makes some with `weft keys invite NAME`"
+        f"no node answers at {', '.join(join)} within {CONNECT_MS / 1e3:g} s. Is `weft node` running there, "
+        f"and its port open? `weft doctor --join {join[0]}` looks"
     )
 
 
@@ -137,7 +141,7 @@ def _config(endpoints: Endpoints) -> Any:
         settings["connect/retry"] = RETRY
     if endpoints.join:
         settings["connect/endpoints"] = list(endpoints.join)
-        settings["connect/timeout_ms"] = 2500
+        settings["connect/timeout_ms"] = CONNECT_MS
         settings["connect/exit_on_failure"] = True
     for key, value in settings.items():
         try:
