@@ -5,10 +5,10 @@
 
 Every node is a process in a network namespace of its own. Its links are veth pairs under `tc tbf`, its CPU
 time is limited by a cgroup (quota of a core, period 4 ms). The prediction comes from what `weft profile
---join` measures on these nodes, and from nothing else. A case is run until two means in a row agree to 3%,
-at most six times; their mean counts. For each network and fleet the plan that `auto` takes is run too, and
-the best one place. A plan that several strategies have in common is one case. `--add` appends each case to
-a file, so that the table can be collected in parts.
+--join` measures on these nodes, and from nothing else. A case is run until the medians of two runs in a row
+agree to 3%; their mean counts. After eight runs it is given up, and the table says so. For each network and
+fleet the plan that `auto` takes is run too, and the best one place. A plan that several strategies have in
+common is one case. `--add` appends each case to a file, so that the table can be collected in parts.
 
 It needs root, iproute2 and cgroup v1 (cpu). On a machine that does other work, figures are not to be trusted:
 the cgroup asks for a large weight, but caches and memory are shared.
@@ -17,13 +17,12 @@ the cgroup asks for a large weight, but caches and memory are shared.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -46,37 +45,18 @@ from weft.plans.plan import Mode, Plan
 from weft.plans.profile import Profile
 from weft.program.lower.lower import lower
 from weft.program.timeline import Timeline
-from weft.runtime.emulate.namespaces import NamespaceFleet
-from weft.runtime.run.launch import Place
 from weft.runtime.run.measuring.known import measured_fleet
 from weft.runtime.run.serve import latencies_s
-from weft.runtime.wire.session import Endpoints
 from weft.simulate.simulate import simulate
 from weft.zoo.loading import load
 
-CPU = Path("/sys/fs/cgroup/cpu")
-PERIOD_US = 4000
-WEIGHT = 200_000  # of all nodes together, against 1024 of any other process of this machine
+sys.path.insert(0, str(Path(__file__).parent))
+from real_nodes import RealNodes, limited
+
 NAMES = ("phone", "edge", "cloud")
 TIERS = ("device", "edge", "cloud")
-AGREE, MOST_RUNS, RUN_S = 0.03, 6, 4.0
+AGREE, MOST_RUNS, RUN_S = 0.03, 8, 4.0
 UNSHAPED = 10_000.0  # Mbps: a rate that nothing here reaches
-
-
-class RealNodes(NamespaceFleet):
-    """Nodes that also listen on the unshaped way to this process, so that a run can join each of them. They
-    use the links between each other only."""
-
-    def managed(self, name: str) -> str:
-        return f"tcp/{self._network}.{self.names.index(name) + 2}:7448"
-
-    def endpoints(self, name: str) -> Endpoints:
-        where = super().endpoints(name)
-        return msgspec.structs.replace(where, listen=(*where.listen, self.managed(name)))
-
-    @property
-    def place(self) -> Place:
-        return Place(join=tuple(self.managed(name) for name in self.names), group=self.group)
 
 
 @dataclass(frozen=True)
@@ -132,6 +112,16 @@ class Outcome:
     def error(self) -> float:
         return self.predicted_s / self.measured_s - 1
 
+    @property
+    def settled(self) -> bool:
+        """Whether the last two runs agree."""
+        return agree(self.runs)
+
+
+def agree(runs: Sequence[float]) -> bool:
+    """Whether the last two of some runs agree."""
+    return len(runs) > 1 and abs(runs[-1] / runs[-2] - 1) < AGREE
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(
@@ -174,6 +164,7 @@ def table(outcomes: list[Outcome]) -> None:
     for o in outcomes:
         name = f"{o.strategy} ({o.differs})" if o.differs else o.strategy
         times = f"{o.predicted_s * 1e3:.0f} ms | {o.measured_s * 1e3:.0f} ms | {o.error:+.0%}"
+        times += "" if o.settled else " (runs differ)"
         setting = "" if o.setting == before else o.setting
         print(f"| {setting} | {name} | {o.devices} | {times} | {o.load:.0f} |")
         before = o.setting
@@ -185,7 +176,8 @@ def line(outcome: Outcome) -> str:
     runs = " ".join(f"{s * 1e3:.1f}" for s in outcome.runs)
     predicted, measured = (f"{s * 1e3:8.1f} ms" for s in (outcome.predicted_s, outcome.measured_s))
     place = f"{outcome.strategy:12} on {outcome.devices:18}"
-    return f"{place} predicted {predicted}, measured {measured}, {outcome.error:+6.1%}   ({runs})"
+    left = "" if outcome.settled else ", no two in a row agree"
+    return f"{place} predicted {predicted}, measured {measured}, {outcome.error:+6.1%}   ({runs}{left})"
 
 
 def summary(outcomes: list[Outcome]) -> None:
@@ -194,7 +186,8 @@ def summary(outcomes: list[Outcome]) -> None:
         return
     errors = sorted(abs(o.error) for o in outcomes)
     print(
-        f"\n{len(errors)} cases: median error {statistics.median(errors):.1%}, largest {errors[-1]:.1%}"
+        f"\n{len(errors)} cases: median error {statistics.median(errors):.1%}, largest {errors[-1]:.1%}, "
+        f"{sum(not o.settled for o in outcomes)} of them with runs that differ"
     )
     for label in dict.fromkeys(o.setting for o in outcomes):
         here = [o for o in outcomes if o.setting == label]
@@ -219,7 +212,10 @@ def run_setting(setting: Setting) -> Iterator[Outcome]:
         for b in NAMES[n + 1 :]
     )
     wired = Fleet(tuple(Device(name) for name in NAMES), rates)
-    with limited(setting) as limit, RealNodes(wired, NAMES) as nodes:
+    with (
+        limited(dict(zip(NAMES, setting.quotas, strict=True))) as limit,
+        RealNodes(wired, NAMES) as nodes,
+    ):
         nodes.crew.wait_for(NAMES, 60.0)
         for name, process in nodes.processes.items():
             limit(name, process.pid)
@@ -288,13 +284,13 @@ def distinct(named: Iterable[tuple[str, Plan]]) -> list[tuple[str, Plan]]:
 def run_case(
     setting: Setting, name: str, plan: Plan, nodes: RealNodes, module: nn.Module, differs: str
 ) -> Outcome | None:
-    """Runs a plan until two means agree."""
+    """Runs a plan until two medians agree."""
     assert plan.predicted is not None
     predicted = plan.predicted.seconds
     count = max(8, min(200, round(RUN_S / predicted)))
     runs: list[float] = []
     timeline = Timeline((), ())
-    while len(runs) < MOST_RUNS and not (len(runs) > 1 and abs(runs[-1] / runs[-2] - 1) < AGREE):
+    while len(runs) < MOST_RUNS and not agree(runs):
         try:
             timeline, seconds = once(setting, plan, count, nodes, module)
             runs.append(seconds)
@@ -335,7 +331,7 @@ def seconds_of(timeline: Timeline) -> dict[tuple[str, str], float]:
 def once(
     setting: Setting, plan: Plan, count: int, nodes: RealNodes, module: nn.Module
 ) -> tuple[Timeline, float]:
-    """A run's timeline, and the mean seconds of a step, or of an answer, in its later half."""
+    """A run's timeline, and the median seconds of a step, or of an answer, in its later half."""
     x = torch.rand(setting.batch, *setting.shape)
     if setting.mode == "infer":
         with serve(
@@ -346,49 +342,13 @@ def once(
                 net(x)
             timeline = net.timeline()[0]
             answers = latencies_s(timeline)
-            return timeline, statistics.mean(answers[len(answers) // 2 :])
+            return timeline, statistics.median(answers[len(answers) // 2 :])
     data = DataLoader(TensorDataset(x, torch.arange(setting.batch) % 10), batch_size=setting.batch)
     result = train(
         module.train(), data, nn.CrossEntropyLoss(), plan=plan, steps=count, lr=1e-3, adapt=False,
         join=nodes.place.join, group=nodes.group, profile=plan.profile, patience=20.0,
     )  # fmt: skip
-    ends = result.timeline.step_ends
-    first = len(ends) // 2
-    return result.timeline, (ends[-1] - ends[first]) / (len(ends) - 1 - first)
-
-
-@contextlib.contextmanager
-def limited(setting: Setting) -> Iterator[object]:
-    """A cgroup for each node with its quota of a core; they are removed at the end."""
-    root = CPU / f"weft-truth-{time.monotonic_ns()}"
-    made: list[Path] = []
-    try:
-        root.mkdir()
-        made.append(root)
-        (root / "cpu.shares").write_text(str(WEIGHT))
-        run = root / "run"  # this process feeds the samples: it has no quota, but the same weight
-        run.mkdir()
-        made.append(run)
-        (run / "cgroup.procs").write_text(str(os.getpid()))
-
-        def limit(name: str, pid: int) -> None:
-            folder = root / name
-            folder.mkdir()
-            made.append(folder)
-            quota = setting.quotas[NAMES.index(name)]
-            (folder / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-            (folder / "cpu.cfs_quota_us").write_text(str(round(quota * PERIOD_US)))
-            (folder / "cgroup.procs").write_text(str(pid))
-
-        yield limit
-    except OSError as error:
-        sys.exit(f"no cgroup with a CPU quota: {error}")
-    finally:
-        (CPU / "cgroup.procs").write_text(str(os.getpid()))
-        time.sleep(0.5)  # until the nodes are gone
-        for folder in reversed(made):
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+    return result.timeline, result.timeline.step_s
 
 
 if __name__ == "__main__":

@@ -112,8 +112,10 @@ def weft_run(
     return Measured(step, own / count * 1e3, busiest / count), plan
 
 
-def torch_run(channels: int, micro_batches: int, steps: int, mbps: float | None) -> Measured | None:
-    """torch.distributed.pipelining's 1F1B over gloo; None where the link cannot be shaped (no root)."""
+def torch_run(
+    channels: int, micro_batches: int, steps: int, mbps: float | None, schedule: str = "1f1b"
+) -> Measured | None:
+    """A schedule of torch.distributed.pipelining over gloo; None where no link can be shaped (no root)."""
     with _two_hosts(mbps) as hosts:
         if hosts is None:
             return None
@@ -127,7 +129,7 @@ def torch_run(channels: int, micro_batches: int, steps: int, mbps: float | None)
                 "PYTHONWARNINGS": "ignore",
             }  # fmt: skip
             command = [*prefixes[rank], sys.executable, os.path.join(os.path.dirname(__file__),
-                       "torch_rank.py"), str(channels), str(micro_batches), str(steps)]  # fmt: skip
+                       "torch_rank.py"), str(channels), str(micro_batches), str(steps), schedule]  # fmt: skip
             processes.append(subprocess.Popen(
                 command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE))  # fmt: skip
         answers = []

@@ -57,6 +57,7 @@ def test_bounds_leave_out_no_better_plan(strategy: str, monkeypatch: pytest.Monk
     draws = [drawn(strategy, number) for number in range(DRAWS)]
     bounded = [seconds(draw) for draw in draws]
     monkeypatch.setattr(SplitBounds, "at_least", lambda *_: 0.0)
+    monkeypatch.setattr(SplitBounds, "quick", lambda *_: 0.0)
     monkeypatch.setattr(Bounds, "at_least", lambda *_: 0.0)
     monkeypatch.setattr(Bounds, "computing", lambda *_: 0.0)
     planned = 0

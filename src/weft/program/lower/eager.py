@@ -49,10 +49,21 @@ class _Costs:
 def eager(layout: Layout) -> Orders:
     """List scheduling: among the actions that are ready, the one with the longest time to the end comes
     first."""
+    return _schedule(layout)[0]
+
+
+def last_backwards(layout: Layout) -> dict[tuple[str, int], float]:
+    """When each device's last backward pass through each of its segments is over in the eager order, if all
+    devices begin at 0 and the links carry nothing but samples, activations and their gradients."""
+    return _schedule(layout)[1]
+
+
+def _schedule(layout: Layout) -> tuple[Orders, dict[tuple[str, int], float]]:
     costs = _Costs(layout)
     urgency = _urgency(layout, costs)
     last = len(layout.segments) - 1
     orders: Orders = {device: [] for device in layout.plan.devices}
+    ends: dict[tuple[str, int], float] = {}
     free: dict[str, float] = defaultdict(float)
     link: dict[tuple[str, str], float] = defaultdict(float)
     ready: dict[str, list[tuple[float, Action]]] = defaultdict(list)  # (-urgency, action)
@@ -108,7 +119,9 @@ def eager(layout: Layout) -> Orders:
                 arrive(
                     end, Action("backward", action.piece, action.segment - 1), device, first_layer
                 )
-    return orders
+            if action.what == "backward":
+                ends[device, action.segment] = end
+    return orders, ends
 
 
 def _urgency(layout: Layout, costs: _Costs) -> dict[Action, float]:

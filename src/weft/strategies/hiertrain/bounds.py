@@ -1,43 +1,73 @@
-"""Seconds that a split takes at least, without a program or a simulation.
+"""Seconds that a split takes at least: three bounds, each better than the one before and each slower.
 
-    bounds = SplitBounds(task, codecs)
-    bounds.at_least(split)
+    bounds = SplitBounds(task, codecs, search.plan)
+    bounds.quick(split)
+    bounds.at_least(split, enough=0.3)      # stops at the first bound that says 0.3 s or more
 
-No step is shorter than the work of its busiest device, and none is shorter than the time that its busiest
-channel is occupied by samples, activations, gradients and weights.
+1. No step is shorter than the work of its busiest device, and none is shorter than the time that its busiest
+   channel is occupied by samples, activations, gradients and weights.
+2. All devices wait for the sum of the first layer's gradients, and what must happen between two such sums
+   takes its time (`cycle`).
+3. The same with the eager order of the passes, which needs the plan's pieces but no program.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
+from collections.abc import Callable
 from itertools import accumulate
 
 from weft.codecs.registry import coded_bytes
+from weft.plans.plan import Plan
 from weft.plans.task import Task
 from weft.strategies.hiertrain.coding import Codecs
+from weft.strategies.hiertrain.cycle import Cycle
 from weft.strategies.hiertrain.splits import Split
 
 
 class SplitBounds:
-    """What the bounds read of a task: prefix sums over layers, and routes."""
+    """What the bounds read of a task: prefix sums over layers, and routes. `plan` makes a split's plan; it is
+    None where pieces wait for each other at norms, and then only the first bound is known."""
 
-    def __init__(self, task: Task, codecs: Codecs) -> None:
+    def __init__(
+        self, task: Task, codecs: Codecs, plan: Callable[[Split], Plan] | None = None
+    ) -> None:
         self.task = task
         self.codecs = codecs
+        self.plan = plan
+        self.counted = task.simulated and task.objective == "time"
         self.layers = len(task.profile.layers)
         self.owners = [owner.device for owner in task.owners] or [task.source]
+        self.cycle = Cycle(task, codecs)
         self._passes: dict[str, list[float]] = {}
         self._updates: dict[str, list[float]] = {}
         self._rated: dict[Split, float] = {}
+        self._cycles: dict[Split, float] = {}
+        self._scheduled: dict[Split, float] = {}
         self._weights = [0, *accumulate(layer.param_bytes for layer in task.profile.layers)]
 
-    def at_least(self, split: Split) -> float:
-        """Seconds per step, at least; 0 if something else is counted."""
-        if not self.task.simulated or self.task.objective != "time":
+    def at_least(self, split: Split, enough: float = math.inf) -> float:
+        """Seconds per step, at least; 0 if something else is counted. Whoever only asks whether a split takes
+        `enough` seconds gets the first bound that says so: the better ones take longer."""
+        least = self.quick(split, enough)
+        if least >= enough or not self.counted or self.plan is None:
+            return least
+        if split not in self._scheduled:
+            self._scheduled[split] = self.cycle.scheduled(split, self.plan(split))
+        return max(least, self._scheduled[split])
+
+    def quick(self, split: Split, enough: float = math.inf) -> float:
+        """The same by the bounds that need no order of the passes."""
+        if not self.counted:
             return 0.0
         if split not in self._rated:
             self._rated[split] = self._rate(split)
-        return self._rated[split]
+        if self._rated[split] >= enough or self.plan is None:
+            return self._rated[split]
+        if split not in self._cycles:
+            self._cycles[split] = self.cycle.at_least(split)
+        return max(self._rated[split], self._cycles[split])
 
     def _rate(self, split: Split) -> float:
         busy: defaultdict[str, float] = defaultdict(float)

@@ -114,7 +114,7 @@ class _Search:
         # Samples by device with data. The name is empty if one device has all samples.
         self.batches = {owner.device: owner.samples for owner in task.owners} or {"": task.batch}
         self.codec, self.gradient_codec, self.input_codec = codecs
-        self.bounds = SplitBounds(self.task, codecs)
+        self.bounds = SplitBounds(self.task, codecs, None if self.norms else self.plan)
         self.best: Plan | None = None
         self.seconds = math.inf
         self.asked: dict[Split, float] = {}
@@ -145,10 +145,11 @@ class _Search:
                 for neighbour in neighbours(split, self.places, self.task.batch):
                     if len(self.asked) >= last:
                         break
-                    if self.bounds.at_least(neighbour) >= value * 0.9999:
+                    better = value * 0.9999
+                    if self.bounds.at_least(neighbour, better) >= better:
                         continue
                     price = self.try_split(neighbour)
-                    if price < value * 0.9999:
+                    if price < better:
                         split, value, moved = neighbour, price, True
                         break
 
@@ -156,9 +157,13 @@ class _Search:
         """The seeds with the least prices, the least first."""
         seeds = {seed: number for number, seed in enumerate(dict.fromkeys(self.seeds()))}
         priced: list[tuple[float, int, Split]] = []
-        for seed in sorted(seeds, key=self.bounds.at_least):
-            if len(priced) >= CLIMBS and self.bounds.at_least(seed) > priced[CLIMBS - 1][0]:
-                break  # neither this one nor any after it
+        for seed in sorted(seeds, key=self.bounds.quick):
+            if len(priced) >= CLIMBS:
+                worse = priced[CLIMBS - 1][0] * 1.0001
+                if self.bounds.quick(seed) >= worse:
+                    break  # neither this one nor any after it
+                if self.bounds.at_least(seed, worse) >= worse:
+                    continue
             insort(priced, (self.try_split(seed), seeds[seed], seed))
         return [seed for _, _, seed in priced[:CLIMBS]]
 
