@@ -85,10 +85,11 @@ def _arguments() -> argparse.Namespace:
 
 
 def _try_all(due: Sequence[Case], book: Book, jobs: int, limit_s: float) -> None:
-    """No case begins that would not end before the limit, should it take all of its own time."""
+    """No case begins that would not end before the limit, should it take all of its own time. So cases that
+    may take long begin first: at the end of the hour there would be no room for them."""
     end = time.monotonic() + limit_s
     waiting: queue.SimpleQueue[Case] = queue.SimpleQueue()
-    for case in due:
+    for case in sorted(due, key=lambda case: -case.limit_s):
         waiting.put(case)
 
     def keep_busy() -> None:
