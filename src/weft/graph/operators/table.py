@@ -60,7 +60,7 @@ _RECORDS: tuple[Operator, ...] = (
     _operator("scaled_dot_product_attention",
               direct="torch.nn.functional.scaled_dot_product_attention", flops=flops.attention,
               rows=sequences.ATTENTION, random=True, drop_probability=4),
-    *_alike("mv dot outer"),
+    *_alike("mv dot vdot outer"),
 
     # Recurrent networks: one operator for all their steps. The cells are one step.
     *_alike("lstm.input gru.input rnn_tanh.input rnn_relu.input", weighted=True, recurrent=True,
