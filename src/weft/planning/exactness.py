@@ -30,6 +30,8 @@ def differs(plan: Plan, graph: Graph | None = None) -> str:
         words.append("batch norms of pieces")
     if graph is not None and _in_pieces(plan) and _renews_buffers(graph):
         words.append("buffers changed by each piece")
+    if graph is not None and graph.mixes and _in_pieces(plan):
+        words.append("samples that meet only in their piece")
     if not words and not registry.behind(plan).exact and plan.mode == "train":
         words.append("another mathematics")
     return ", ".join(words)

@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointFunction
 
 from weft.graph.capture.modes import in_mode
-from weft.graph.capture.python_state import Numbers, left_as_it_was
+from weft.graph.capture.python_state import Numbers, left_as_it_was, without_numbers
 from weft.graph.capture.signature import Sample, grown
 
 _TORCH = str(Path(torch.__file__).parent)
@@ -77,7 +77,8 @@ def refusal_of_gradients(module: nn.Module, example: Sample, label: str, own: Ow
             "the devices. Remove it; --clip-value and --clip-norm limit gradients, 3 * x - 2 * x.detach() "
             "makes a gradient three times as large"
         )
-    wrong = _with_other_gradients(module, example) if own.functions else set()
+    tried = bool(own.functions) and not without_numbers(module)
+    wrong = _with_other_gradients(module, example) if tried else set()
     for kind in own.functions:
         if kind in wrong:
             return (

@@ -58,6 +58,8 @@ def refusal_of_python(
     module: nn.Module, example: Sample, label: str, mode: Mode, python: Python
 ) -> str:
     """Why one graph does not hold for every call; "" if it does."""
+    if without_numbers(module):
+        return ""
     if python.drawn:
         place = _drawing_line(module, example, mode)
         if place:
@@ -97,6 +99,11 @@ def left_as_it_was(module: nn.Module) -> Iterator[None]:
                 container.update(content)
             else:
                 container.extend(content)
+
+
+def without_numbers(module: nn.Module) -> bool:
+    """Whether a module has only shapes, because it is only planned: nothing can be tried with it."""
+    return any(tensor.is_meta for tensor in module.parameters())
 
 
 class Numbers:
