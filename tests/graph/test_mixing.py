@@ -99,7 +99,7 @@ def test_a_plan_of_pieces_is_refused_where_samples_meet(name: str) -> None:
     assert differs(whole, graph) == ""
     assert differs(pieces, graph) == "samples that meet only in their piece"
     with pytest.raises(
-        InputError, match="depends on the other samples of its minibatch .*pieces of 2"
+        InputError, match=r"depends on the other samples of its minibatch .*pieces of 2"
     ):
         check_loss(graph, pieces)
 
