@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tests.graph.layered import eager, in_layers
 from weft.errors import InputError
 from weft.graph.capture.module import capture, state_of
 from weft.graph.execute import Runner
-from weft.graph.network import Graph
 
 
 class Net(nn.Module):
@@ -214,43 +214,6 @@ ODD = [
     DrawnOnce, ByHand,
     *(pytest.param(kind, marks=pytest.mark.proof) for kind in LONGER),
 ]  # fmt: skip
-SEED = 5
-
-
-def in_layers(graph: Graph, state: dict[str, Tensor], x: Tensor, training: bool) -> Tensor:
-    """The output, computed one layer after the other, with what crosses each cut detached."""
-    values: dict[str, Tensor] = {graph.inputs[0]: x}
-    steps = []
-    for n in range(len(graph.layers)):
-        inputs = {
-            k: t.detach().requires_grad_(training and n > 0 and t.is_floating_point())
-            for k, t in values.items()
-        }
-        values = Runner(graph.segment(n, n), state).forward(inputs, training=training, seed=SEED)
-        steps.append((inputs, values))
-    if training:
-        _backwards(steps, graph.output)
-    return values[graph.output].detach()
-
-
-def _backwards(steps: list[tuple[dict[str, Tensor], dict[str, Tensor]]], output: str) -> None:
-    (_, ends), gradients = steps[-1], {}
-    gradients[output] = torch.autograd.grad(ends[output].square().sum(), ends[output])[0]
-    for inputs, outputs in reversed(steps):
-        names = [n for n in outputs if outputs[n].requires_grad and n in gradients]
-        torch.autograd.backward([outputs[n] for n in names], [gradients[n] for n in names])
-        gradients = {n: t.grad for n, t in inputs.items() if t.grad is not None}
-
-
-def eager(module: nn.Module, x: Tensor, graph: Graph) -> Tensor:
-    """The module's own answer; it draws what the graph's one random operator draws."""
-    import zlib
-
-    drawing = [n.name for layer in graph.layers for n in layer.nodes if "randn" in n.op]
-    if drawing:
-        torch.manual_seed(SEED * 1_000_003 + (zlib.crc32(drawing[0].encode()) | 1))
-    result: Tensor = module(x)
-    return result
 
 
 @pytest.mark.parametrize("kind", ODD, ids=lambda kind: kind.__name__)

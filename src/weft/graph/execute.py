@@ -186,11 +186,20 @@ def for_mode(node: Node, record: Operator, training: bool) -> list[Arg]:
     args = list(node.args)
     if training:
         return args
-    if record.training_flag is not None and record.training_flag < len(args):
+    if (
+        record.training_flag is not None
+        and record.training_flag < len(args)
+        and not _own_mean(node, record)
+    ):
         args[record.training_flag] = False
     if record.drop_probability is not None and record.drop_probability < len(args):
         args[record.drop_probability] = 0.0
     return args
+
+
+def _own_mean(node: Node, record: Operator) -> bool:
+    """Whether it is a batch norm without running statistics: it always takes those of its samples."""
+    return record.normalises_batch and len(node.args) > 3 and node.args[3] is None
 
 
 def _template(

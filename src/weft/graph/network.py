@@ -176,6 +176,7 @@ class Graph(Struct, frozen=True, dict=True):
     state: dict[str, State]
     loss: Loss | None = None
     further_outputs: tuple[str, ...] = ()  # where the network returns several tensors
+    mixes: str = ""  # where samples of a minibatch meet (mixing.py); "": each is computed alone
 
     @property
     def outputs(self) -> tuple[str, ...]:

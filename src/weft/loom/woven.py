@@ -19,6 +19,7 @@ from torch import Tensor
 
 from weft.codecs.registry import codec_named
 from weft.errors import WeftError
+from weft.graph.execute import TargetTotals
 from weft.graph.network import Graph
 from weft.graph.optimizers.optimizer import Optimizer
 from weft.graph.optimizers.user_schedule import Timetable
@@ -125,6 +126,8 @@ def _devices(
     ends |= {name: Wire(name, ends) for name in everyone}
     # `same_clock`: losses are told, so that no device uses the clock.
     settings = Settings(optimizer=rule, seed=seed, deadline_s=1.0, same_clock=True, record=False)
+    loss = graph.loss
+    totals = TargetTotals(loss, state) if loss and loss.cut else None
 
     class Feed:
         """The samples of one device: all of them, or its share of the minibatch."""
@@ -136,7 +139,10 @@ def _devices(
         def minibatch(self, step: int) -> tuple[dict[str, Tensor], dict[str, Tensor] | None]:
             x, y = data(step)
             inputs = {n: t[self.own] for n, t in _named(x, graph.inputs[0]).items()}
-            targets = {n: t[self.own] for n, t in _named(y, "target").items()}
+            whole = _named(y, "target")
+            targets = {n: t[self.own] for n, t in whole.items()}
+            if totals is not None:
+                targets |= totals(whole)
             return inputs, targets if program.plan.mode == "train" else None
 
     def answer(step: int, micro: int, values: Values) -> None:

@@ -6,6 +6,7 @@ differs(plan, graph)       # "codec int8, stale weights"; "" where the numbers a
 from __future__ import annotations
 
 from weft.graph.network import Graph
+from weft.graph.operators.calls import RENEWED
 from weft.graph.operators.table import operator_named
 from weft.planning.norms import smallest_piece
 from weft.plans import registry
@@ -27,6 +28,10 @@ def differs(plan: Plan, graph: Graph | None = None) -> str:
         words.append("each device trains a network of its own")
     if graph is not None and _norms_of_pieces(plan, graph):
         words.append("batch norms of pieces")
+    if graph is not None and _in_pieces(plan) and _renews_buffers(graph):
+        words.append("buffers changed by each piece")
+    if graph is not None and graph.mixes and _in_pieces(plan):
+        words.append("samples that meet only in their piece")
     if not words and not registry.behind(plan).exact and plan.mode == "train":
         words.append("another mathematics")
     return ", ".join(words)
@@ -34,7 +39,17 @@ def differs(plan: Plan, graph: Graph | None = None) -> str:
 
 def _norms_of_pieces(plan: Plan, graph: Graph) -> bool:
     """Whether a minibatch is normalised piece by piece."""
-    if plan.mode != "train" or smallest_piece(plan) >= plan.batch:
+    if not _in_pieces(plan):
         return False
     nodes = (node for layer in graph.layers for node in layer.nodes)
     return any(operator_named(node.op).normalises_batch for node in nodes)
+
+
+def _in_pieces(plan: Plan) -> bool:
+    return plan.mode == "train" and smallest_piece(plan) < plan.batch
+
+
+def _renews_buffers(graph: Graph) -> bool:
+    """Whether forward changes a buffer (a mean of its own, the vectors of a spectral norm). One process
+    changes it once for each minibatch, a plan of pieces once for each piece."""
+    return any(node.op == RENEWED for layer in graph.layers for node in layer.nodes)

@@ -26,8 +26,20 @@ from torch.export import Dim, ExportedProgram, ShapesCollection
 from torch.utils._pytree import tree_leaves
 
 from weft.errors import InputError
+from weft.graph.capture.advice import for_error
 from weft.graph.capture.data_tests import Replay, inside_torch, recorded_tests
 from weft.graph.capture.modes import check_modes, in_mode, watched_modes
+from weft.graph.capture.own_gradients import (
+    OwnGradients,
+    refusal_of_gradients,
+    watched_gradients,
+)
+from weft.graph.capture.python_state import (
+    Python,
+    left_as_it_was,
+    refusal_of_python,
+    watched_python,
+)
 from weft.graph.capture.regions import inline_regions
 from weft.graph.capture.sample_counts import symbolic_len, watched_counts
 from weft.graph.capture.signature import Sample, grown, leaves_of
@@ -35,6 +47,7 @@ from weft.graph.network import Mode
 
 # In the texts of torch's errors.
 _DATA_DEPENDENT = "data-dependent"
+_UNFOLLOWED = "fake tensor in the exported program constant"
 _FIXED = "specialized it to be a constant"
 _BATCHES = (*range(2, 34), 48, 64, 100, 128, 1000)  # for which torch's guards must hold
 
@@ -47,38 +60,60 @@ def _ctc_shapes(scores: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return scores.new_empty(samples), scores.new_empty(samples, steps, 1)
 
 
+class Watched(NamedTuple):
+    """What was noted while a module was exported."""
+
+    readers: list[str]  # where code outside of torch reads the mode
+    python: Python
+    gradients: OwnGradients
+
+
 class Exported(NamedTuple):
     """A module as an exported program."""
 
     program: ExportedProgram
     names: dict[str, str]  # of parameters: a tied one has several names, of which the first is used
     readers: list[str]  # where code outside of torch reads the mode
+    differs: str = ""  # why the program does not compute what every call of the module does; or ""
+    learns: str = ""  # why training it would learn something else; or ""
 
 
 def export(module: nn.Module, example: Sample, label: str, mode: Mode) -> Exported:
     """The module in one mode. Raises InputError with the user's line if it cannot be exported."""
     leaves_of(example, f"the example input of {label}")
     check_modes(module, label)
+    _check_no_script(module, label)
     try:
-        program, readers = _with_any_count(module, example, label, mode, None)
+        program, watched = _with_any_count(module, example, label, mode, None)
     except InputError:
         raise
     except Exception as error:
         if _DATA_DEPENDENT not in str(error):
             raise _refused(label, error) from error
-        program, readers = _replayed(module, example, label, mode, error)
+        program, watched = _replayed(module, example, label, mode, error)
     _check_batch_sizes(program, label)
     inline_regions(program, label)
     names: dict[str, str] = {}
     first: dict[int, str] = {}
     for name, tensor in module.named_parameters(remove_duplicate=False):
         names[name] = first.setdefault(id(tensor), name)
-    return Exported(program, names, readers)
+    differs = refusal_of_python(module, example, label, mode, watched.python)
+    learns = refusal_of_gradients(module, example, label, watched.gradients)
+    return Exported(program, names, watched.readers, differs, learns)
+
+
+def _check_no_script(module: nn.Module, label: str) -> None:
+    for name, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            raise InputError(
+                f"{label} cannot be captured: {name or 'it'} is a torch.jit module; give the module that it "
+                "was made from"
+            )
 
 
 def _with_any_count(
     module: nn.Module, example: Sample, label: str, mode: Mode, replay: Replay | None
-) -> tuple[ExportedProgram, list[str]]:
+) -> tuple[ExportedProgram, Watched]:
     """The module for any number of samples. It is exported again with a variable `len(x)` if the plain export
     fixes the number."""
     try:
@@ -101,7 +136,7 @@ def _with_any_count(
 
 def _exported(
     module: nn.Module, example: Sample, mode: Mode, replay: Replay | None
-) -> tuple[ExportedProgram, list[str]]:
+) -> tuple[ExportedProgram, Watched]:
     # Batch sizes 0 and 1 are special to torch.export: trace with 3.
     args, kwargs = grown(example, 3)
     shapes: Any = ShapesCollection()  # type: ignore[no-untyped-call]
@@ -112,16 +147,19 @@ def _exported(
         stack.enter_context(_without_cache(module))
         stack.enter_context(quiet())
         readers = stack.enter_context(watched_modes())
+        gradients = stack.enter_context(watched_gradients())
+        stack.enter_context(left_as_it_was(module))
+        python = stack.enter_context(watched_python(module))
         if replay is not None:
             stack.enter_context(replay)
             stack.enter_context(inside_torch(replay))
         program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
-    return program, list(dict.fromkeys(readers.places))
+    return program, Watched(list(dict.fromkeys(readers.places)), python, gradients)
 
 
 def _replayed(
     module: nn.Module, example: Sample, label: str, mode: Mode, error: Exception
-) -> tuple[ExportedProgram, list[str]]:
+) -> tuple[ExportedProgram, Watched]:
     """The module with its constant tests of data replayed, where the plain export met `error`."""
     try:
         with _without_cache(module), quiet():
@@ -183,7 +221,9 @@ def quiet() -> Iterator[None]:
 
 
 def _refused(label: str, error: BaseException) -> InputError:
-    return InputError(f"{label} cannot be captured{_where(error)}: {_brief(error)}")
+    return InputError(
+        f"{label} cannot be captured{_where(error)}: {_brief(error)}{for_error(error)}"
+    )
 
 
 def _where(error: BaseException) -> str:
@@ -206,6 +246,8 @@ def _brief(error: BaseException) -> str:
             "fixed size: torch.where, a product with a mask, one_hot(x, n).sum(0) for bincount(x) "
             f"({_shortened(error)})"
         )
+    if _UNFOLLOWED in str(error):
+        return "torch cannot follow a tensor there"
     return _shortened(error)
 
 

@@ -32,6 +32,7 @@ _DEPENDENT = (
     nn.TransformerDecoderLayer,
 )  # fmt: skip
 _TORCH = str(Path(torch.__file__).parent)
+_OWN = str(Path(__file__).parent)
 _OWN_BRANCH = "instancenorm.py"  # here the mode chooses more than a node's flag
 
 
@@ -85,6 +86,8 @@ class Readers:
 
     def note(self, frame: FrameType) -> None:
         """Notes the line of a reader, unless it is code of torch that turns the mode into a node's flag."""
+        while frame.f_code.co_filename.startswith(_OWN) and frame.f_back is not None:
+            frame = frame.f_back  # who looks at attributes too (python_state.py)
         file = frame.f_code.co_filename
         if file.startswith(_TORCH) and not file.endswith(_OWN_BRANCH):
             return

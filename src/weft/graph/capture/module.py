@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeGuard
 import msgspec
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_structure, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_structure, tree_unflatten
 
 from weft.dtypes import torch_dtype
 from weft.errors import InputError
@@ -22,6 +22,7 @@ from weft.graph.capture.rewrite import Rewriter
 from weft.graph.capture.signature import (
     Sample,
     Signature,
+    grown,
     leaves_of,
     plain_signature,
 )
@@ -30,6 +31,7 @@ from weft.graph.execute import Runner, TargetTotals
 from weft.graph.layers import split_layers
 from weft.graph.loss.probe import LossRun, adds_up, cuts_up, packed
 from weft.graph.loss.totals import nonlinear, take_apart
+from weft.graph.mixing import mixing_of
 from weft.graph.network import (
     Arg,
     Atom,
@@ -90,7 +92,10 @@ def capture_signed(
     signature = Signature(
         label, spec.in_spec, tuple(traced.inputs), spec.out_spec, tuple(traced.outputs)
     )
-    return Captured(graph, signature)
+    some, _ = tree_flatten(grown(example, 2))
+    samples = {n: t.detach() for n, t in zip(traced.inputs, some, strict=True) if n in inputs}
+    mixes = mixing_of(graph, state_of(module), samples)
+    return Captured(msgspec.structs.replace(graph, mixes=mixes), signature)
 
 
 def _tensors_returned(traced: Rewriter) -> list[str]:

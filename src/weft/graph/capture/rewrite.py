@@ -14,11 +14,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._ops import HigherOrderOperator
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
 from weft.dtypes import DTYPE_BYTES
 from weft.errors import InputError
+from weft.graph.capture.advice import for_operator
 from weft.graph.capture.signature import Constant
 from weft.graph.network import (
     Arg,
@@ -90,7 +92,9 @@ class Rewriter:
                 self._call(node)
             elif node.op == "output":
                 self._output(node)
-            else:
+            elif (
+                node.op != "get_attr"
+            ):  # a graph of its own, which the operator that reads it refuses
                 raise InputError(f"{self._at(node)}: {node.op} cannot be captured")
         return self
 
@@ -113,6 +117,11 @@ class Rewriter:
         path = self._path(spec.target)
         self._ours[node.name] = path
         tensor = node.meta["val"]
+        if tensor.is_complex():
+            raise InputError(
+                f"{self.label}: {path} has complex numbers, which are not sent; keep them as real ones with "
+                "a last dimension of 2, and use torch.view_as_complex in forward"
+            )
         trainable = spec.kind == InputKind.PARAMETER and bool(tensor.requires_grad)
         self.state[path] = State(tuple(tensor.shape), _dtype(tensor.dtype), trainable)
 
@@ -123,6 +132,9 @@ class Rewriter:
         if str(node.target).startswith("aten._assert"):
             return  # a check of what was captured: it computes nothing (`.float()` leaves one)
         op = GETITEM if node.target is operator.getitem else str(node.target)
+        if isinstance(node.target, HigherOrderOperator):
+            op = f"torch.ops.higher_order.{op}"
+            raise Unsuited(f"{self._at(node)}: {op} cannot be captured{for_operator(op)}")
         args, kwargs = self._arguments(node)
         if (
             op in _DEVICE_MOVES
@@ -133,7 +145,9 @@ class Rewriter:
         if op.startswith("aten.") and op.split(".")[1].endswith("_") and op not in OPERATORS:
             op = self._out_of_place(node, op)
         if op not in OPERATORS:
-            raise Unsuited(f"{self._at(node)}: operator {op} is not one that Weft knows")
+            raise Unsuited(
+                f"{self._at(node)}: operator {op} is not one that Weft knows{for_operator(op)}"
+            )
         name = self._own(node)
         self.nodes.append(Node(name, op, args, kwargs))
         if OPERATORS[op].view and isinstance(args[0], Ref):
@@ -174,7 +188,7 @@ class Rewriter:
         kept = {k: self._arg(node, v) for k, v in kwargs.items() if k not in _DROPPED_KWARGS}
         for key, value in kept.items():
             if isinstance(value, Ref | Batch):
-                raise InputError(f"{self._at(node)}: keyword {key} of {node.target} is computed")
+                raise Unsuited(f"{self._at(node)}: keyword {key} of {node.target} is computed")
         return [self._arg(node, a) for a in args], kept
 
     def _arg(self, node: fx.Node, arg: Any) -> Arg:
@@ -238,7 +252,13 @@ class Rewriter:
             or tensor.is_complex()
         ):
             return False
-        flat: list[Atom] = [self._atom(node, x) for x in tensor.detach().flatten().tolist()]
+        numbers = tensor.detach().flatten().tolist()
+        if any(isinstance(x, torch.SymFloat | torch.SymInt) for x in numbers):
+            raise InputError(
+                f"{self.label} cannot be captured: forward computes a gradient of its own (torch.func.grad, "
+                "jvp); write the derivative down, or leave it out"
+            )
+        flat: list[Atom] = [self._atom(node, x) for x in numbers]
         shape: list[Atom] = list(tensor.shape)
         self.nodes.append(
             Node(self._own(node), LITERAL, [flat, shape, DType(_dtype(tensor.dtype))])
@@ -264,6 +284,11 @@ class Rewriter:
         for item, spec in zip(node.args[0], specs, strict=True):  # type: ignore[arg-type]
             if spec.kind == OutputKind.BUFFER_MUTATION:
                 self._buffer_changed(item, spec.target)
+            if spec.kind == OutputKind.PARAMETER_MUTATION:
+                raise InputError(
+                    f"{self.label} changes its parameter {spec.target} in forward, and each device would do "
+                    "so at another time; compute with a changed copy (self.weight.clamp(-1, 1))"
+                )
             if spec.kind != OutputKind.USER_OUTPUT:
                 continue
             if isinstance(item, fx.Node) and isinstance(item.meta.get("val"), Tensor):
@@ -292,7 +317,7 @@ class Rewriter:
         """Where in the user's code a node comes from."""
         lines = [
             line.strip() for line in (node.meta.get("stack_trace") or "").splitlines()
-            if line.strip().startswith("File") and "/torch/" not in line
+            if line.strip().startswith("File") and "/torch/" not in line and '"<' not in line
         ]  # fmt: skip
         if not lines:
             return f"{self.label}, {node.name}"

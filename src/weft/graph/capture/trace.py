@@ -16,7 +16,7 @@ import msgspec
 from torch import nn
 
 from weft.errors import InputError
-from weft.graph.capture.export import export, quiet
+from weft.graph.capture.export import Exported, export, quiet
 from weft.graph.capture.functional import functional
 from weft.graph.capture.rewrite import Rewriter, Unsuited
 from weft.graph.capture.signature import Sample
@@ -28,34 +28,47 @@ from weft.graph.operators.table import operator_named
 def traced_in(module: nn.Module, example: Sample, label: str, mode: Mode | None) -> Rewriter:
     """The nodes for training, for inference, or (without a mode) for both. Raises InputError if one list of
     nodes cannot serve both."""
-    traced, readers = _traced(module, example, label, "train")
-    if mode == "train" or not readers:
+    traced, training = _traced(module, example, label, "train")
+    if mode != "infer":
+        _check(training.learns)
+    if mode == "train" or not training.readers:
+        _check(training.differs)
         return traced
-    inference, _ = _traced(module, example, label, "infer")
+    inference, answering = _traced(module, example, label, "infer")
+    _check(answering.differs)
+    if mode == "infer" and training.differs:
+        return inference
+    _check(training.differs)
     if _form(traced) == _form(inference):
         return traced
     if mode == "infer":
         return inference
     raise InputError(
-        f"{label} computes something else in evaluation mode ({readers[0]} reads self.training), but here "
-        "one graph must serve training and inference"
+        f"{label} computes something else in evaluation mode ({training.readers[0]} reads self.training), "
+        "but here one graph must serve training and inference"
     )
+
+
+def _check(refusal: str) -> None:
+    if refusal:
+        raise InputError(refusal)
 
 
 def _traced(
     module: nn.Module, example: Sample, label: str, mode: Mode
-) -> tuple[Rewriter, list[str]]:
-    """(the nodes in one mode, where the mode is read)."""
-    program, names, readers = export(module, example, label, mode)
+) -> tuple[Rewriter, Exported]:
+    """(the nodes in one mode, what was noted on the way)."""
+    exported = export(module, example, label, mode)
+    program = exported.program
     try:
-        return Rewriter(label, program, names).rewrite(), readers
+        return Rewriter(label, program, exported.names).rewrite(), exported
     except Unsuited as plain:
         try:
             with quiet():
                 program = functional(program)
         except Exception:
             raise plain from None
-    return Rewriter(label, program, names).rewrite(), readers
+    return Rewriter(label, program, exported.names).rewrite(), exported
 
 
 def _form(traced: Rewriter) -> bytes:

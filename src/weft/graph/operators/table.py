@@ -60,7 +60,7 @@ _RECORDS: tuple[Operator, ...] = (
     _operator("scaled_dot_product_attention",
               direct="torch.nn.functional.scaled_dot_product_attention", flops=flops.attention,
               rows=sequences.ATTENTION, random=True, drop_probability=4),
-    *_alike("mv dot outer"),
+    *_alike("mv dot vdot outer"),
 
     # Recurrent networks: one operator for all their steps. The cells are one step.
     *_alike("lstm.input gru.input rnn_tanh.input rnn_relu.input", weighted=True, recurrent=True,
@@ -164,11 +164,11 @@ _RECORDS: tuple[Operator, ...] = (
         argsort bitwise_and.Scalar bitwise_and.Tensor bitwise_not bitwise_or.Scalar bitwise_or.Tensor
         bitwise_xor.Scalar bitwise_xor.Tensor bucketize.Tensor cdist cosine_similarity
         cummax cummin cumprod cumsum diff empty.memory_format empty_like eye eye.m fill.Scalar full
-        isin.Tensor_Tensor lift_fresh_copy linalg_vector_norm linspace logsumexp masked_fill.Tensor max
-        max.dim mean median.dim min min.dim new_empty new_full new_ones new_zeros one_hot ones prod
-        prod.dim_int scalar_tensor searchsorted.Tensor sort std.correction std.dim sum sum.dim_IntList
-        to.dtype_layout to.other _to_copy topk tril tril_indices triu triu_indices type_as var.correction
-        var.dim var_mean.correction zeros
+        isin.Tensor_Tensor lift_fresh_copy linalg_vector_norm linspace logcumsumexp logsumexp
+        masked_fill.Tensor max max.dim mean median median.dim min min.dim new_empty new_full new_ones
+        new_zeros one_hot ones prod prod.dim_int scalar_tensor searchsorted.Tensor sort std.correction std.dim
+        sum sum.dim_IntList to.dtype_layout to.other _to_copy topk tril tril_indices triu triu_indices type_as
+        var.correction var.dim var_mean.correction zeros
     """),
 
     _operator("mean.dim", normalises_sample=True),

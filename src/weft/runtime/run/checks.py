@@ -20,13 +20,23 @@ from weft.program.lower.lower import lower
 
 
 def check_loss(graph: Graph, plan: Plan) -> None:
-    """InputError where the plan cuts minibatches and the loss needs them whole."""
+    """InputError where the plan cuts minibatches and the loss, or the network, needs them whole."""
     loss = graph.loss
-    if loss is None or loss.over != "batch" or plan.mode != "train" or plan.peers is not None:
+    if loss is None or plan.mode != "train" or plan.peers is not None:
+        return
+    if loss.over != "batch" and not graph.mixes:
         return
     pieces = {i.samples for code in lower(plan).code.values() for i in code if isinstance(i, Loss)}
     if all(samples == plan.batch for samples in pieces):
         return
+    if graph.mixes:
+        raise InputError(
+            f"in {graph.name} the result of a sample depends on the other samples of its minibatch "
+            f"({graph.mixes}), and the plan of {plan.strategy} cuts minibatches of {plan.batch} into pieces "
+            f"of {', '.join(str(n) for n in sorted(pieces))} samples. Choose --set micro_batches=1 and a "
+            "strategy that gives no device a share of the samples (such as chain), or compute each sample "
+            "for itself"
+        )
     raise InputError(
         f"the loss {loss.name} does not follow from sums over samples: {loss.why}. So the loss of a "
         "minibatch does not follow from those of its pieces. "
