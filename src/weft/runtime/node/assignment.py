@@ -39,7 +39,7 @@ from weft.runtime.node.worker import Worker
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire.fabric import Fabric
 from weft.runtime.wire.job_limits import check_job
-from weft.runtime.wire.limits import MAX_COPIES, check_memory, check_run, job_bytes
+from weft.runtime.wire.limits import MAX_COPIES, Seldom, check_memory, check_run, job_bytes
 from weft.runtime.wire.mailbox import Cancelled
 from weft.runtime.wire.radio import Transmitter
 from weft.runtime.wire.seal import Replays, RunKeys, digest_of
@@ -74,6 +74,7 @@ class Assignment:
         self.keys = RunKeys()  # of the run, or of the last one: its messages stay replays
         self._replays = self._coming = Replays()
         self._report, self._emit = report, emit
+        self._log = Seldom(log)  # on an open node anybody may give runs that fail
         self._state: dict[str, Tensor] = {}
         self._optimizer_state: dict[str, Tensor] = {}
         self._worker: Worker | None = None
@@ -272,7 +273,7 @@ class Assignment:
             log.info("%s stopped: the run was cancelled", self.device)
         except Exception as error:
             if not isinstance(error, WeftError):
-                log.exception("%s failed", self.device)
+                self._log.exception("%s failed", self.device)
             worker.report(failed(self.device, error, worker.job.version))
 
     def go_back(self, command: msg.GoBack) -> None:

@@ -147,7 +147,7 @@ class Node(Closing):
             if since is not None:
                 self.assignment.reclaim()
         elif since is None:
-            log.warning("%s: the coordinator of run %s is gone", self.name, job.run)
+            self._log.warning("%s: the coordinator of run %s is gone", self.name, job.run)
             self.assignment.orphan(job.run)
         elif time.monotonic() > since + KEEP_S:
             self._lane.put_own(lambda: self._forget(job.run))

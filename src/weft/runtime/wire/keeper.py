@@ -261,7 +261,7 @@ class Keeper:
                 self.refused = f"{other} refused {name}: {answer.words}"
                 self._changed()
             else:
-                log.warning("%s refuses %s: %s", other, name, answer.words[:300])
+                self._odd.warning("%s refuses %s: %s", other, name, answer.words)
 
     def _proven(self, verdict: Verdict, certificate: bytes) -> bool:
         """Whether the owner said so: the word of another device does not end this one."""
