@@ -36,7 +36,7 @@ from weft.runtime.run.records.copies import Copy
 from weft.runtime.run.records.in_need import saved_in_need
 from weft.runtime.run.records.keeper import Keeper, Weights
 from weft.runtime.run.records.live import Live
-from weft.runtime.run.records.orphans import newest_copy, newest_of_peers
+from weft.runtime.run.records.orphans import fleet_of, newest_copy, newest_of_peers
 from weft.runtime.run.records.plan_changes import PlanRecord, Replayed
 from weft.runtime.run.records.record import Folder
 from weft.runtime.run.records.saves import RunFile, Saved, check_like
@@ -97,6 +97,7 @@ class _Training:
         self.settling = Settling()
         # Of the run, and what only a run that resumes it knows. A resumed run keeps both.
         self._id, self._secret = secrets.token_hex(4), secrets.token_hex(16)
+        self._asked_for_copies: frozenset[str] = frozenset()  # devices of the run that is resumed
         self._passed_over = ""  # why the newest save was not taken
 
     def go(self) -> TrainResult:
@@ -167,7 +168,7 @@ class _Training:
             copy = (
                 newest_of_peers(run.crew, copies, {d: o.state for d, o in run.own.items()})
                 if run.own
-                else newest_copy(run.crew, copies, run.graph, run.initial)
+                else newest_copy(run.crew, copies, run.graph, run.initial, self._asked_for_copies)
             )
         if copy is not None and self.first < copy.step < self.asked.steps:
             self.work.resume_with(copy.state)
@@ -391,6 +392,7 @@ class _Training:
         check_like(folder.path, saved.run, self._record(saved.run.steps))
         self.first, self._id = saved.run.steps, saved.run.id
         self._secret = saved.run.secret or self._secret
+        self._asked_for_copies = fleet_of(folder.path)
         if self.keeper is not None:
             self.keeper.recall_plans()
         if saved.passed_over:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from torch import Tensor
 
@@ -18,8 +19,11 @@ from weft.errors import WeftError
 from weft.graph.network import Graph, Segment
 from weft.graph.network import State as Shape
 from weft.graph.split.state import place_state
+from weft.planning.decide import load_plan
 from weft.runtime.run.dispatch import State
 from weft.runtime.run.records.copies import Copy
+from weft.runtime.run.records.plan_changes import PlanRecord
+from weft.runtime.run.records.record import PLAN_FILE
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire.crew import Crew
 from weft.stored import tensors_in
@@ -42,13 +46,34 @@ class _Held:
         (self.memory if piece.optimizer else self.state).update(tensors_in(piece.data))
 
 
+def fleet_of(folder: Path) -> frozenset[str]:
+    """The devices that the plans in a run's folder speak of. Empty where the folder has no plan."""
+    plans = []
+    with contextlib.suppress(WeftError):
+        plans.append(load_plan(folder / PLAN_FILE))
+    with contextlib.suppress(WeftError):
+        record = PlanRecord.load(folder)
+        plans += [record.first, *(change.plan for change in record.changes)]
+    return frozenset(name for plan in plans for name in plan.fleet.names)
+
+
 def newest_copy(
-    crew: Crew, command: msg.GetCopies, graph: Graph, initial: Mapping[str, Tensor]
+    crew: Crew,
+    command: msg.GetCopies,
+    graph: Graph,
+    initial: Mapping[str, Tensor],
+    among: Collection[str] = (),
 ) -> Copy | None:
-    """The newest copy of the whole network among the nodes. What no layer reads is as in `initial`."""
+    """The newest copy of the whole network among the nodes. What no layer reads is as in `initial`.
+
+    Only devices `among` these are asked, if there are any: a member of another fleet file has no copy of
+    the run, and could only make one up.
+    """
     needed = graph.segment(0, len(graph.layers) - 1, with_loss=True).state
     held: dict[int, list[_Held]] = {}
     for device in crew.present:
+        if among and device not in among:
+            continue
         with contextlib.suppress(WeftError):  # it has none, or does not answer
             for step, part in _ask(crew, device, command).items():
                 held.setdefault(step, []).append(part)
