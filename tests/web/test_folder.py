@@ -209,3 +209,19 @@ def test_events_of_a_stranger_have_no_end_of_kinds(tmp_path: Path) -> None:
     assert len(events.counts) <= 101
     assert max(map(len, events.counts)) <= 64
     assert sum(events.counts.values()) == 5000
+
+
+def test_a_file_that_breaks_its_reader_is_a_problem_in_words(
+    make_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen: a plan with a layer that the network lacks ended the page for all runs."""
+
+    def breaks(_: Path) -> Plan:
+        raise IndexError("tuple index out of range")
+
+    folder = RunFolder("first", make_folder())
+    monkeypatch.setattr(folders, "load_plan", breaks)
+    folder.read()
+    assert folder.parts["run"]["problems"] == [
+        "plan.json cannot be shown: IndexError: tuple index out of range"
+    ]
