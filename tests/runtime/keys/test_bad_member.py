@@ -177,6 +177,7 @@ def scene(lab: Lab) -> Iterator[Scene]:
         bad = Scene(lab, crew, session)
         bad.arrived()
         crew.listen(RUN)
+        crew.claim(RUN)
         assert crew.ask("nuc", msg.Assign(job()), LONG_S) == [msg.Done()]
         assert crew.ask("nuc", msg.Prepare(RUN), LONG_S) == [msg.Done()]
         memory, threads, files = lab.memory, lab.threads, lab.descriptors

@@ -83,6 +83,7 @@ class Assignment:
         self._left: list[threading.Thread] = []  # of runs that have ended
         self._cpu_start = 0.0
         self.orphaned_s: float | None = None  # since when the run has no coordinator
+        self.given_s = 0.0  # when the run's first job came
 
     def check(self, order: Order) -> None:
         """Raises Forged for an order of the run under way that does not carry its key. A new run brings its
@@ -114,6 +115,8 @@ class Assignment:
         if self.job is not None and self.job.run != job.run:
             self.end("the run is resumed")
             self.orphaned_s = None
+        if self.job is None:
+            self.given_s = time.monotonic()
         held: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
         if self.job is not None and job.mode == "infer":  # weights do not change while it answers
             held = (self._still_needed(job), {})
