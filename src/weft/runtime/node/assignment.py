@@ -115,8 +115,6 @@ class Assignment:
         if self.job is not None and self.job.run != job.run:
             self.end("the run is resumed")
             self.orphaned_s = None
-        if self.job is None:
-            self.given_s = time.monotonic()
         held: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
         if self.job is not None and job.mode == "infer":  # weights do not change while it answers
             held = (self._still_needed(job), {})
@@ -147,6 +145,8 @@ class Assignment:
             raise WeftError(
                 f"{self.device} still computes for {len(self._left)} runs that have ended; try again later"
             )
+        if self.job is None:
+            self.given_s = time.monotonic()
         if self.job is None or self.job.run == job.run:
             return
         if self.orphaned_s is None:
@@ -158,6 +158,7 @@ class Assignment:
                 f"{self.device} keeps its copy of a run whose coordinator is gone, for {left:.0f} s more; "
                 "`weft train --resume` takes that run up; try again later"
             )
+        self.given_s = time.monotonic()
 
     def orphan(self, run: str) -> None:
         """The coordinator is gone: stop, and keep the copies for a run that resumes this one."""

@@ -79,6 +79,8 @@ def start(asked: Asked, options: Options, work: AnyWorkload) -> TrainResult:
 
 
 class _Training:
+    _asked_for_copies: frozenset[str] = frozenset()  # devices of the run that is resumed
+
     def __init__(self, asked: Asked, options: Options, work: AnyWorkload) -> None:
         self.asked, self.options, self.work = asked, options, work
         self.folder = Folder(options.out) if options.out is not None else None
@@ -97,7 +99,6 @@ class _Training:
         self.settling = Settling()
         # Of the run, and what only a run that resumes it knows. A resumed run keeps both.
         self._id, self._secret = secrets.token_hex(4), secrets.token_hex(16)
-        self._asked_for_copies: frozenset[str] = frozenset()  # devices of the run that is resumed
         self._passed_over = ""  # why the newest save was not taken
 
     def go(self) -> TrainResult:
