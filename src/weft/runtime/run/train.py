@@ -36,7 +36,7 @@ from weft.runtime.run.records.copies import Copy
 from weft.runtime.run.records.in_need import saved_in_need
 from weft.runtime.run.records.keeper import Keeper, Weights
 from weft.runtime.run.records.live import Live
-from weft.runtime.run.records.orphans import fleet_of, newest_copy, newest_of_peers
+from weft.runtime.run.records.orphans import fleet_of, newest_for
 from weft.runtime.run.records.plan_changes import PlanRecord, Replayed
 from weft.runtime.run.records.record import Folder
 from weft.runtime.run.records.saves import RunFile, Saved, check_like
@@ -166,11 +166,7 @@ class _Training:
         copy = None
         if self.options.resume and not self.asked.place.emulated:
             copies = msg.GetCopies(self._id, self._secret)
-            copy = (
-                newest_of_peers(run.crew, copies, {d: o.state for d, o in run.own.items()})
-                if run.own
-                else newest_copy(run.crew, copies, run.graph, run.initial, self._asked_for_copies)
-            )
+            copy = newest_for(run, copies, self._asked_for_copies)
         if copy is not None and self.first < copy.step < self.asked.steps:
             self.work.resume_with(copy.state)
             run.initial, run.own, memory = self.work.state, self.work.own, copy.memory

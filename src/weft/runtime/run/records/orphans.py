@@ -1,6 +1,6 @@
 """Takes a run up where its nodes are: their copies may be newer than the last save in the folder.
 
-copy = newest_copy(crew, command, graph, state)       # None where the nodes have no whole copy
+copy = newest_for(run, command, fleet_of(folder))      # None where the nodes have no whole copy
 
 When a coordinator dies, its nodes stop and keep the copies of their state for a while. A run that is resumed
 asks them. A copy counts if the devices that answer have all of the network's tensors of the same minibatch.
@@ -24,6 +24,7 @@ from weft.runtime.run.dispatch import State
 from weft.runtime.run.records.copies import Copy
 from weft.runtime.run.records.plan_changes import PlanRecord
 from weft.runtime.run.records.record import PLAN_FILE
+from weft.runtime.run.run import Run
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire.crew import Crew
 from weft.stored import tensors_in
@@ -55,6 +56,13 @@ def fleet_of(folder: Path) -> frozenset[str]:
         record = PlanRecord.load(folder)
         plans += [record.first, *(change.plan for change in record.changes)]
     return frozenset(name for plan in plans for name in plan.fleet.names)
+
+
+def newest_for(run: Run, command: msg.GetCopies, among: Collection[str]) -> Copy | None:
+    """The newest copy of a run's network, or of its peers' networks, among the nodes."""
+    if run.own:
+        return newest_of_peers(run.crew, command, {d: o.state for d, o in run.own.items()})
+    return newest_copy(run.crew, command, run.graph, run.initial, among)
 
 
 def newest_copy(
