@@ -285,6 +285,8 @@ def _headers() -> list[Header]:
         Header(RUN, 0, 4, "feed", 0, 0, "coordinator", "v1", 16, (spec,)),
         Header(RUN, 0, 5, "act", 0, 0, "v1", "pi", 16, (spec,), due=1.0),
         Header(RUN, 0, 6, "act", 0, 0, "pi", "nuc", 0, (), slot=1, attempt=1),
+        Header(RUN, 0, 7, "probe", 0, 0, "*", "v1", 0, ()),  # `*` is everybody to the network
+        Header(RUN, 0, 8, "act", 0, 0, "pi", "*", 0, ()),
     ]
 
 

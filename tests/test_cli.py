@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from weft.cli import app
-from weft.commands.app import Terminated
+from weft.commands.app import Terminated, say
 from weft.commands.running import progress_bar
 from weft.errors import LostDevice
 from weft.runtime.run.results import Step
@@ -433,3 +433,11 @@ def test_the_bar_shows_how_far_a_run_is_in_any_terminal(
     assert "1000/1000" in text
     assert "predicted 101 ms" in text
     assert "…" not in text
+
+
+def test_another_device_s_words_do_not_command_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Seen: an error that a node sends was printed as it came."""
+    say("nuc: \x1b]0;title\x07 \x9b2J\r gone\nlast line\t.")
+    assert capsys.readouterr().err == "nuc: \\x1b]0;title\\x07 \\x9b2J\\r gone\nlast line\t.\n"

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from weft import cli
 from weft.commands.app import app
 from weft.commands.unit import unit
+from weft.runtime.keys.owner import invite, new_fleet
 from weft.runtime.wire.reach import reach, told_address
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -97,3 +98,26 @@ def test_the_containerfile_copies_what_the_package_is_built_from() -> None:
             for name in line.split()[1:-1]:
                 assert (ROOT / name).exists(), name
     assert 'ENTRYPOINT ["weft", "node"]' in text
+
+
+def test_a_running_node_does_not_show_its_invitation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen: the invitation holds the device's key, and stood in the list of processes for as long as the node
+    ran, where every user of the machine reads it."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "owner"))
+    line = invite(new_fleet("lab"), "pi").line()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "pi"))
+    code = "from weft.cli import main; main()"
+    command = [sys.executable, "-c", code, "node", "--name", "pi", "--listen", "127.0.0.1:0"]
+    for option in (["--invite", line], [f"--invite={line}"]):
+        with subprocess.Popen([*command, *option], stderr=subprocess.PIPE, text=True) as node:
+            try:
+                assert node.stderr is not None
+                assert "pi is ready on tls/127.0.0.1:" in node.stderr.readline()
+                words = Path(f"/proc/{node.pid}/cmdline").read_bytes().split(b"\0")
+                assert not [word for word in words if b"weft1:" in word or b"invite" in word]
+                assert words[-3:] == [b"--group", b"lab", b""]
+            finally:
+                node.terminate()
+            assert node.wait(60) == 0

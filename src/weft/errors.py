@@ -1,4 +1,20 @@
-"""Weft's errors. Failed work and wrong input are separate, because scripts treat them differently."""
+"""Weft's errors. Failed work and wrong input are separate, because scripts treat them differently.
+
+say(printable(error))       # another device's words cannot command the terminal
+"""
+
+from __future__ import annotations
+
+import re
+
+# Control characters but the line's end and the tab: a terminal obeys them.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: object) -> str:
+    """A text for people, in which control characters are written out. Texts come from other devices and from
+    files too: of a name, an error or an event nobody knows what is in it."""
+    return _CONTROL.sub(lambda found: ascii(found.group())[1:-1], str(text))
 
 
 class WeftError(Exception):

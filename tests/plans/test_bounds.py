@@ -52,10 +52,29 @@ def test_a_plan_whose_program_has_no_end_is_refused_before_it_is_lowered(
         simulate_plan(path)
 
 
+@pytest.mark.parametrize("layers", [[0, 10**7], [-1, 0], [2, 1], [10**18, 10**18]])
+def test_a_shard_has_layers_that_the_network_has(
+    make_lanes: Callable[..., Plan], tmp_path: Path, layers: list[int]
+) -> None:
+    """Seen: the last one of a swarm's plan ended the command with "tuple index out of range"."""
+    path = tmp_path / "plan.json"
+    make_lanes((3, "aab"), (1, "bbb")).save(path)
+    document = msgspec.json.decode(path.read_bytes())
+    document["shards"][0]["layers"] = layers
+    path.write_bytes(msgspec.json.encode(document))
+    with pytest.raises(InputError, match=f"layer of {document['shards'][0]['device']}"):
+        simulate_plan(path)
+
+
 def test_swarms_and_peers_have_bounds_too(make_lanes: Callable[..., Plan], tmp_path: Path) -> None:
     swarm = Swarm("a", (Message(1, "a", "b", direct=10**6),), ())
     peers = Peers((Peer("a", (0,), ()),), (), every=10**9)
-    for fields, words in (({"swarm": swarm}, "direct packets"), ({"peers": peers}, "peers.every")):
+    alone = Peers((Peer("a", (0,), ()),), ())
+    for fields, words in (
+        ({"swarm": swarm}, "direct packets"),
+        ({"peers": peers}, "peers.every"),
+        ({"peers": alone}, "lacks the group that all share"),
+    ):
         plan = make_lanes((4, "aab"), **fields)
         plan.save(tmp_path / "plan.json")
         with pytest.raises(InputError, match=words):

@@ -9,7 +9,14 @@ from weft.planning.compare import Row
 from weft.plans.plan import Part, Plan, Shard
 from weft.plans.profile import Profile
 from weft.program.timeline import Timeline
-from weft.report.tables import compare_table, plan_table, profile_table, render, timeline_table
+from weft.report.tables import (
+    compare_table,
+    list_table,
+    plan_table,
+    profile_table,
+    render,
+    timeline_table,
+)
 
 
 def lines_with(text: str, word: str) -> list[str]:
@@ -168,3 +175,8 @@ def test_an_empty_timeline_is_an_empty_table() -> None:
 
 def test_rich_renderables_are_given_for_terminals_with_colour(plan: Plan) -> None:
     assert render(plan_table(plan), width=160)
+
+
+def test_words_of_others_do_not_command_the_terminal() -> None:
+    text = render(list_table(("device",), [("x\x1b[2J\x9b31m[/red]",)]))
+    assert "x\\x1b[2J\\x9b31m[/red]" in text

@@ -18,7 +18,7 @@ from weft.web import folder as folders
 from weft.web.feed import Feed
 from weft.web.folder import RunFolder, runs_in
 from weft.web.gantt import MOST_BARS, gantt, rates
-from weft.web.lines import POINTS, Curves, Lines
+from weft.web.lines import POINTS, Curves, Events, Lines
 
 MakeFolder = Callable[..., Path]
 
@@ -198,3 +198,30 @@ def test_a_timeline_is_cut_to_what_can_be_drawn(timeline: Timeline) -> None:
     assert gantt(Timeline((), ()))["bars"] == []
     spans = (Span("a>b", "transfer", 1.0, 2.0, 0, bytes=500), Span("a", "forward", 2.0, 3.0, 0))
     assert rates(Timeline(spans, ())) == {"a>b": 250.0}
+
+
+def test_events_of_a_stranger_have_no_end_of_kinds(tmp_path: Path) -> None:
+    """Each kind is a label for Prometheus."""
+    path = tmp_path / "events.jsonl"
+    path.write_text("".join(json.dumps({"kind": f"{n}" + "k" * 1000}) + "\n" for n in range(5000)))
+    events = Events(path)
+    events.read()
+    assert len(events.counts) <= 101
+    assert max(map(len, events.counts)) <= 64
+    assert sum(events.counts.values()) == 5000
+
+
+def test_a_file_that_breaks_its_reader_is_a_problem_in_words(
+    make_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen: a plan with a layer that the network lacks ended the page for all runs."""
+
+    def breaks(_: Path) -> Plan:
+        raise IndexError("tuple index out of range")
+
+    folder = RunFolder("first", make_folder())
+    monkeypatch.setattr(folders, "load_plan", breaks)
+    folder.read()
+    assert folder.parts["run"]["problems"] == [
+        "plan.json cannot be shown: IndexError: tuple index out of range"
+    ]

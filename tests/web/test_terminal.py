@@ -59,3 +59,23 @@ def test_top_prints_a_document(make_folder: Callable[..., Path]) -> None:
     assert result.exit_code == 0
     (run,) = json.loads(result.stdout)["runs"]
     assert run["run"]["done"] == 6
+
+
+def test_a_folder_from_a_stranger_does_not_command_the_terminal(
+    make_folder: Callable[..., Path],
+) -> None:
+    """Seen: `[/x]` in an event ended `weft top`, and a terminal obeyed what stood in it."""
+    folder = make_folder("runs/first", "failed", why="\x1b[2Jwhy")
+    event = {
+        "step": "\x9b",
+        "kind": "[/red]",
+        "at_s": "now",
+        "why": "see [/tmp/x] \x1b]0;title\x07",
+    }
+    (folder / "events.jsonl").write_text(json.dumps(event) + "\n")
+    out = io.StringIO()
+    watch(folder.parent, once=True, console=Console(file=out, width=110, force_terminal=True))
+    text = out.getvalue()
+    assert "see [/tmp/x] \\x1b]0;title\\x07" in text
+    for command in ("\x1b[2J", "\x1b]", "\x07", "\x9b"):
+        assert command not in text

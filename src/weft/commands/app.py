@@ -21,7 +21,7 @@ from rich.console import Console, RenderableType
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-from weft.errors import InputError, WeftError
+from weft.errors import InputError, WeftError, printable
 
 INTERRUPTED = 128 + signal.SIGINT  # as in shells
 TERMINATED = 128 + signal.SIGTERM
@@ -135,7 +135,7 @@ def _all_commands(
 
 def say(text: str) -> None:
     """Prints a line for people on stderr, so that stdout has only the document."""
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def show(renderable: RenderableType) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -113,6 +115,7 @@ def node(
         from weft.runtime.keys.invite import read_invite, take_invite
 
         group = take_invite(read_invite(invite), name).fleet
+        _go_on_without(invite, group)
     endpoints = reach(
         group,
         name=name,
@@ -130,6 +133,18 @@ def node(
         findable=not tether, metrics_port=metrics, compute=setting,
         told=lambda address: say(f"its numbers for Prometheus: {address}"),
     )  # fmt: skip
+
+
+def _go_on_without(invite: str, group: str) -> None:
+    """Every user of a machine can read the words that a process was started with, for as long as it lives,
+    and the invitation holds a key. So the same process begins again without it."""
+    words = [word for word in sys.orig_argv if word != f"--invite={invite}"]
+    if invite in words:
+        place = words.index(invite)
+        del words[place - 1 : place + 1]  # and the option's name before it
+    if len(words) == len(sys.orig_argv) or os.name != "posix":
+        return  # it was called from Python
+    os.execv(sys.executable, [*words, "--group", group])
 
 
 def _compute(threads: str, device: str) -> Compute:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weft.errors import InputError
+from weft.plans.peers import SHARED
 
 if TYPE_CHECKING:
     from weft.plans.plan import Plan
@@ -28,6 +29,10 @@ def check_bounds(plan: Plan) -> None:
     for name in ("shards", "standby", "rounds", "owners", "norms"):
         _between(f"number of {name}", len(getattr(plan, name)), 0, MAX_PARTS)
     _between("number of layers", len(plan.profile.layers), 1, MAX_PARTS)
+    last = len(plan.profile.layers) - 1
+    for shard in (*plan.shards, *plan.standby):
+        _between(f"last layer of {shard.device[:64]}", shard.layers[1], 0, last)
+        _between(f"first layer of {shard.device[:64]}", shard.layers[0], 0, shard.layers[1])
     _between("number of turns", sum(len(r.turns) for r in plan.rounds), 0, MAX_TURNS)
     work = plan.micro_batches * max(1, len(plan.shards) + len(plan.standby) + len(plan.rounds))
     _between("micro_batches times its shards", work, 1, MAX_WORK)
@@ -43,6 +48,11 @@ def check_bounds(plan: Plan) -> None:
         for name in ("pretrain", "public"):
             _between(f"peers.{name}", getattr(plan.peers, name), 0, MAX_BATCH)
         _between("number of peers", len(plan.peers.peers), 1, MAX_PARTS)
+        for peer in plan.peers.peers:
+            if not peer.has(SHARED):
+                raise InputError(
+                    f"plan: the peer {peer.device[:64]} lacks the group that all share"
+                )
 
 
 def _between(what: str, value: int, least: int, most: int) -> None:

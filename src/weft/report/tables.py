@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console, Group, RenderableType
-from rich.markup import escape
+from rich.markup import escape as without_markup
 from rich.table import Table
 from rich.text import Text
 
+from weft.errors import printable
 from weft.plans.plan import Plan, Shard
 from weft.plans.profile import DeviceTimes, Profile
 from weft.program.copies import copies_of, keeps_copies
@@ -39,6 +40,11 @@ def render(renderable: RenderableType, width: int = 100) -> str:
     return "\n".join(line.rstrip() for line in lines).strip("\n")
 
 
+def safe(cell: str) -> str:
+    """Words from a file or from another device as they are: no markup, and nothing that a terminal obeys."""
+    return without_markup(printable(cell))
+
+
 def new_table() -> Table:
     """An empty table in the style of all tables."""
     return Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
@@ -46,8 +52,8 @@ def new_table() -> Table:
 
 def framed(title: str, table: Table, caption: str = "") -> RenderableType:
     """A table under its title. Unlike Rich's titles, the title does not wrap at the table's width."""
-    parts: list[RenderableType] = [Text(title, style="bold"), table]
-    return Group(*parts, Text(caption, style="dim")) if caption else Group(*parts)
+    parts: list[RenderableType] = [Text(printable(title), style="bold"), table]
+    return Group(*parts, Text(printable(caption), style="dim")) if caption else Group(*parts)
 
 
 def list_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> RenderableType:
@@ -57,7 +63,7 @@ def list_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Rendera
         table.add_column(name, overflow="fold")
     table.add_column(columns[-1], overflow="fold", ratio=1)
     for row in rows:
-        table.add_row(*map(escape, row))
+        table.add_row(*map(safe, row))
     return table
 
 
@@ -73,7 +79,7 @@ def plan_table(plan: Plan) -> RenderableType:
         for index, (layers, part) in enumerate(shard_cells(plan, device, shards)):
             who = device_cells(plan, device) if index == 0 else ("", "", "", "")
             name, tier, compute, memory = who
-            table.add_row(*map(escape, (name, tier, layers, part, compute, memory)))
+            table.add_row(*map(safe, (name, tier, layers, part, compute, memory)))
     return framed(plan_title(plan), table, plan_caption(plan))
 
 
@@ -190,7 +196,7 @@ def compare_table(
                 ", ".join(row.devices),
                 row.differs,
             )
-            table.add_row(*map(escape, cells))
+            table.add_row(*map(safe, cells))
     lines = [f"best: {best.why}"] if best is not None else []
     lines += [f"best: none is advised: {why_none}"] if best is None and why_none else []
     lines += [SPEEDUP] if table.rows else []
@@ -234,12 +240,12 @@ def profile_table(profile: Profile) -> RenderableType:
     table.add_column("#", justify="right")
     table.add_column("layer", overflow="fold", min_width=8)
     for name in ("parameters", "output", "flops", *columns):
-        table.add_column(escape(name), justify="right", no_wrap=True)
+        table.add_column(safe(name), justify="right", no_wrap=True)
     for index, layer in enumerate(profile.layers):
         flops = count(layer.forward_flops) if layer.forward_flops else "-"
         sizes = (size(layer.param_bytes), size(layer.output_bytes), flops)
         times = (seconds(cost(index, index)) for cost in columns.values())
-        table.add_row(str(index), escape(layer.name), *sizes, *times)
+        table.add_row(str(index), safe(layer.name), *sizes, *times)
     last = len(profile.layers) - 1
     total = size(sum(layer.param_bytes for layer in profile.layers))
     flops = count(sum(layer.forward_flops for layer in profile.layers))
@@ -306,7 +312,7 @@ def timeline_table(predicted: Timeline, measured: Timeline | None = None) -> Ren
         if where != before and before:
             table.add_section()
         name = where if where != before else ""
-        table.add_row(escape(name), escape(what), *cells, size(moved) if moved else "")
+        table.add_row(safe(name), safe(what), *cells, size(moved) if moved else "")
         before = where
     return framed(
         timeline_title(predicted, measured),

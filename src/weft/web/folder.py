@@ -143,6 +143,9 @@ class RunFolder:
         except (OSError, msgspec.MsgspecError, WeftError) as error:
             self._problems[name] = f"{name} cannot be shown: {error}"
             return None
+        except Exception as error:  # a folder may come from anybody; the others are still shown
+            self._problems[name] = f"{name} cannot be shown: {type(error).__name__}: {error}"
+            return None
         self._problems.pop(name, None)
         return value
 

@@ -13,6 +13,7 @@ import numpy as np
 MOST_BYTES = 8 << 20  # that one look reads; the next look goes on
 POINTS = 400  # of a curve on the page
 EVENTS = 200  # that are shown
+KINDS, MAX_KIND, OTHER = 100, 64, "other"  # of events that are counted, and the letters of one
 
 
 class Lines:
@@ -94,7 +95,8 @@ class Curves:
             self._rates.append(np.nan if rate is None else rate)
         tests = row.get("evaluated")
         for name, value in tests.items() if isinstance(tests, dict) else ():
-            if (number := _number(value)) is not None:
+            known = str(name) in self._tests or len(self._tests) < KINDS
+            if known and (number := _number(value)) is not None:
                 self._tests.setdefault(str(name), []).append((int(step) + 1, number))
 
     def document(self) -> dict[str, Any]:
@@ -128,7 +130,9 @@ class Events:
             self.rows.clear()
             self.counts.clear()
         self.rows.extend(rows)
-        self.counts.update(str(row.get("kind", "")) for row in rows)
+        for row in rows:  # a file from a stranger may have a kind in each line
+            kind = str(row.get("kind", ""))[:MAX_KIND]
+            self.counts[kind if kind in self.counts or len(self.counts) < KINDS else OTHER] += 1
         return anew or bool(rows)
 
 

@@ -13,6 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from weft.errors import printable
 from weft.report.words import digits, seconds, size
 from weft.web.folder import RunFolder, runs_in
 
@@ -40,21 +41,28 @@ def panel(parts: dict[str, dict[str, Any]], width: int = 100) -> RenderableType:
         if losses:
             pieces.append(Text(f"loss {sparkline(losses, max(10, width - 24))} {losses[-1]:.4g}"))
         for name, rows in parts["curves"]["tests"].items():
-            pieces.append(Text(f"test {name} {rows[-1][1]:.4g} (minibatch {rows[-1][0]})"))
+            pieces.append(plain(f"test {name} {rows[-1][1]:.4g} (minibatch {rows[-1][0]})"))
         pieces += [device_table(parts), link_table(parts), event_table(parts)]
-    pieces += [Text(words, style="red") for words in (run.get("why"), *run["problems"]) if words]
-    return Panel(Group(*pieces), title=run["name"], title_align="left")
+    pieces += [plain(words, "red") for words in (run.get("why"), *run["problems"]) if words]
+    return Panel(Group(*pieces), title=plain(run["name"]), title_align="left")
+
+
+def plain(words: object, style: str = "") -> Text:
+    """Words from a folder's files as they are: no markup, and nothing that the terminal obeys."""
+    return Text(printable(words), style=style)
 
 
 def _head(run: dict[str, Any]) -> Text:
-    text = Text(run["state"], style=STATES.get(run["state"], ""))
+    text = plain(run["state"], STATES.get(run["state"], ""))
     if "model" in run:
         of = f" of {run['steps']}" if run["steps"] else ""
         measured = seconds(run["step_s"]) if run["step_s"] else "–"
         predicted = seconds(run["predicted_s"]) if run["predicted_s"] else "–"
         text.append(
-            f"  {run['model']}, {run['strategy']}, batch {run['batch']}   {run['done']}{of} minibatches"
-            f"   {measured} each, {predicted} predicted",
+            printable(
+                f"  {run['model']}, {run['strategy']}, batch {run['batch']}   "
+                f"{run['done']}{of} minibatches   {measured} each, {predicted} predicted"
+            ),
             style="default",
         )
     return text
@@ -86,7 +94,8 @@ def device_table(parts: dict[str, dict[str, Any]]) -> Table:
         held += f" and {len(holds) - 1} more" if len(holds) > 1 else ""
         share, memory = device["cpu_share"], device["memory_bytes"]
         table.add_row(
-            device["name"], device["tier"], Text(device["state"], STATES.get(device["state"], "")), held,
+            plain(device["name"]), plain(device["tier"]),
+            plain(device["state"], STATES.get(device["state"], "")), plain(held),
             "–" if device["done"] is None else str(device["done"]),
             "–" if share is None else f"{share:.0%}", "–" if memory is None else size(memory),
         )  # fmt: skip
@@ -98,12 +107,12 @@ def link_table(parts: dict[str, dict[str, Any]]) -> Table:
     table = _table("link", "rate Mbps", "in use Mbps", "latency", "loss")
     for link in parts["fleet"]["links"]:
         table.add_row(
-            " – ".join(link["between"]), f"{digits(link['up_mbps'])} / {digits(link['down_mbps'])}",
+            plain(" – ".join(link["between"])), f"{digits(link['up_mbps'])} / {digits(link['down_mbps'])}",
             f"{_rate(link['up_used'])} / {_rate(link['down_used'])}",
             f"{link['latency_ms']:g} ms", f"{max(link['losses']):.1%}",
         )  # fmt: skip
     for medium in parts["fleet"]["media"]:
-        table.add_row(medium["name"], digits(medium["mbps"]), _rate(medium["used"]),
+        table.add_row(plain(medium["name"]), digits(medium["mbps"]), _rate(medium["used"]),
                       f"{medium['latency_ms']:g} ms", f"{medium['loss']:.1%}")  # fmt: skip
     return table
 
@@ -114,8 +123,9 @@ def event_table(parts: dict[str, dict[str, Any]]) -> Table:
     for event in parts["events"]["rows"][: -EVENTS - 1 : -1]:
         at = event.get("at_s")
         kind = f"{event.get('kind', '')} {event.get('device', '')}".strip()
-        table.add_row("–" if at is None else f"{at:.1f} s", str(event.get("step", "–")), kind,
-                      str(event.get("why", "")))  # fmt: skip
+        when = f"{at:.1f} s" if isinstance(at, int | float) else "–"
+        step, why = event.get("step", "–"), event.get("why", "")
+        table.add_row(when, plain(step), plain(kind), plain(why))
     return table
 
 

@@ -177,6 +177,7 @@ def scene(lab: Lab) -> Iterator[Scene]:
         bad = Scene(lab, crew, session)
         bad.arrived()
         crew.listen(RUN)
+        crew.claim(RUN)
         assert crew.ask("nuc", msg.Assign(job()), LONG_S) == [msg.Done()]
         assert crew.ask("nuc", msg.Prepare(RUN), LONG_S) == [msg.Done()]
         memory, threads, files = lab.memory, lab.threads, lab.descriptors
@@ -209,6 +210,18 @@ def test_a_bad_member_cannot_fill_another_node_s_memory(
     scene: Scene, flood: Callable[[Attacker], None]
 ) -> None:
     flood(scene)
+
+
+@pytest.mark.parametrize("name", ["*", "**", "n*", "a/b"])
+def test_a_message_to_everybody_is_not_passed_on_without_end(scene: Scene, name: str) -> None:
+    """Seen: a probe from the device `*` made nuc open a link to everybody. One message to `*` then came back
+    to nuc itself, which passed it on again: 57,000 times a second, and more with every other node."""
+    for _ in range(20):  # the answer to the probe opens the link in a thread of its own
+        scene.put(1, kind="probe", source=name)
+        scene.put(2, dest=name)
+        time.sleep(0.02)
+    scene.arrived()
+    assert scene.counts().get("relayed", 0) == 0
 
 
 def test_a_member_without_a_part_in_the_run_cannot_either(scene: Scene) -> None:

@@ -79,6 +79,7 @@ def test_a_node_at_work_takes_its_certificate_and_uses_it_after_the_run(lab: Lab
         thread.start()
         with Crew(reach(FLEET, join=join), FLEET) as crew:
             crew.wait_for(("watch",), LONG_S)
+            crew.claim("r1")
             assert crew.ask("watch", msg.Assign(job), LONG_S) == [msg.Done()]
             node._keeper._take_certificate = renew  # type: ignore[method-assign]
             until(lambda: lab.folder.read("watch.pem") != near.certificate)

@@ -22,7 +22,8 @@ from weft.graph.optimizers.optimizer import Optimizer
 from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire import topics
-from weft.runtime.wire.crew import Answers, Crew
+from weft.runtime.wire.answers import Answers
+from weft.runtime.wire.crew import Crew
 from weft.runtime.wire.frames import Header, pack_header
 from weft.runtime.wire.links.channel import OutLink, Roads
 from weft.runtime.wire.seal import Numbers, seal_header

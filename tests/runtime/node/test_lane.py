@@ -6,7 +6,9 @@ import threading
 
 import pytest
 
+from weft.runtime.node import lane
 from weft.runtime.node.lane import MANY, Intake, Lane
+from weft.runtime.wire.limits import memory_bytes
 
 
 class Question:
@@ -86,3 +88,17 @@ def test_a_command_that_fails_does_not_end_the_thread_of_the_others() -> None:
     lane.put_own(done.set)
     assert done.wait(10.0)
     lane.close()
+
+
+def test_questions_of_other_devices_have_little_room() -> None:
+    """They are empty, so a large one is an attack: it waits for nobody's memory."""
+    intake = Intake()
+    large = [Question("large", 20 << 20), *(Question(f"{i}", 4 << 20) for i in range(6))]
+    for question in large:
+        intake.put("echo", question)
+    assert [q.dropped for q in large] == [True, *[False] * 4, True, True]
+
+
+def test_what_waits_is_small_beside_this_machine_s_memory() -> None:
+    """Seen: 2 GiB of commands for each kind, also on a device with 1 GiB."""
+    assert memory_bytes() // 8 >= lane.MAX_BYTES

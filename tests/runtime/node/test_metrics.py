@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import ssl
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -14,7 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from weft.errors import InputError
 from weft.runtime.keys.invite import take_invite
-from weft.runtime.keys.owner import invite, new_fleet
+from weft.runtime.keys.owner import invite, new_fleet, revoke
+from weft.runtime.node import metrics
 from weft.runtime.node.metrics import HELP, exposition, node_samples, serve_metrics
 from weft.runtime.node.node import Node
 from weft.runtime.wire.reach import keys_of
@@ -87,3 +90,52 @@ def test_every_name_is_documented_and_the_dashboard_asks_for_known_ones() -> Non
     dashboard = json.loads((ROOT / "examples" / "grafana.json").read_text(encoding="utf-8"))
     asked = [panel["targets"][0]["expr"] for panel in dashboard["panels"]]
     assert all(any(name in expression for name in known) for expression in asked)
+
+
+def test_a_revoked_certificate_reads_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen: the handshake knows no list, and so a revoked device went on reading."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    folder = new_fleet("lab")
+    for name in ("pi", "old"):
+        take_invite(invite(folder, name), name)
+    keys, old = keys_of("lab", "pi"), keys_of("lab", "old")
+    assert keys is not None
+    assert old is not None
+    with serve_metrics(0, keys, lambda: "x 1\n") as address:
+        address = address.replace("0.0.0.0", "127.0.0.1")
+        context = ssl.create_default_context(cafile=old.authority)
+        context.check_hostname = False
+        context.load_cert_chain(old.certificate, old.key)
+        assert read(address, context) == "x 1\n"
+        revoke(folder, "old")  # while the node serves, perhaps in the middle of a run
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            read(address, context)
+        assert refused.value.code == 403
+        assert "was revoked" in refused.value.read().decode()
+        refused.value.close()
+
+
+def test_a_page_with_a_name_of_its_own_reads_nothing() -> None:
+    with serve_metrics(0, None, lambda: "x 1\n") as address:
+        question = urllib.request.Request(address, headers={"Host": "evil.example"})
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(question, timeout=20)
+        assert refused.value.code == 403
+        refused.value.close()
+        assert read(address) == "x 1\n"
+
+
+def test_who_sends_a_byte_now_and_then_keeps_nobody_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "WHOLE_S", 0.5)
+    with serve_metrics(0, None, lambda: "x 1\n") as address:
+        port = int(address.split(":")[2].split("/")[0])
+        with socket.create_connection(("127.0.0.1", port)) as slow:
+            for _ in range(12):
+                with contextlib.suppress(OSError):
+                    slow.send(b"G")
+                time.sleep(0.1)
+            begin = time.monotonic()
+            assert read(address) == "x 1\n"
+            assert time.monotonic() - begin < 3.0

@@ -25,7 +25,7 @@ from weft.program import instructions as ins
 from weft.runtime.emulate.local import LocalFleet
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire import topics
-from weft.runtime.wire.crew import Answers
+from weft.runtime.wire.answers import Answers
 from weft.runtime.wire.links.channel import Roads
 
 LONG_S = 60.0

@@ -17,7 +17,7 @@ import torch
 
 from weft.errors import InputError
 from weft.runtime.run.records.record import Folder
-from weft.runtime.run.records.saves import RunFile, check_like
+from weft.runtime.run.records.saves import RUN_FILE, RunFile, check_like
 
 RUN = RunFile("lenet5", "chain", 20, 64, 0, "adam", "a1")
 TENSORS = ("weights.safetensors", "optimizer.safetensors")
@@ -221,3 +221,15 @@ def test_a_run_that_is_not_like_the_saved_one_is_refused(option: str, value: obj
         InputError, match=f"with {option} {before}, .* {option} {value}; give --{option} {before}"
     ):
         check_like(Path("runs/first"), RUN, other)
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_only_its_user_reads_the_file_with_the_run_s_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    """Seen: every user of the machine could read it, and get the copies that nodes keep of the run."""
+    if not links:
+        monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError("no links here")))
+    save(tmp_path, 20)
+    files = [tmp_path / RUN_FILE, newest(tmp_path) / RUN_FILE]
+    assert [file.stat().st_mode & 0o777 for file in files] == [0o600, 0o600]

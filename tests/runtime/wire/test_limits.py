@@ -6,6 +6,7 @@ test until somebody has thought about it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -34,7 +35,7 @@ from weft.runtime.node.probing.machine import measure_layers
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire.frames import BadMessage
 from weft.runtime.wire.job_limits import check_job
-from weft.runtime.wire.limits import check_run, check_servers, check_test_network
+from weft.runtime.wire.limits import Seldom, check_run, check_servers, check_test_network
 from weft.runtime.wire.links.changes import Changes, LinkState
 from weft.runtime.wire.links.channel import OutLink, Roads
 from weft.runtime.wire.radio import RadioRules
@@ -378,3 +379,22 @@ def test_only_weights_may_be_large() -> None:
     )
     with pytest.raises(BadMessage, match="only weights may have more"):
         msg.unpack_command(nested)
+
+
+def test_a_stranger_s_words_write_no_line_of_their_own_to_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    Seldom(logging.getLogger("weft.test")).warning("dropped: %s", "\x1b[2J\nweft.node: all is well")
+    assert caplog.messages == ["dropped: \\x1b[2J weft.node: all is well"]
+
+
+def test_errors_without_end_write_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    """Seen: a run that fails wrote its error each time, and on an open node anybody may give runs."""
+    seldom = Seldom(logging.getLogger("weft.test"), lines=3)
+    for _ in range(100):
+        try:
+            raise ValueError("broken")
+        except ValueError:
+            seldom.exception("pi failed")
+    assert len(caplog.records) == 3
+    assert all(record.exc_info for record in caplog.records)

@@ -39,7 +39,7 @@ from weft.runtime.node.worker import Worker
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire.fabric import Fabric
 from weft.runtime.wire.job_limits import check_job
-from weft.runtime.wire.limits import MAX_COPIES, check_memory, check_run, job_bytes
+from weft.runtime.wire.limits import MAX_COPIES, Seldom, check_memory, check_run, job_bytes
 from weft.runtime.wire.mailbox import Cancelled
 from weft.runtime.wire.radio import Transmitter
 from weft.runtime.wire.seal import Replays, RunKeys, digest_of
@@ -74,6 +74,7 @@ class Assignment:
         self.keys = RunKeys()  # of the run, or of the last one: its messages stay replays
         self._replays = self._coming = Replays()
         self._report, self._emit = report, emit
+        self._log = Seldom(log)  # on an open node anybody may give runs that fail
         self._state: dict[str, Tensor] = {}
         self._optimizer_state: dict[str, Tensor] = {}
         self._worker: Worker | None = None
@@ -82,6 +83,7 @@ class Assignment:
         self._left: list[threading.Thread] = []  # of runs that have ended
         self._cpu_start = 0.0
         self.orphaned_s: float | None = None  # since when the run has no coordinator
+        self.given_s = 0.0  # when the run's first job came
 
     def check(self, order: Order) -> None:
         """Raises Forged for an order of the run under way that does not carry its key. A new run brings its
@@ -143,6 +145,8 @@ class Assignment:
             raise WeftError(
                 f"{self.device} still computes for {len(self._left)} runs that have ended; try again later"
             )
+        if self.job is None:
+            self.given_s = time.monotonic()
         if self.job is None or self.job.run == job.run:
             return
         if self.orphaned_s is None:
@@ -154,6 +158,7 @@ class Assignment:
                 f"{self.device} keeps its copy of a run whose coordinator is gone, for {left:.0f} s more; "
                 "`weft train --resume` takes that run up; try again later"
             )
+        self.given_s = time.monotonic()
 
     def orphan(self, run: str) -> None:
         """The coordinator is gone: stop, and keep the copies for a run that resumes this one."""
@@ -272,7 +277,7 @@ class Assignment:
             log.info("%s stopped: the run was cancelled", self.device)
         except Exception as error:
             if not isinstance(error, WeftError):
-                log.exception("%s failed", self.device)
+                self._log.exception("%s failed", self.device)
             worker.report(failed(self.device, error, worker.job.version))
 
     def go_back(self, command: msg.GoBack) -> None:

@@ -24,6 +24,7 @@ import torch
 
 from weft.runtime.node.orders import Order
 from weft.runtime.wire import messages as msg
+from weft.runtime.wire.limits import Seldom, memory_bytes
 
 log = logging.getLogger("weft.node")
 
@@ -31,7 +32,9 @@ Reply = Callable[[Any], None]  # sends the answer to a query
 MAX_QUERIES = 4096  # of one kind that nobody has looked at
 MANY = 64  # queries that wait: from then on some go first
 MAX_COMMANDS = 64  # that wait to be carried out
-MAX_BYTES = 2 << 30  # of commands that wait: weights come in pieces of 64 MB
+# Bytes of commands that wait: most are weights, in pieces of a few MB. A small device has less room.
+MAX_BYTES = min(2 << 30, memory_bytes() // 8)
+MAX_OF_KIND = {"echo": 16 << 20}  # other devices' questions are empty
 ANSWER_S = 0.6  # after which an urgent command is answered even if it is still being carried out
 CLOSE_S = 0.5
 
@@ -63,7 +66,10 @@ class Intake:
             many = len(waiting) >= MANY
         first = many and self._goes_first is not None and self._goes_first(query)
         with self._change:
-            over = self._bytes[kind] > 0 and self._bytes[kind] + size > self._most_bytes
+            most = min(self._most_bytes, MAX_OF_KIND.get(kind, self._most_bytes))
+            over = self._bytes[kind] + size > most and (
+                self._bytes[kind] > 0 or kind in MAX_OF_KIND
+            )
             room = len(self._first) < MANY if first else not over and len(waiting) < self._most
             if room and first:
                 self._first.append(query)
@@ -122,6 +128,7 @@ class Lane:
         self, carry_out: Callable[[Order, Any], None], do: Callable[[Order], Reply]
     ) -> None:
         self._carry_out, self._do = carry_out, do
+        self._log = Seldom(log)
         self._waiting: queue.SimpleQueue[Asked | Callable[[], None] | None] = queue.SimpleQueue()
         self._urgent: list[Asked] = []
         self._guard = threading.Lock()
@@ -169,7 +176,7 @@ class Lane:
             try:
                 self._act(asked)
             except Exception:  # who asked may be gone; the thread serves the others
-                log.exception("a command could not be carried out or answered")
+                self._log.exception("a command could not be carried out or answered")
             if isinstance(asked, Asked):
                 with self._guard:
                     self._bytes -= asked.order.size

@@ -3,7 +3,7 @@
     with serve_metrics(9100, keys, lambda: node_samples(node)) as server: ...
 
 Without keys only this machine can read them. With the fleet's keys every address of this machine answers, by
-TLS, and only to a scraper that shows a certificate of the fleet.
+TLS, and only to a scraper that shows a certificate of the fleet which was not revoked.
 """
 
 from __future__ import annotations
@@ -18,19 +18,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import torch
 
 from weft.errors import InputError
-from weft.runtime.keys.folder import Keys
+from weft.runtime.keys.folder import Folder, Keys
 from weft.runtime.node.probing.machine import free_memory_mb
+from weft.runtime.wire.reach import is_loopback
 from weft.version import __version__
 
 if TYPE_CHECKING:
     from weft.runtime.node.node import Node
 
 Sample = tuple[str, Mapping[str, str], float]
-ANSWER_S = 5.0  # for a scraper to send its request
+ANSWER_S = 5.0  # for a scraper to send something
+WHOLE_S = 10.0  # for all of a request and its answer
 HELP = {
     "weft_node_info": "1; the labels say which node it is",
     "weft_node_busy": "1 if the node takes part in a run",
@@ -85,6 +88,7 @@ class _Server(HTTPServer):
 
     allow_reuse_address = True
     context: ssl.SSLContext | None = None
+    keys: Keys | None = None
     text: Callable[[], str]
 
     def get_request(self) -> tuple[socket.socket, Any]:
@@ -96,8 +100,23 @@ class _Server(HTTPServer):
         wrapped = self.context.wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
         return wrapped, address
 
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Somebody who sends a byte now and then keeps others away, but not for long."""
+        end = threading.Timer(WHOLE_S, _hang_up, (request,))
+        end.daemon = True
+        end.start()
+        try:
+            super().finish_request(request, client_address)
+        finally:
+            end.cancel()
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A scraper that breaks off, or has no certificate, is no event."""
+
+
+def _hang_up(request: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        socket.socket.shutdown(request, socket.SHUT_RDWR)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -105,6 +124,9 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = ANSWER_S
 
     def do_GET(self) -> None:
+        if words := self._refusal():
+            self.send_error(403, "not allowed", words)
+            return
         known = self.path.partition("?")[0] == "/metrics"
         body = self.server.text().encode() if known else b"the numbers are at /metrics\n"
         self.send_response(200 if known else 404)
@@ -112,6 +134,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def _refusal(self) -> str:
+        if self.server.keys is not None:
+            return _not_of_the_fleet(self.connection, self.server.keys)
+        # A page of a browser on this machine may ask under a name of its own.
+        host = self.headers.get("Host", "")
+        name = urlsplit(f"//{host}").hostname or ""
+        return "" if is_loopback(name) else f"{host[:80]!r} is not a name of this machine"
 
     def log_message(self, format: str, *args: object) -> None:
         pass  # a scrape every few seconds is no news
@@ -129,7 +159,7 @@ def serve_metrics(port: int, keys: Keys | None, text: Callable[[], str]) -> Iter
             "give another port"
         ) from None
     if keys is not None:
-        server.context = _context(keys)
+        server.context, server.keys = _context(keys), keys
     server.text = text
     thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
     thread.start()
@@ -140,6 +170,16 @@ def serve_metrics(port: int, keys: Keys | None, text: Callable[[], str]) -> Iter
         server.shutdown()
         server.server_close()
         thread.join(ANSWER_S)
+
+
+def _not_of_the_fleet(connection: Any, keys: Keys) -> str:
+    """Why who shows this certificate may not read the numbers; "" if it may. The handshake knows no list: a
+    certificate that was revoked passes it. The newest list counts, also while a run is under way."""
+    shown = dict(word for words in connection.getpeercert()["subject"] for word in words)
+    subject = str(shown.get("commonName", ""))
+    members = Folder(keys.members.fleet).members().opened()
+    known = next((d.name for d in members.devices if d.subject == subject), "")
+    return members.verdict(subject, known)
 
 
 def _context(keys: Keys) -> ssl.SSLContext:

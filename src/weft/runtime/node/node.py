@@ -47,6 +47,7 @@ from weft.version import __version__
 log = logging.getLogger("weft.node")
 
 MAX_WHY = 2000  # letters
+CLAIM_S = 60.0  # in which a run's coordinator must have shown itself
 MAX_END = 64 * 1024  # bytes of a command that ends a run
 
 
@@ -86,6 +87,8 @@ class Node(Closing):
             for kind, key in (("control", keys.control), ("echo", keys.echo))
         )
         self._coordinators = Coordinators(self.session, group)
+        # A configuration of one's own may have rules that hide them.
+        self._sees_tokens = endpoints.config is None
         self._alive = self.session.liveliness().declare_token(
             keys.alive(group, name, secrets.token_hex(8))
         )
@@ -143,17 +146,25 @@ class Node(Closing):
         job, since = self.assignment.job, self.assignment.orphaned_s
         if job is None:
             return
-        if not self._coordinators.is_gone(job.run):
+        if not self._is_deserted(job.run):
             if since is not None:
                 self.assignment.reclaim()
         elif since is None:
-            log.warning("%s: the coordinator of run %s is gone", self.name, job.run)
+            self._log.warning("%s: the coordinator of run %s is gone", self.name, job.run)
             self.assignment.orphan(job.run)
         elif time.monotonic() > since + KEEP_S:
             self._lane.put_own(lambda: self._forget(job.run))
 
+    def _is_deserted(self, run: str) -> bool:
+        """Whether the coordinator is gone, or none has shown itself since the run was given: somebody could
+        keep an open node busy for good with one message."""
+        if self._coordinators.is_gone(run):
+            return True
+        late = time.monotonic() > self.assignment.given_s + CLAIM_S
+        return self._sees_tokens and late and not self._coordinators.is_claimed(run)
+
     def _forget(self, run: str) -> None:
-        if self.assignment.has(run) and self._coordinators.is_gone(run):
+        if self.assignment.has(run) and self._is_deserted(run):
             self.assignment.forget("the coordinator of the run is gone")
 
     def _is_busy(self) -> bool:

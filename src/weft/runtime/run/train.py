@@ -36,7 +36,7 @@ from weft.runtime.run.records.copies import Copy
 from weft.runtime.run.records.in_need import saved_in_need
 from weft.runtime.run.records.keeper import Keeper, Weights
 from weft.runtime.run.records.live import Live
-from weft.runtime.run.records.orphans import newest_copy, newest_of_peers
+from weft.runtime.run.records.orphans import fleet_of, newest_for
 from weft.runtime.run.records.plan_changes import PlanRecord, Replayed
 from weft.runtime.run.records.record import Folder
 from weft.runtime.run.records.saves import RunFile, Saved, check_like
@@ -79,6 +79,8 @@ def start(asked: Asked, options: Options, work: AnyWorkload) -> TrainResult:
 
 
 class _Training:
+    _asked_for_copies: frozenset[str] = frozenset()  # devices of the run that is resumed
+
     def __init__(self, asked: Asked, options: Options, work: AnyWorkload) -> None:
         self.asked, self.options, self.work = asked, options, work
         self.folder = Folder(options.out) if options.out is not None else None
@@ -164,11 +166,7 @@ class _Training:
         copy = None
         if self.options.resume and not self.asked.place.emulated:
             copies = msg.GetCopies(self._id, self._secret)
-            copy = (
-                newest_of_peers(run.crew, copies, {d: o.state for d, o in run.own.items()})
-                if run.own
-                else newest_copy(run.crew, copies, run.graph, run.initial)
-            )
+            copy = newest_for(run, copies, self._asked_for_copies)
         if copy is not None and self.first < copy.step < self.asked.steps:
             self.work.resume_with(copy.state)
             run.initial, run.own, memory = self.work.state, self.work.own, copy.memory
@@ -391,6 +389,7 @@ class _Training:
         check_like(folder.path, saved.run, self._record(saved.run.steps))
         self.first, self._id = saved.run.steps, saved.run.id
         self._secret = saved.run.secret or self._secret
+        self._asked_for_copies = fleet_of(folder.path)
         if self.keeper is not None:
             self.keeper.recall_plans()
         if saved.passed_over:

@@ -13,12 +13,24 @@ from typing import Any
 import msgspec
 import zenoh
 
-from weft.errors import InputError, LostDevice, WeftError
+from weft.errors import LostDevice, WeftError
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire import topics as keys
+from weft.runtime.wire.answers import (
+    GRACE_S,
+    MAX_REPORT,
+    Answers,
+    Events,
+    check_numbers,
+    error_in,
+    is_cut_short,
+    most_bytes,
+    next_answer,
+)
 from weft.runtime.wire.closing import Closing
 from weft.runtime.wire.frames import BadMessage, Header, unpack_header
 from weft.runtime.wire.keeper import Keeper
+from weft.runtime.wire.limits import NAME
 from weft.runtime.wire.seal import (
     COMMAND,
     REPLY,
@@ -37,14 +49,8 @@ from weft.runtime.wire.silence import BEAT_S, Silence
 Event = msg.Report | LostDevice | tuple[Header, bytes] | None
 
 
-# Replies, then None at the end; or an error if the node is gone.
-class Answers(queue.SimpleQueue[Any]):
-    """What a device answers to one command."""
-
-    count = 0  # the command's number, which the answers carry
-
-
-GRACE_S = 5.0  # Zenoh itself ends a request whose time is over
+MAX_PRESENT = 4096  # names of nodes that are remembered; at most so many lives of each
+MAX_LIVES = 64
 
 
 class Crew(Closing):
@@ -53,7 +59,7 @@ class Crew(Closing):
     def __init__(self, endpoints: Endpoints, group: str = "weft") -> None:
         self.group = group
         self.session = open_session(endpoints)
-        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.events = Events()
         self._present: dict[str, set[str]] = {}  # node -> its lives: two while it is started again
         self._changed = threading.Condition()
         # Devices that must still answer, and the queues for their answers.
@@ -83,10 +89,15 @@ class Crew(Closing):
             self.session.close()
 
     def _liveliness(self, sample: Any) -> None:
+        """On an open network anybody may say that a node of any name is there."""
         _, name, life = str(sample.key_expr).rsplit("/", 2)
+        if not NAME.fullmatch(name):
+            return
         with self._changed:
             lives = self._present.get(name, set())
             if sample.kind == zenoh.SampleKind.PUT:
+                if len(lives) >= MAX_LIVES or (not lives and len(self._present) >= MAX_PRESENT):
+                    return
                 self._present[name] = lives | {life}
                 if lives - {life}:  # Zenoh tells up to 10 s later that the earlier life has ended
                     self._lose(LostDevice(name, f"{name} was started again"))
@@ -199,12 +210,12 @@ class Crew(Closing):
             for key, take in ((keys.report, self._reported), (keys.answer, self._answered))
         ]
 
-    def _put(self, event: Event, run: str) -> None:
+    def _put(self, device: str, event: Event, size: int, run: str) -> None:
         """Adds an event of the current run. Zenoh's threads may still deliver reports of an earlier run; they
         are dropped."""
         with self._heard:
             if run == self._run:
-                self.events.put(event)
+                self.events.offer(device, event, size)
 
     def secret(self, run: str) -> RunSecret:
         """The secret of a run; made when the run is first spoken of."""
@@ -215,11 +226,13 @@ class Crew(Closing):
         # a report that cannot be decoded is dropped: it is not from our nodes, and a failed node is noticed
         # by its silence
         with contextlib.suppress(BadMessage):
+            if len(sample.payload) > MAX_REPORT:
+                return
             payload, seal = sample.payload.to_bytes(), _attached(sample)
             device = self._sender(run, sample, payload, seal)
             report = msg.unpack_report(payload)
             if report.device == device:
-                self._put(report, run)
+                self._put(device, report, len(payload), run)
 
     def _answered(self, run: str, sample: Any) -> None:
         with contextlib.suppress(BadMessage):
@@ -228,7 +241,7 @@ class Crew(Closing):
             device = self._sender(run, sample, packed, seal)
             header, payload = unpack_header(packed), sample.payload.to_bytes()
             if len(payload) == header.bytes and header.source == device:
-                self._put((header, payload), run)
+                self._put(device, (header, payload), len(payload), run)
 
     def _sender(self, run: str, sample: Any, data: bytes, seal: bytes) -> str:
         """The device that has sent this. BadMessage where it is not the device that it seems to be, or where
@@ -267,7 +280,7 @@ class Crew(Closing):
                     self._asked[device].discard(answers)
 
     def _ask(self, device: str, command: msg.Command, seconds: float) -> Answers:
-        answers = Answers()
+        answers = Answers(most_bytes(command))
         with self._changed:
             self._asked.setdefault(device, set()).add(answers)
             if self._silence is not None and device in self._silence.silent:
@@ -275,7 +288,7 @@ class Crew(Closing):
         payload, seal = self._sealed(device, command, answers)
         self.session.get(
             keys.control(self.group, device),
-            _direct(answers.put, lambda: answers.put(None)),
+            _direct(answers.take, lambda: answers.put(None)),
             payload=payload,
             attachment=seal,
             timeout=seconds,
@@ -303,23 +316,25 @@ class Crew(Closing):
         what = type(command).__name__.lower()
         silent = LostDevice(device, f"{device} did not answer `{what}` within {seconds:g} s")
         begin = time.monotonic()
-        while (reply := _next(answers, seconds, silent)) is not None:
+        while (reply := next_answer(answers, seconds, silent)) is not None:
             if isinstance(reply, LostDevice):
                 raise reply
+            if isinstance(reply, WeftError):
+                raise WeftError(f"{device} answers `{what}` with {reply}")
             if reply.ok is None:
                 text = reply.err.payload.to_bytes()
-                raise silent if text == b"Timeout" else _error(device, text)  # Zenoh's own word
+                raise silent if text == b"Timeout" else error_in(device, text)  # Zenoh's own word
             try:
                 found.append(self._reply(device, command, answers.count, reply.ok))
             except BadMessage as error:
                 raise WeftError(
                     f"{device} sent an answer that cannot be decoded: {error}"
                 ) from None
-        if not found or _is_cut_short(command, found[-1]):
+        if not found or is_cut_short(command, found[-1]):
             if time.monotonic() - begin < seconds / 2:  # nobody took the request
                 raise LostDevice(device, f"{device} is gone: nobody answers `{what}`")
             raise silent
-        _check_numbers(device, what, found)
+        check_numbers(device, what, found)
         return found
 
     def _reply(self, device: str, command: msg.Command, count: int, sample: Any) -> msg.Reply:
@@ -355,40 +370,3 @@ def _direct(callback: Callable[[Any], None], drop: Callable[[], None] | None = N
 
 def _attached(sample: Any) -> bytes:
     return sample.attachment.to_bytes() if sample.attachment is not None else b""
-
-
-def _is_cut_short(command: msg.Command, last: msg.Reply) -> bool:
-    """Whether the last piece of a state is missing: a device that dies while it sends its state sends only
-    the first pieces."""
-    return isinstance(command, msg.GetState | msg.GetCopies) and not getattr(last, "last", True)
-
-
-def _check_numbers(device: str, what: str, answer: list[msg.Reply]) -> None:
-    """WeftError where a piece of a state is missing or came twice: each has a seal of its own."""
-    numbers = [r.number for r in answer if isinstance(r, msg.StatePiece | msg.Kept)]
-    if numbers != list(range(len(numbers))):
-        listed = ", ".join(str(number) for number in numbers[:20])
-        raise WeftError(
-            f"{device} sent pieces {listed} of its answer to `{what}`; each must come once, in turn"
-        )
-
-
-def _next(answers: Answers, seconds: float, silent: LostDevice) -> Any:
-    try:
-        return answers.get(timeout=seconds + GRACE_S)
-    except queue.Empty:
-        raise silent from None
-
-
-def _error(device: str, payload: bytes) -> WeftError:
-    try:
-        report = msg.unpack_report(payload)
-    except BadMessage:
-        return WeftError(f"{device}: {payload[:300].decode(errors='replace')}")
-    assert isinstance(report, msg.Failed)
-    if (
-        report.forgotten
-    ):  # what it knew was lost with its last life, whether we have heard of that or not
-        return LostDevice(device, f"{device} was started again: {report.error}")
-    kind = InputError if report.bad_input else WeftError
-    return kind(f"{device}: {report.error}")

@@ -39,7 +39,7 @@ from weft.runtime.wire.frames import (
     whole,
 )
 from weft.runtime.wire.ledger import Ledger
-from weft.runtime.wire.limits import MAX_LINKS, Seldom, memory_bytes
+from weft.runtime.wire.limits import MAX_LINKS, Seldom, check_name, memory_bytes
 from weft.runtime.wire.links.changes import Changes
 from weft.runtime.wire.links.channel import Channel, OutLink, Roads
 from weft.runtime.wire.links.shaping import clock_path
@@ -263,7 +263,9 @@ class Fabric:
 
     def _open(self, neighbour: str) -> Channel:
         """A channel of the run under way. Several threads may ask for the same one, and the run may end
-        meanwhile: no lock is held while Zenoh opens it."""
+        meanwhile: no lock is held while Zenoh opens it. The name may come from the network: `*` would reach
+        everybody, and each would pass the message on to everybody again."""
+        check_name("neighbour", neighbour)
         channels, run = self._channels, self.run
         if not run:
             raise WeftError(f"{self.name} has no run in which to reach {neighbour}")

@@ -101,7 +101,7 @@ def ask(session: Any, key: str, question: Question, seconds: float = ASK_S) -> l
         consolidation=zenoh.QueryConsolidation(zenoh.ConsolidationMode.NONE),
     ):
         sender = str(reply.ok.key_expr).rpartition("/")[2] if reply.ok is not None else ""
-        if reply.ok is None or sender in answers:
+        if reply.ok is None or sender in answers or len(reply.ok.payload) > MAX_MESSAGE:
             continue
         with contextlib.suppress(InputError):
             answer = _decoded(_answers, reply.ok.payload.to_bytes())
@@ -153,6 +153,8 @@ class Keeper:
             try:
                 if query.payload is None:
                     raise InputError("an empty question")
+                if len(query.payload) > MAX_MESSAGE:  # judged before it is copied
+                    raise InputError(f"a message of {len(query.payload)} bytes")
                 question = _decoded(_questions, query.payload.to_bytes())
                 answer = self._answer(question)
             except WeftError as error:
@@ -261,7 +263,7 @@ class Keeper:
                 self.refused = f"{other} refused {name}: {answer.words}"
                 self._changed()
             else:
-                log.warning("%s refuses %s: %s", other, name, answer.words[:300])
+                self._odd.warning("%s refuses %s: %s", other, name, answer.words)
 
     def _proven(self, verdict: Verdict, certificate: bytes) -> bool:
         """Whether the owner said so: the word of another device does not end this one."""

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from torch import Tensor
 
 from weft.dtypes import torch_dtype
-from weft.errors import InputError
+from weft.errors import InputError, printable
 from weft.graph.network import Batch, Node, State
 from weft.graph.operators.calls import LITERAL
 from weft.runtime.wire.messages import Exchange, Job, Run, TestNetwork
@@ -160,7 +160,11 @@ class Seldom:
         self._guard = threading.Lock()
         self._begun, self._count = -math.inf, 0
 
-    def warning(self, text: str, *values: object) -> None:
+    def exception(self, text: str, *values: object) -> None:
+        """The same with the error that is being handled, and where it comes from."""
+        self.warning(text, *values, error=True)
+
+    def warning(self, text: str, *values: object, error: bool = False) -> None:
         """Writes a line, if there were not too many already."""
         now = time.monotonic()
         with self._guard:
@@ -173,4 +177,9 @@ class Seldom:
         if left_out:
             self._log.warning("%d more such lines were left out", left_out)
         if write:
-            self._log.warning(text, *(str(value)[:300] for value in values))
+            self._log.warning(text, *(_in_a_line(value) for value in values), exc_info=error)
+
+
+def _in_a_line(value: object) -> str:
+    """Another device's words: they cannot command a terminal, and write no lines of their own."""
+    return printable(str(value)[:300]).replace("\n", " ")

@@ -105,6 +105,7 @@ class Pieces:
         self._slices: list[Tensor] = []  # of the tensor whose last slice has not come
         self._next = 0  # the number of the piece that comes next
         self._broken = False
+        self.bytes = 0  # that have come
 
     def take(self, piece: msg.Kept) -> bool:
         """Whether the copy is whole with this piece. A piece that is missing, doubled or cannot be read makes
@@ -112,8 +113,10 @@ class Pieces:
         if piece.number != self._next:
             self._broken = True
         if self._broken:
+            self.state, self.memory, self._slices, self.bytes = {}, {}, [], 0
             return False
         self._next += 1
+        self.bytes += len(piece.data)
         tensors = self.memory if piece.optimizer else self.state
         try:
             if piece.cut is None:

@@ -63,3 +63,20 @@ def test_a_report_that_begins_again_counts_when_it_is_whole_again() -> None:
     copy = copies.take(second, BOTH, place, {})
     assert copy is not None
     assert copy.state.keys() == {"pi/w", "pi/v", "nuc/w"}
+
+
+def test_a_device_that_reports_without_end_fills_no_memory() -> None:
+    """Seen: ever new minibatches, each without an end, were all kept at the run."""
+    copies = Copies(Copy(0, {}, {}), most=1 << 20)
+    data = save({"w": torch.zeros(16 * 1024)})
+    for step in range(1000):
+        copies.take(msg.Kept("bad", 0, step, data, last=False), BOTH, place, {})
+    for number in range(1000):
+        copies.take(msg.Kept("bad", 0, 5000, data, last=False, number=number), BOTH, place, {})
+    held = sum(pieces.bytes for parts in copies._parts.values() for pieces in parts.values())
+    assert held <= 1 << 20
+    for step in range(6000, 7000):  # without any data
+        copies.take(msg.Kept("bad", 0, step, save({}), last=False), BOTH, place, {})
+    assert len(copies._parts) < 300
+    assert took(copies, "pi", 9000) is None
+    assert took(copies, "nuc", 9000) is not None  # a copy of the others becomes whole

@@ -162,6 +162,7 @@ class Survey:
             )
             for name in self.names
         }  # fmt: skip
+        self.crew.claim(run)  # if this process ends, the nodes notice it
         self.crew.ask_all(jobs, HELLO_S)
         self.crew.listen(run)
         try:
@@ -169,6 +170,7 @@ class Survey:
         finally:
             with contextlib.suppress(WeftError):
                 self.crew.ask_all(dict.fromkeys(self.names, msg.End(run)), HELLO_S)
+            self.crew.disclaim(run)
 
     def _pair(self, run: str, a: str, b: str) -> Pair | None:
         loaded = msg.Exchange(0, 2.0, EXCHANGE_S, EXCHANGE_S, fill_s=FILL_S)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from weft.runtime.run.dispatch import State
 from weft.runtime.wire import messages as msg
+from weft.runtime.wire.limits import memory_bytes
 from weft.runtime.wire.state_pieces import Pieces
 
 
@@ -31,6 +32,9 @@ class Copy:
     losses: Mapping[int, float] = field(default_factory=dict)
 
 
+MOST_STEPS = 256  # minibatches with reports that are not whole yet
+
+
 _Found = tuple[int, dict[str, Pieces]]  # a minibatch, and the state of each device
 Place = Callable[[Mapping[str, tuple[State, State]], State, State], None]
 
@@ -38,8 +42,9 @@ Place = Callable[[Mapping[str, tuple[State, State]], State, State], None]
 class Copies:
     """Puts devices' reports together; knows the newest copy of the whole network."""
 
-    def __init__(self, first: Copy, together: bool = True) -> None:
+    def __init__(self, first: Copy, together: bool = True, most: int = 0) -> None:
         self.newest = first
+        self._most = most or memory_bytes() // 2  # bytes of reports that are not whole yet
         # Whether devices are at the same minibatch. If nobody waits for others, a copy has the newest state
         # of each device: a fast one may be far ahead, and all of its states would be too much.
         self._together = together
@@ -51,6 +56,7 @@ class Copies:
     ) -> Copy | None:
         """A piece of a report; the copy, where it was the last that was missing. What no device has is as
         in `base`."""
+        self._make_room(len(kept.data))
         parts = self._parts.setdefault(kept.step, {})
         if kept.number == 0:  # a report begins, perhaps for the second time
             parts.pop(kept.device, None)
@@ -67,6 +73,17 @@ class Copies:
         self.newest = Copy(step + 1, *whole)
         self._forget_through(step)
         return self.newest
+
+    def _make_room(self, size: int) -> None:
+        """A device that turned bad may report ever new minibatches, and no end of any. The oldest reports are
+        forgotten where there are too many: the copy before them counts."""
+        while self._parts:
+            held = sum(p.bytes for parts in self._parts.values() for p in parts.values())
+            if len(self._parts) <= MOST_STEPS and held + size <= self._most:
+                return
+            oldest = min(self._parts)
+            del self._parts[oldest]
+            self._whole.pop(oldest, None)
 
     def _whole_at(self, step: int, wanted: Collection[str]) -> _Found | None:
         return (step, self._parts[step]) if self._whole.get(step, set()) >= set(wanted) else None

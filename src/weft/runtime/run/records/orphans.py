@@ -1,6 +1,6 @@
 """Takes a run up where its nodes are: their copies may be newer than the last save in the folder.
 
-copy = newest_copy(crew, command, graph, state)       # None where the nodes have no whole copy
+copy = newest_for(run, command, fleet_of(folder))      # None where the nodes have no whole copy
 
 When a coordinator dies, its nodes stop and keep the copies of their state for a while. A run that is resumed
 asks them. A copy counts if the devices that answer have all of the network's tensors of the same minibatch.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from torch import Tensor
 
@@ -18,8 +19,12 @@ from weft.errors import WeftError
 from weft.graph.network import Graph, Segment
 from weft.graph.network import State as Shape
 from weft.graph.split.state import place_state
+from weft.planning.decide import load_plan
 from weft.runtime.run.dispatch import State
 from weft.runtime.run.records.copies import Copy
+from weft.runtime.run.records.plan_changes import PlanRecord
+from weft.runtime.run.records.record import PLAN_FILE
+from weft.runtime.run.run import Run
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire.crew import Crew
 from weft.stored import tensors_in
@@ -42,13 +47,41 @@ class _Held:
         (self.memory if piece.optimizer else self.state).update(tensors_in(piece.data))
 
 
+def fleet_of(folder: Path) -> frozenset[str]:
+    """The devices that the plans in a run's folder speak of. Empty where the folder has no plan."""
+    plans = []
+    with contextlib.suppress(WeftError):
+        plans.append(load_plan(folder / PLAN_FILE))
+    with contextlib.suppress(WeftError):
+        record = PlanRecord.load(folder)
+        plans += [record.first, *(change.plan for change in record.changes)]
+    return frozenset(name for plan in plans for name in plan.fleet.names)
+
+
+def newest_for(run: Run, command: msg.GetCopies, among: Collection[str]) -> Copy | None:
+    """The newest copy of a run's network, or of its peers' networks, among the nodes."""
+    if run.own:
+        return newest_of_peers(run.crew, command, {d: o.state for d, o in run.own.items()})
+    return newest_copy(run.crew, command, run.graph, run.initial, among)
+
+
 def newest_copy(
-    crew: Crew, command: msg.GetCopies, graph: Graph, initial: Mapping[str, Tensor]
+    crew: Crew,
+    command: msg.GetCopies,
+    graph: Graph,
+    initial: Mapping[str, Tensor],
+    among: Collection[str] = (),
 ) -> Copy | None:
-    """The newest copy of the whole network among the nodes. What no layer reads is as in `initial`."""
+    """The newest copy of the whole network among the nodes. What no layer reads is as in `initial`.
+
+    Only devices `among` these are asked, if there are any: a member of another fleet file has no copy of
+    the run, and could only make one up.
+    """
     needed = graph.segment(0, len(graph.layers) - 1, with_loss=True).state
     held: dict[int, list[_Held]] = {}
     for device in crew.present:
+        if among and device not in among:
+            continue
         with contextlib.suppress(WeftError):  # it has none, or does not answer
             for step, part in _ask(crew, device, command).items():
                 held.setdefault(step, []).append(part)

@@ -99,6 +99,8 @@ class Folder:
             try:
                 os.link(save / name, beside)
             except OSError:
+                mode = (save / name).stat().st_mode & 0o777
+                os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
                 shutil.copyfile(save / name, beside)
             os.replace(beside, self.path / name)
 

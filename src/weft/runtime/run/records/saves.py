@@ -171,7 +171,7 @@ def _write_save(path: Path, run: RunFile, tensors: Mapping[str, Mapping[str, Ten
         stamps[name] = stamp_of(data)
         write_through(path / name, data)
     manifest = msgspec.structs.replace(run, files=stamps)
-    write_through(path / RUN_FILE, msgspec.json.encode(manifest))
+    write_through(path / RUN_FILE, msgspec.json.encode(manifest), 0o600)  # it holds a secret
     sync(path)
 
 
@@ -231,9 +231,10 @@ def stamp_of(data: bytes) -> Stamp:
     return Stamp(len(data), hashlib.sha256(data).hexdigest())
 
 
-def write_through(path: Path, data: bytes) -> None:
-    """Writes a file and waits until the disk has it."""
-    with path.open("wb") as file:
+def write_through(path: Path, data: bytes, mode: int = 0o666) -> None:
+    """Writes a file and waits until the disk has it. `mode` is for a new file: who may read it."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(handle, "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
