@@ -115,19 +115,7 @@ class Assignment:
         if self.job is not None and self.job.run != job.run:
             self.end("the run is resumed")
             self.orphaned_s = None
-        held: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
-        if self.job is not None and job.mode == "infer":  # weights do not change while it answers
-            held = (self._still_needed(job), {})
-        elif self.job is not None:  # the same run goes on under another plan
-            self.cancel("a new plan has come")
-            needed = {n for segment in job.segments for n in segment.state}
-            if self._worker is None:  # the change before this one was cut short
-                kept = {n for n in self._state if n.startswith(KEPT)}
-                held = chosen(self._state, self._optimizer_state, needed | kept)
-            else:
-                worker = self.idle_worker(job.run)
-                held = chosen(worker.state(), worker.optimizer_state(), needed)
-                held[0].update(worker.groups.kept)
+        held = self._taken_over(job)
         self.end("a new plan has come")
         if command.keys != self.keys:
             self.keys, self._replays = command.keys, self._coming
@@ -137,6 +125,22 @@ class Assignment:
         self.fabric.ledger.transfers = deque(maxlen=SPANS[job.mode])
         self.prober.begin(job.changes)
         self.fabric.radio = Transmitter(job.radio, self.fabric) if job.radio else None
+
+    def _taken_over(self, job: msg.Job) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Weights and optimizer memory that this device has, and that the job needs too."""
+        if self.job is None:
+            return {}, {}
+        if job.mode == "infer":  # weights do not change while it answers
+            return self._still_needed(job), {}
+        self.cancel("a new plan has come")  # the same run goes on under another plan
+        needed = {n for segment in job.segments for n in segment.state}
+        if self._worker is None:  # the change before this one was cut short
+            kept = {n for n in self._state if n.startswith(KEPT)}
+            return chosen(self._state, self._optimizer_state, needed | kept)
+        worker = self.idle_worker(job.run)
+        held = chosen(worker.state(), worker.optimizer_state(), needed)
+        held[0].update(worker.groups.kept)
+        return held
 
     def _check_free(self, job: msg.Job) -> None:
         """Raises an error for a run that must wait until this device is free."""
