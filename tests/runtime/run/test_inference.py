@@ -22,7 +22,7 @@ def killer(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ask = Answering.ask_to_run
 
     def kill_and_ask(run: Answering, *args: Any) -> None:
-        fleets = [thing for thing in gc.get_objects() if isinstance(thing, LocalFleet)]
+        fleets = [thing for thing in gc.get_objects() if type(thing) is LocalFleet]
         fleet = next(fleet for fleet in fleets if fleet.group == run.crew.group)
         while doomed:
             fleet.kill(doomed.pop())

@@ -233,7 +233,7 @@ FIELDS: dict[str, str | list[Any]] = {
     "Graph.state": [measuring(Graph("g", ["x"], "x", [], {}, {"w": State((1 << 50,), "float32")}))],
     "Graph.layers": [measuring(Graph("g", ["x"], "x", [Layer("a", [ones(HUGE)], [], 0.0, 0)],
                                      {"x": ONE}, {}))],
-    "Graph.values": BYTES,
+    "Graph.values": BYTES, "Graph.mixes": PLANNED,
     "Layer.nodes": [measuring(Graph("g", ["x"], "x", [Layer("a", [ones(HUGE)], [], 0.0, 0)],
                                     {"x": ONE}, {}))],
     "Layer.forward_flops": PLANNED, "Layer.saved_bytes": PLANNED, "Layer.block": PLANNED,

@@ -48,7 +48,7 @@ def net(triangle: Fleet) -> Iterator[Served]:
 def fleet_of(net: Served) -> LocalFleet:
     """The emulated fleet that a service has started."""
     group = net._run.crew.group
-    fleets = (thing for thing in gc.get_objects() if isinstance(thing, LocalFleet))
+    fleets = (thing for thing in gc.get_objects() if type(thing) is LocalFleet)
     return next(fleet for fleet in fleets if fleet.group == group)
 
 
