@@ -75,29 +75,34 @@ def test_a_node_that_dies_is_named_and_the_others_take_the_next_run(small: Subje
 
 @pytest.mark.parametrize("has_a_part", [True, False])
 def test_a_node_that_hangs_is_named_also_where_it_only_relays(
-    small: Subject, nodes: LocalFleet, run_plan: RunPlan, has_a_part: bool
+    small: Subject, has_a_part: bool
 ) -> None:
-    """A relay's silence was blamed on the device behind it, when the deadline was over."""
+    """A relay's silence was blamed on the device behind it, when the deadline was over. The fleet is the
+    test's own: a stopped node is not for other tests."""
     plan = three(small)
     if not has_a_part:
         devices = tuple(Device(d, gflops=1.0) for d in ("pi", "nuc", "cloud"))
         links = (Link(("pi", "nuc"), 100.0, 100.0), Link(("nuc", "cloud"), 100.0, 100.0))
         plan = small.plan(("pi", 0, 1), ("cloud", 2, 2), fleet=Fleet(devices, links))
-    stopped = nodes.processes["nuc"].pid
-    after = 3 if has_a_part else -1  # who only relays does no minibatch
-    stumble = Stumble(lambda: os.kill(stopped, signal.SIGSTOP), after)
-    try:
-        with coordinator(small, plan, nodes, deadline_s=60.0) as run:
-            run.prepare()
-            with pytest.raises(LostDevice, match="nuc is silent") as caught:
-                run.steps(0, MANY, stumble)
-            assert caught.value.device == "nuc"
+    with LocalFleet(("pi", "nuc", "cloud")) as local:
+        local.crew.wait_for(local.names, 180.0)
+        stopped = local.processes["nuc"].pid
+        after = 3 if has_a_part else -1  # who only relays does no minibatch
+        stumble = Stumble(lambda: os.kill(stopped, signal.SIGSTOP), after)
+        try:
+            with coordinator(small, plan, local, deadline_s=60.0) as run:
+                run.prepare()
+                with pytest.raises(LostDevice, match="nuc is silent") as caught:
+                    run.steps(0, MANY, stumble)
+                assert caught.value.device == "nuc"
+                os.kill(stopped, signal.SIGCONT)
+        finally:
             os.kill(stopped, signal.SIGCONT)
-    finally:
-        os.kill(stopped, signal.SIGCONT)
-    assert stumble.done
-    nodes.crew.wait_for(nodes.names, 60.0)
-    assert len(run_plan(small, three(small), 5).outcome.losses) == 5
+        assert stumble.done
+        local.crew.wait_for(local.names, 60.0)
+        with coordinator(small, three(small), local) as run:
+            run.prepare()
+            assert len(run.steps(0, 5).losses) == 5
 
 
 def test_a_node_that_never_started_is_named_with_what_to_do(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def test_a_fleet_and_a_profile_are_measured_in_one_go(
         small.graph, place(nodes), batch=8, training=True, wait=0.5, say=said.append
     )
     assert set(measured.fleet.names) == set(nodes.names)
-    assert len(measured.fleet.link) == 3
+    assert len(measured.fleet.link) == 3, said
     assert all(link.up_mbps > 1 and link.down_mbps > 1 for link in measured.fleet.link)
     hosts = {times.host for times in measured.profile.devices.values()}
     assert len(hosts) == 1
@@ -53,6 +54,27 @@ def test_a_fleet_and_a_profile_are_measured_in_one_go(
         assert times.cores >= 1
     assert len(list(kept.iterdir())) == 3
     assert any("layers" in line for line in said)
+
+
+def test_a_pair_that_did_not_answer_once_is_asked_again(
+    nodes: LocalFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine a node needed more than 2 s for an empty message, and the fleet lacked a link."""
+    survey = Survey(nodes.crew, nodes.names)
+    asked: list[tuple[str, str]] = []
+
+    def pair(self: Survey, run: str, a: str, b: str) -> Pair | None:
+        asked.append((a, b))
+        return None if asked.count((a, b)) < 2 and "pi" in (a, b) else of_pair(a, b)
+
+    monkeypatch.setattr(Survey, "_pair", pair)
+    assert {p.link.between for p in survey.pairs()} == set(combinations(nodes.names, 2))
+    assert len(asked) == 5  # pi's two pairs twice
+
+
+def of_pair(a: str, b: str) -> Pair:
+    cost = MessageTimes(1e-5, 1e-9)
+    return Pair(MeasuredLink((a, b), 1e6, 1e6, 1e-3), (cost, cost))
 
 
 def test_times_are_measured_once_and_their_age_is_told(

@@ -65,6 +65,42 @@ def test_more_time_ends_before_the_connection_would_be_closed() -> None:
     assert Silence(20.0).limit == 20.0  # what the user asks for holds
 
 
+def test_a_device_that_is_stopped_before_its_first_heartbeat_is_silent_too() -> None:
+    """It was not watched before its first heartbeat: after 10 s Zenoh closed its connection, it was called
+    gone, and it kept a copy of the run for a minute, because it took the coordinator for dead."""
+    silence = Silence(1.0)
+    for device in FLEET:
+        silence.expect(device, 0.0)
+    assert listen(silence, 0.0, 25, ("pi", "nuc")) == []  # a node that starts up gets more time
+    assert listen(silence, 5.0, 10, ("pi", "nuc")) == ["cloud"]
+    assert silence.heard("cloud", 8.0)
+
+
+def test_a_device_that_was_only_expected_does_not_hide_the_silence_of_the_single_other_one() -> (
+    None
+):
+    silence = Silence(1.0)
+    silence.expect("stranger", 0.0)
+    listen(silence, 0.0, 10, ("pi",))
+    assert listen(silence, 2.0, 8, ()) == ["pi"]
+
+
+def test_late_ticks_do_not_keep_a_stopped_device_until_zenoh_closes_its_connection() -> None:
+    """On a machine with a tick a second, the 6 s that irregular heartbeats give took 15 s by the clock: a
+    stopped device was called gone, and took its coordinator for dead."""
+    silence = Silence(1.0)
+    listen(silence, 0.0, 10, FLEET)
+    silence.heard("pi", 4.0)
+    fallen_at = {}
+    for now in range(5, 20):
+        silence.heard("pi", now)
+        silence.heard("nuc", now)
+        fallen_at |= dict.fromkeys(silence.tick(now, FLEET), now)
+    last_heard = 9 * BEAT_S
+    assert fallen_at.keys() == {"cloud"}
+    assert 8.0 < fallen_at["cloud"] - last_heard < 10.0
+
+
 def test_only_watched_devices_fall_silent_and_a_dead_one_is_forgotten() -> None:
     silence = Silence(1.0)
     listen(silence, 0.0, 10, FLEET)

@@ -43,7 +43,7 @@ from weft.runtime.wire.seal import (
     sealed,
 )
 from weft.runtime.wire.session import Endpoints, open_session
-from weft.runtime.wire.silence import BEAT_S, Silence
+from weft.runtime.wire.silence import BEAT_S, PATIENCE_S, Silence
 
 # None: something has changed on this machine, look again.
 Event = msg.Report | LostDevice | tuple[Header, bytes] | None
@@ -70,12 +70,12 @@ class Crew(Closing):
         self._heard = threading.Lock()
         self._run_subscriptions: list[Any] = []
         self._claims: dict[str, Any] = {}  # liveliness tokens of runs
+        self._silence = Silence(PATIENCE_S)  # hears everybody from the beginning
+        self._watched: Collection[str] | None = None  # None: nobody watches yet
+        self._closing = threading.Event()
         self._subscription = self.session.liveliness().declare_subscriber(
             keys.alive(group, "*", "*"), _direct(self._liveliness), history=True
         )
-        self._silence: Silence | None = None  # while somebody watches
-        self._watched: Collection[str] = ()
-        self._closing = threading.Event()
         self._beats = self.session.declare_subscriber(keys.beat(group, "*"), _direct(self._beat))
         self._keeper: Keeper | None = None
         if endpoints.keys is not None:
@@ -100,13 +100,14 @@ class Crew(Closing):
                     return
                 self._present[name] = lives | {life}
                 if lives - {life}:  # Zenoh tells up to 10 s later that the earlier life has ended
+                    self._silence.forget(name)
                     self._lose(LostDevice(name, f"{name} was started again"))
+                self._silence.expect(name, time.monotonic())
             elif life in lives:
                 self._present[name] = lives - {life}
                 if not self._present[name]:
                     del self._present[name]
-                    if self._silence is not None:
-                        self._silence.forget(name)
+                    self._silence.forget(name)
                     why = "its node ended or its link broke"
                     self._lose(LostDevice(name, f"{name} is gone: {why}"))
             self._changed.notify_all()
@@ -123,17 +124,16 @@ class Crew(Closing):
         """From now on a device among these whose heartbeats stop for `patience` seconds counts as lost, until
         it is heard again."""
         with self._changed:
-            self._watched = devices
-            if self._silence is not None:
-                self._silence.patience = patience
-                return
-            self._silence = Silence(patience)
+            self._silence.patience = patience
+            begun, self._watched = self._watched is not None, devices
+        if begun:
+            return
         threading.Thread(target=self._tick, name="silence", daemon=True).start()
 
     def _beat(self, sample: Any) -> None:
         name = str(sample.key_expr).rsplit("/", 1)[1]
         with self._changed:
-            if self._silence is None or name not in self._present:
+            if name not in self._present:
                 return
             if self._silence.heard(name, time.monotonic()):
                 self._changed.notify_all()
@@ -141,9 +141,9 @@ class Crew(Closing):
     def _tick(self) -> None:
         while not self._closing.wait(BEAT_S):
             with self._changed:
-                assert self._silence is not None
-                for name in self._silence.tick(time.monotonic(), self._watched):
-                    seconds = self._silence.limit
+                now = time.monotonic()
+                for name in self._silence.tick(now, self._watched or ()):
+                    seconds = self._silence.since(name, now)
                     why = f"{name} is silent: connected, but no heartbeat for {seconds:.1f} s"
                     self._lose(LostDevice(name, f"{why} (--patience sets the limit)"))
 
@@ -160,8 +160,7 @@ class Crew(Closing):
             return tuple(sorted(self._present.keys() - self._there()))
 
     def _there(self) -> set[str]:
-        silent = self._silence.silent if self._silence is not None else set()
-        return self._present.keys() - silent
+        return self._present.keys() - self._silence.silent
 
     def wait_for(self, names: Iterable[str], seconds: float) -> None:
         """Returns when all of them are there. Raises LostDevice with the names of those that are missing."""
@@ -283,7 +282,7 @@ class Crew(Closing):
         answers = Answers(most_bytes(command))
         with self._changed:
             self._asked.setdefault(device, set()).add(answers)
-            if self._silence is not None and device in self._silence.silent:
+            if device in self._silence.silent:
                 answers.put(LostDevice(device, f"{device} is silent: connected, but no heartbeat"))
         payload, seal = self._sealed(device, command, answers)
         self.session.get(

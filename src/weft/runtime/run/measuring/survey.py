@@ -125,10 +125,13 @@ class Survey:
     # --- between nodes ----------------------------------------------------------------------------
 
     def pairs(self) -> list[Pair]:
-        """The links and message costs of all pairs of nodes. Pairs without a link are left out."""
+        """The links and message costs of all pairs of nodes. Pairs without a link are left out. A pair is
+        asked again at the end: a node that was busy for two seconds is not out of reach."""
         pairs = list(combinations(self.names, 2))
         with self._opened() if pairs else contextlib.nullcontext("") as run:
-            return [p for a, b in pairs if (p := self._pair(run, a, b)) is not None]
+            first = {(a, b): self._pair(run, a, b) for a, b in pairs}
+            asked = {(a, b): p or self._pair(run, a, b) for (a, b), p in first.items()}
+            return [pair for pair in asked.values() if pair is not None]
 
     def reached(self) -> dict[tuple[str, str], bool]:
         """Whether each node gets an answer from each other one: one small message each way."""
