@@ -13,9 +13,10 @@ from weft.graph.capture.module import capture, capture_loss, state_of
 from weft.graph.optimizers.optimizer import Optimizer
 from weft.loom.woven import Wire, execute
 from weft.program.lower.lower import lower
-from weft.runtime.node.interpreter import SPANS, Interpreter
+from weft.runtime.node.interpreter import Interpreter
 from weft.runtime.run.jobs import Settings, job_of
 from weft.runtime.wire.fabric import Fabric
+from weft.runtime.wire.ledger import SPANS
 
 Subject = Any
 

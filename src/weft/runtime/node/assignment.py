@@ -14,8 +14,7 @@ import hmac
 import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import msgspec
@@ -29,7 +28,6 @@ from weft.graph.precision import check_bf16
 from weft.program import instructions as ins
 from weft.program.timeline import Span
 from weft.runtime.node.groups import KEPT
-from weft.runtime.node.interpreter import SPANS
 from weft.runtime.node.memory import give_back
 from weft.runtime.node.orders import Forgotten, Order, failed
 from weft.runtime.node.probing.prober import Prober
@@ -39,10 +37,12 @@ from weft.runtime.node.worker import Worker
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire.fabric import Fabric
 from weft.runtime.wire.job_limits import check_job
+from weft.runtime.wire.ledger import SPANS
 from weft.runtime.wire.limits import MAX_COPIES, Seldom, check_memory, check_run, job_bytes
 from weft.runtime.wire.mailbox import Cancelled
 from weft.runtime.wire.radio import Transmitter
 from weft.runtime.wire.seal import Replays, RunKeys, digest_of
+from weft.runtime.wire.span_ring import SpanRing
 from weft.runtime.wire.state_pieces import chosen, state_answer, state_pieces
 from weft.stored import tensors_in
 
@@ -121,8 +121,9 @@ class Assignment:
             self.keys, self._replays = command.keys, self._coming
         self.job = job
         self._state, self._optimizer_state = held
-        self.fabric.begin(job.run, job.roads, job.record, job.changes, command.keys.tensors)
-        self.fabric.ledger.transfers = deque(maxlen=SPANS[job.mode])
+        self.fabric.begin(
+            job.run, job.roads, job.record, job.changes, command.keys.tensors, SPANS[job.mode]
+        )
         self.prober.begin(job.changes)
         self.fabric.radio = Transmitter(job.radio, self.fabric) if job.radio else None
 
@@ -388,10 +389,10 @@ def warm_up(job: msg.Job) -> None:
     optimizer.step()
 
 
-def latest(spans: Sequence[Span], since: int) -> list[Span]:
+def latest(spans: SpanRing, since: int) -> list[Span]:
     """The spans of minibatches from `since` on. They are at the end of the list, only roughly in order."""
     found: list[Span] = []
-    for span in reversed(list(spans)):  # a copy: the work goes on
+    for span in reversed(spans):
         if span.step < since - MOST_IN_FLIGHT:
             break
         if span.step >= since:

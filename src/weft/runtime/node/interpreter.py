@@ -7,8 +7,7 @@ tensors that a device holds.
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, MutableSequence
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -38,12 +37,12 @@ from weft.runtime.wire.frames import (
     view_tensors,
     whole,
 )
+from weft.runtime.wire.ledger import SPANS
 from weft.runtime.wire.mailbox import Name, nothing_missing
 from weft.runtime.wire.messages import Job
+from weft.runtime.wire.span_ring import SpanRing
 
 RIDING = "@also"  # prefix for the second tensor of a message; no value has such a name
-# A device keeps its newest spans. One that only answers may do so for months.
-SPANS = {"train": 50_000, "infer": 4000}
 
 
 class Interpreter:
@@ -76,7 +75,7 @@ class Interpreter:
         for i in job.code:
             if isinstance(i, ins.Recv) and i.late == "newest":
                 self.mailbox.keep_newest(self._name(i.tensor))
-        self.spans: MutableSequence[Span] = deque(maxlen=SPANS[job.mode])
+        self.spans = SpanRing(SPANS[job.mode])
         self.compute_cpu_s = 0.0
         self.held = HeldTensors(job)
         self.pools = Pools(self.runners, self.held)

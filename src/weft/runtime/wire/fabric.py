@@ -15,7 +15,7 @@ import logging
 import queue
 import time
 from collections import Counter
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ import msgspec
 import zenoh
 
 from weft.errors import WeftError
-from weft.program.timeline import Span
 from weft.runtime.wire import topics
 from weft.runtime.wire.carrier.door import Door, Receiver
 from weft.runtime.wire.carrier.line import Line
@@ -38,7 +37,7 @@ from weft.runtime.wire.frames import (
     unpack_header,
     whole,
 )
-from weft.runtime.wire.ledger import Ledger
+from weft.runtime.wire.ledger import SPANS, Ledger
 from weft.runtime.wire.limits import MAX_LINKS, Seldom, check_name, memory_bytes
 from weft.runtime.wire.links.changes import Changes
 from weft.runtime.wire.links.channel import Channel, OutLink, Roads
@@ -54,6 +53,7 @@ from weft.runtime.wire.seal import (
     seal_header,
     split_header,
 )
+from weft.runtime.wire.span_ring import SpanRing
 
 log = logging.getLogger("weft.fabric")
 
@@ -121,7 +121,7 @@ class Fabric:
             channel.settle(max(0.0, deadline - time.monotonic()))
 
     @property
-    def transfers(self) -> MutableSequence[Span]:
+    def transfers(self) -> SpanRing:
         return self.ledger.transfers
 
     def check(self, roads: Roads) -> None:
@@ -137,6 +137,7 @@ class Fabric:
         record: bool,
         changes: Changes | None = None,
         key: bytes = b"",
+        most_spans: int = SPANS["train"],
     ) -> None:
         """Forgets the run before and takes the links of a new run, and its key for tensors."""
         self.end()
@@ -147,7 +148,7 @@ class Fabric:
             self._door.run_key = key
         self.begun += 1
         self.mailbox = Mailbox(self._inbox)  # what still comes for the run before goes into its own
-        self.ledger.transfers = []
+        self.ledger.transfers = SpanRing(most_spans)
         self.counts.clear()
         for link in roads.links:
             self._channels[link.neighbour] = self._made(link, run, record, changes)

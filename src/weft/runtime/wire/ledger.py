@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import MutableSequence
 from dataclasses import dataclass, field
 
-from weft.program.timeline import Span
+from weft.runtime.wire.span_ring import SpanRing
+
+# A device keeps its newest spans. One that only answers may do so for months.
+SPANS = {"train": 50_000, "infer": 4000}
 
 
 @dataclass
@@ -15,4 +17,6 @@ class Ledger:
 
     device: str
     counts: Counter[str] = field(default_factory=Counter)  # bad, foreign, doubled, sent messages
-    transfers: MutableSequence[Span] = field(default_factory=list)  # messages on channels
+    transfers: SpanRing = field(
+        default_factory=lambda: SpanRing(SPANS["train"])
+    )  # messages on channels
