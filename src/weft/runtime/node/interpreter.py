@@ -17,7 +17,6 @@ from weft.errors import WeftError
 from weft.graph.accelerator import PLAIN, Compute
 from weft.graph.loss.totals import TOTAL
 from weft.program import instructions as ins
-from weft.program.timeline import Span
 from weft.runtime.node.groups import Groups
 from weft.runtime.node.pooling import Pools
 from weft.runtime.node.samples import Samples, by_name
@@ -394,6 +393,5 @@ class Interpreter:
 
     def span(self, what: str, start: float, step: int, micro: int, label: str) -> None:
         if self.job.record:
-            self.spans.append(
-                Span(self.fabric.name, what, start, time.monotonic(), step, micro, label)
-            )
+            end = time.monotonic()
+            self.spans.add(self.fabric.name, what, start, end, step, micro, label)

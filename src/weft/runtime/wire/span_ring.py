@@ -1,11 +1,11 @@
 """A device's newest spans, packed: 46 bytes each, where a list of them takes ten times as much memory.
 
     ring = SpanRing(most=50_000)
-    ring.append(Span("pi", "forward", 0.1, 0.2, 7, 0, "0-3"))     # the oldest goes when the ring is full
-    list(ring)                                                    # the oldest first
-    next(reversed(ring))                                          # the newest
+    ring.add("pi", "forward", 0.1, 0.2, 7, 0, "0-3")     # the oldest goes when the ring is full
+    list(ring)                                           # spans, the oldest first
+    next(reversed(ring))                                 # the newest
 
-Any thread may append. Who reads gets the spans of the moment at which the reading began.
+Any thread may add. Who reads gets the spans of the moment at which the reading began.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SpanRing:
     def __init__(self, most: int) -> None:
         self._most = most
         self._data = bytearray(min(FIRST, most) * PACKED.size)
-        self._count = 0  # of all spans that were appended
+        self._count = 0  # of all spans that were added
         self._words: list[str] = [OTHER]
         self._numbers: dict[str, int] = {OTHER: 0}
         self._guard = threading.Lock()
@@ -37,18 +37,23 @@ class SpanRing:
     def __len__(self) -> int:
         return min(self._count, self._most)
 
-    def append(self, span: Span) -> None:
-        """Adds a span; a full ring forgets its oldest one."""
+    def add(
+        self, where: str, what: str, start: float, end: float, step: int, micro: int, label: str,
+        size: int = 0,
+    ) -> None:  # fmt: skip
+        """Adds a span, by its fields; a full ring forgets its oldest one."""
         with self._guard:
-            if self._count * PACKED.size == len(self._data) and self._count < self._most:
-                more = min(self._count, self._most - self._count)
-                self._data.extend(bytes(more * PACKED.size))
-            PACKED.pack_into(
-                self._data, self._count % self._most * PACKED.size,
-                span.start, span.end, span.step, span.micro, span.bytes,
-                self._number(span.where), self._number(span.what), self._number(span.label),
-            )  # fmt: skip
-            self._count += 1
+            count, data, numbers = self._count, self._data, self._numbers
+            place = count % self._most * PACKED.size
+            if place == len(data):
+                more = min(count, self._most - count)
+                data.extend(bytes(more * PACKED.size))
+            try:
+                words = numbers[where], numbers[what], numbers[label]
+            except KeyError:
+                words = self._number(where), self._number(what), self._number(label)
+            PACKED.pack_into(data, place, start, end, step, micro, size, *words)
+            self._count = count + 1
 
     def __iter__(self) -> Iterator[Span]:
         data, begin, count = self._now()

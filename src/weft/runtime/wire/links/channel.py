@@ -20,7 +20,6 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from weft.program.timeline import Span
 from weft.runtime.wire.carrier.line import Line
 from weft.runtime.wire.carrier.way_out import WayOut
 from weft.runtime.wire.frames import HEADER_BYTES, Buffer, Header, Payload, pack_header, whole
@@ -286,9 +285,8 @@ class Channel:
         if self._record and not header.lost:
             label = f"{header.kind}{header.at}>{header.dest}"
             end = time.monotonic() if end is None else end
-            self._ledger.transfers.append(
-                Span(self.link.channel, "transfer", start, end, header.step, header.micro, label,
-                     len(payload))
+            self._ledger.transfers.add(
+                self.link.channel, "transfer", start, end, header.step, header.micro, label, len(payload)
             )  # fmt: skip
 
     def _finish(self) -> None:
