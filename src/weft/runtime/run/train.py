@@ -345,10 +345,10 @@ class _Training:
             return {}
         saved = self._resume(self.folder) if self.options.resume else None
         try:
-            if saved is None:
+            if saved is None and self.keeper is not None:
                 self.folder.forget_metrics()
-                self.folder.forget_plans()
                 self.folder.forget_best()
+                self.keeper.begin()
             self.folder.save_plan(self.plan)
         except OSError as error:
             raise InputError(f"cannot write to --out {self.folder.path}: {error}") from None

@@ -14,6 +14,7 @@ from weft.errors import InputError
 from weft.fleet.fleet import Device, Fleet, Link
 from weft.plans.plan import Plan, Shard
 from weft.plans.profile import DeviceTimes, LayerCost, Profile
+from weft.runtime.run.records.keeper import Keeper
 from weft.runtime.run.records.plan_changes import CHANGES, PlanChange, PlanRecord
 from weft.runtime.run.records.record import Folder
 from weft.runtime.run.records.resumed_plan import with_plan_of
@@ -53,6 +54,15 @@ def test_the_first_plan_is_taken_and_not_made_again(folder: Path) -> None:
     record = PlanRecord(plan_of(4), (PlanChange(3, plan_of(4), "b is lost"),))
     (folder / CHANGES).write_bytes(msgspec.json.encode(record))
     assert with_plan_of(asked, folder).plan.batch == 4  # the networks were cut by this one
+
+
+def test_the_first_plan_is_in_the_folder_before_anybody_is_lost(folder: Path) -> None:
+    """`plan.json` alone was there, without the peer that had just been left out: a run whose coordinator died
+    then could not be resumed, because the folder held "other networks of peers"."""
+    Keeper(Folder(folder), plan_of(4), 10, lambda step: 0.1).begin()
+    plan_of(8).save(folder / "plan.json")  # another one runs now
+    asked: Any = Question(options={"prefer": "time"})
+    assert with_plan_of(asked, folder).plan.batch == 4
 
 
 def test_other_options_and_other_devices_are_refused(folder: Path) -> None:

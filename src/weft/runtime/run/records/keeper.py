@@ -93,6 +93,11 @@ class Keeper:
 
         self.written(run, end, "losses", write)
 
+    def begin(self) -> None:
+        """The first plan is in the folder from the beginning: `plan.json` is written again with each change,
+        and a run of peers can be resumed only with the plan that cut its networks."""
+        self._save_changes()
+
     def changed(self, step: int, plan: Plan, why: str) -> None:
         """Another plan runs from minibatch `step` on."""
         self._changes.append(PlanChange(step, plan, why))

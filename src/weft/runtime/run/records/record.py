@@ -29,7 +29,6 @@ from weft.errors import InputError
 from weft.plans.plan import Plan
 from weft.program.timeline import Timeline
 from weft.reading import read_bounded
-from weft.runtime.run.records.plan_changes import CHANGES
 from weft.runtime.run.records.saves import (
     MAX_ROWS,
     MAX_RUN_FILE,
@@ -106,10 +105,6 @@ class Folder:
 
     def save_plan(self, plan: Plan) -> None:
         self.write(PLAN_FILE, msgspec.json.format(msgspec.json.encode(plan), indent=1))
-
-    def forget_plans(self) -> None:
-        """The plans of another run do not count."""
-        (self.path / CHANGES).unlink(missing_ok=True)
 
     def save_timeline(self, timeline: Timeline) -> None:
         self.write("timeline.json", msgspec.json.encode(timeline))
