@@ -45,7 +45,29 @@ def test_fitted_rows_are_marked_in_tables_and_documents() -> None:
     assert claims["fitted"]["reproduced"] is False
     assert claims["agrees"]["reproduced"] is True
     assert claims["agrees"]["fitted"] is False
-    assert document(ALL)["counts"] == {"reproduced": 1, "not_reproduced": 2, "fitted": 1}
+    assert document(ALL)["counts"] == {
+        "reproduced": 1, "not_reproduced": 2, "fitted": 1, "ours_reached": 0, "ours_missed": 0,
+    }  # fmt: skip
+
+
+def test_a_statement_of_ours_is_no_claim_of_the_paper() -> None:
+    """Five of the ten claims that `reproduce decoupled` called reproduced were targets of our own."""
+    reached = Claim("target", "ours", 3.0, 3.1, "x", True, own=True)
+    missed = Claim("aim", "ours", 3.0, 2.0, "x", False, "why", own=True)
+    both = Reproduction("paper", (*ALL.claims, reached, missed), ())
+    assert [claim.verdict for claim in both.claims[-2:]] == ["reached", "missed"]
+    assert ending(both) == ending(ALL)
+    assert "1 of 4 claims reproduced" in printed(both)
+    assert "statements of ours: 1 reached, 1 missed" in printed(both)
+    assert printed(both).rstrip().splitlines()[-1].strip() == ending(ALL)
+    assert "statements of ours" not in printed(ALL)
+    assert "1 reached, 1 missed" in claims_markdown(both)
+    counts = document(both)["counts"]
+    assert counts == {
+        "reproduced": 1, "not_reproduced": 2, "fitted": 1, "ours_reached": 1, "ours_missed": 1,
+    }  # fmt: skip
+    last = document(both)["claims"][-2]  # type: ignore[index]
+    assert (last["own"], last["reproduced"], last["holds"]) == (True, False, True)
 
 
 def test_claims_are_marked_by_their_ids() -> None:

@@ -188,6 +188,7 @@ def test_the_target_of_decoupled_plus_comes_with_its_standard_error() -> None:
     noisy, _ = plus_claims(DIGITS, row("dense", 60), row("plus", 59.2), None, 10.0)
     assert [near.reproduced, far.reproduced, less.reproduced] == [True, False, False]
     assert not noisy.reproduced  # within a point, but not with its noise counted
+    assert [near.verdict, far.verdict] == ["reached", "missed"]  # ours, not the paper's
     assert "standard error of 0.4" in near.note  # 0.5 * sqrt(2 / 3)
 
 

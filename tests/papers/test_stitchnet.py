@@ -13,7 +13,7 @@ from weft.errors import InputError
 from weft.papers.absent import why_not_there
 from weft.papers.claims import Claim, Reproduction
 from weft.papers.registry import get, silent
-from weft.papers.stitchnet.claims import cost_claims
+from weft.papers.stitchnet.claims import cost_claims, overhead_claims
 from weft.papers.stitchnet.judging import beyond_noise
 from weft.papers.stitchnet.paper import study_paper, written
 from weft.papers.stitchnet.runs import PLUS, Job, Outcome, run_job, run_jobs, scene
@@ -26,7 +26,7 @@ from weft.papers.stitchnet.study import (
     variants,
     with_other_letters,
 )
-from weft.papers.stitchnet.tables import count_sent, overhead
+from weft.papers.stitchnet.tables import Overhead, count_sent, overhead
 from weft.strategies.stitchnet.paths import packets, plan_routes
 from weft.strategies.stitchnet.topology import figures, find_topologies
 
@@ -327,3 +327,36 @@ def test_packets_are_compared_on_the_same_topologies() -> None:
 def test_a_clone_that_changes_nothing_is_no_help() -> None:
     """As accurate with as without once counted as helping."""
     assert not claims_of(fabricated(""))["fig16-cloning"].reproduced
+
+
+def test_a_gain_over_topologies_that_differ_widely_is_not_reached() -> None:
+    """20 points in the mean once counted as reached, whatever chance had to do with it."""
+    seeds = [place.seed for place in find_topologies(3)]
+
+    def with_half_lost(kept: list[float]) -> Claim:
+        def changed(job: Job, outcome: Outcome) -> Outcome:
+            if job.mapper not in ("mix-mapped", PLUS) or job.exponent != 4.0:
+                return outcome
+            value = 0.85 if job.mapper == PLUS else kept[seeds.index(job.place)]
+            return replace(outcome, failed={rule: [value] * 8 for rule in outcome.failed})
+
+        return claims_of(altered(fabricated(""), changed))["plus-half-best"]
+
+    sure, chance = with_half_lost([0.60, 0.61, 0.62]), with_half_lost([0.85, 0.40, 0.65])
+    assert sure.verdict == "reached"
+    assert chance.ours == pytest.approx(21.7, abs=0.1)
+    assert chance.verdict == "missed"
+    assert "standard error" in chance.note
+
+
+def test_packets_grow_with_every_device_or_the_claim_does_not_hold() -> None:
+    """Nine devices once needed only a tenth less than the most, and more than two."""
+    costs = overhead(1)
+    fewer = replace(costs, packets=(*costs.packets[:-1], costs.packets[-2] - 1))
+
+    def claim(of: Overhead) -> Claim:
+        return next(one for one in overhead_claims(fabricated(""), of) if one.id == "fig17-packets")
+
+    assert claim(replace(costs, packets=tuple(range(9)))).reproduced
+    assert not claim(fewer).reproduced
+    assert claim(fewer).note

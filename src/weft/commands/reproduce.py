@@ -52,6 +52,7 @@ def reproduce(
     Files go to runs/reproduce/PAPER, if --out says nothing else. A claim that does not come out is
     a row like any other: the command has then still done its work (exit code 0). A row is *fitted* where
     a setting was chosen so that it holds; it is not counted as reproduced. The last line counts all three.
+    What the paper does not say, such as a target of ours, is *reached* or *missed*, and not counted there.
     `all` also writes index.html, one page with everything in it. If it is stopped and started again, it goes
     on with the papers that are not done.
 

@@ -6,6 +6,9 @@ Each side is a number or a few words. A claim that is not confirmed is a row lik
 False, and the note says why. A claim is *fitted* if the paper does not print a setting, and the setting was
 chosen here so that the claim holds. Such a row shows only that a setting exists. It is no evidence, and it
 does not count as reproduced.
+
+A statement of *ours* (a target, a check beyond the paper) is nothing that the paper says. It is printed
+beside the claims, as reached or missed, and counts with none of them.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from msgspec.structs import force_setattr, replace
 WITHIN = 0.05  # a printed number counts as reproduced if ours differs by at most this share
 
 Said = float | str
-Verdict = Literal["yes", "no", "fitted"]
+Verdict = Literal["yes", "no", "fitted", "reached", "missed"]
 
 
 class Claim(Struct, frozen=True):
@@ -33,6 +36,7 @@ class Claim(Struct, frozen=True):
     reproduced: bool
     note: str = ""
     fitted: bool = False  # a setting was chosen here so that the two agree
+    own: bool = False  # a statement of ours; the paper has none like it
 
     def __post_init__(self) -> None:
         """A comparison of numpy's numbers is no bool, and could not be written to a file."""
@@ -41,6 +45,8 @@ class Claim(Struct, frozen=True):
     @property
     def verdict(self) -> Verdict:
         """How the row counts. A fitted claim that does not agree counts as not reproduced."""
+        if self.own:
+            return "reached" if self.reproduced else "missed"
         if not self.reproduced:
             return "no"
         return "fitted" if self.fitted else "yes"
@@ -55,7 +61,7 @@ class Table(Struct, frozen=True):
 
 
 class Reproduction(Struct, frozen=True):
-    """All claims of a paper, and the files and tables that were written."""
+    """All claims of a paper, statements of ours, and the files and tables that were written."""
 
     paper: str
     claims: tuple[Claim, ...]
@@ -80,6 +86,11 @@ class Reproduction(Struct, frozen=True):
     def fitted(self) -> int:
         """How many claims agree because a setting was fitted to them."""
         return self.count("fitted")
+
+    @property
+    def printed(self) -> int:
+        """How many claims are the paper's."""
+        return self.reproduced + self.not_reproduced + self.fitted
 
 
 def number_claim(

@@ -25,6 +25,7 @@ body { font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto
 table { border-collapse: collapse; width: 100%; margin: 1rem 0; display: block; overflow-x: auto; }
 th, td { text-align: left; vertical-align: top; padding: .3rem .6rem; border-bottom: 1px solid var(--line); }
 .yes { color: var(--yes); } .no { color: var(--no); } .fitted { color: var(--fitted); font-style: italic; }
+.reached, .missed { color: var(--dim); }
 .note, figcaption { color: var(--dim); }
 figure { margin: 1.5rem 0; } img { max-width: 100%; background: #fff; }
 """
@@ -48,7 +49,8 @@ def page(reports: Sequence[Reproduction], *, quick: bool) -> str:
 <h1>The papers' claims beside ours</h1>
 <p>Weft {escape(__version__)}, {kind}. {escape(ending(joined(list(ordered))))}.
 <em>Fitted</em>: the paper does not print a setting, and it was chosen here so that the claim holds.
-Such a row says nothing about the paper.</p>
+Such a row says nothing about the paper. <em>Reached</em> and <em>missed</em>: a statement of ours, which the
+paper does not make.</p>
 <p>{links}</p>
 {body}
 </body></html>

@@ -19,7 +19,9 @@ from weft.papers.claims import WITHIN, Claim, Reproduction, Said, Table, Verdict
 from weft.report.tables import framed, new_table
 from weft.report.words import digits, seconds
 
-STYLES: dict[Verdict, str] = {"yes": "green", "no": "yellow", "fitted": "italic cyan"}
+STYLES: dict[Verdict, str] = {
+    "yes": "green", "no": "yellow", "fitted": "italic cyan", "reached": "dim green", "missed": "dim yellow",
+}  # fmt: skip
 COLUMNS = ("claim", "what", "paper", "ours", "holds")
 
 
@@ -60,7 +62,8 @@ def reproduction_table(reproduction: Reproduction) -> RenderableType:
     for note, ids in shared_notes(reproduction.claims).items():
         parts += [Text(", ".join(ids), style="bold"), Padding(Text(note), (0, 0, 0, 2))]
     parts += [Group(Text(""), plain_table(table)) for table in reproduction.tables]
-    return Group(*parts, Text(f"\n{ending(reproduction)}", style="bold"))
+    own = f"{own_words(reproduction)}\n" if own_words(reproduction) else ""
+    return Group(*parts, Text(f"\n{own}{ending(reproduction)}", style="bold"))
 
 
 def shared_notes(claims: Iterable[Claim]) -> dict[str, list[str]]:
@@ -85,7 +88,7 @@ def plain_table(table: Table) -> RenderableType:
 def headline(reproduction: Reproduction) -> str:
     """How many claims are reproduced, and by which rule."""
     return (
-        f"{reproduction.paper}: {reproduction.reproduced} of {len(reproduction.claims)} claims reproduced "
+        f"{reproduction.paper}: {reproduction.reproduced} of {reproduction.printed} claims reproduced "
         f"(a printed number: within {WITHIN:.0%}; a fitted row does not count)"
     )
 
@@ -98,8 +101,19 @@ def ending(reproduction: Reproduction) -> str:
     )
 
 
+def own_words(reproduction: Reproduction) -> str:
+    """How many statements of ours are reached; empty if there is none."""
+    reached, missed = reproduction.count("reached"), reproduction.count("missed")
+    if not reached + missed:
+        return ""
+    return f"{reproduction.paper}: besides, statements of ours: {reached} reached, {missed} missed"
+
+
 def document(reproduction: Reproduction) -> dict[str, object]:
-    """What `--json` prints. There a fitted claim is not `reproduced`; `holds` says whether it agrees."""
+    """What `--json` prints.
+
+    There neither a fitted claim nor a statement of ours is `reproduced`; `holds` says whether it agrees.
+    """
     claims = [
         {
             **msgspec.structs.asdict(claim),
@@ -112,6 +126,8 @@ def document(reproduction: Reproduction) -> dict[str, object]:
         "reproduced": reproduction.reproduced,
         "not_reproduced": reproduction.not_reproduced,
         "fitted": reproduction.fitted,
+        "ours_reached": reproduction.count("reached"),
+        "ours_missed": reproduction.count("missed"),
     }
     return {
         "paper": reproduction.paper,
@@ -128,7 +144,8 @@ def claims_markdown(reproduction: Reproduction) -> str:
         *text, verdict = cells(claim)
         rows.append((*text, f"*{verdict}*" if verdict == "fitted" else verdict, claim.note))
     table = markdown_rows((*COLUMNS, "note"), rows)
-    return f"# {headline(reproduction)}\n\n{table}\n{ending(reproduction)}\n"
+    own = f"{own_words(reproduction)}\n\n" if own_words(reproduction) else ""
+    return f"# {headline(reproduction)}\n\n{table}\n{own}{ending(reproduction)}\n"
 
 
 def table_markdown(table: Table) -> str:

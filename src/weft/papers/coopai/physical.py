@@ -101,6 +101,6 @@ def physical_claims(networks: Sequence[Simulated]) -> list[Claim]:
             plus = round(network.saved(PLUS[0], "MLS"), 2)
             claims.append(
                 Claim(f"physical-{key}-plus", f"{network.title}: coopai+ saves against MLS",
-                      f"aim: {FASTER:g} %", plus, "%", plus >= FASTER)
+                      f"aim: {FASTER:g} %", plus, "%", plus >= FASTER, own=True)
             )  # fmt: skip
     return claims

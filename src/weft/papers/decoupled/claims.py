@@ -171,7 +171,7 @@ def _better(id: str, setting: Setting, ours: Summary, other: Summary, words: str
         f"ours-{id}", f"{setting.title}: better than {words}", "better", _against(ours, other), "",
         _beats(ours, other),
         f"{_seeds(ours, other)} Better: by more than twice the standard error of the difference "
-        f"({_error(ours, other):.1f}).",
+        f"({_error(ours, other):.1f}).", own=True,
     )  # fmt: skip
 
 
@@ -232,12 +232,13 @@ def plus_claims(
             "within 1 point", _against(plus, dense), "", _reaches(plus, dense),
             f"{_seeds(plus, dense)} Deviation over the seeds: {plus.spread:.1f} and {dense.spread:.1f} "
             f"points; the difference has a standard error of {_error(plus, dense):.1f}, counted against us.",
+            own=True,
         ),
         Claim(
             "plus-compute", f"{setting.title}: decoupled+, less computation of the busiest peer (our target)",
             "at least 3x", f"{less:.2f}x", "", less >= 3,
             "Multiply-adds of all samples that the busiest peer computes in the whole training, and of "
-            "putting the network together at its end.",
+            "putting the network together at its end.", own=True,
         ),
     ]  # fmt: skip
     if third is not None:
@@ -247,7 +248,7 @@ def plus_claims(
                 f"{setting.title}: decoupled+ better than dense training with as little computation",
                 "better", _against(plus, third), "", _beats(plus, third),
                 f"{_seeds(plus, third)} Dense centralized training with a third of its passes computes "
-                f"{dense.work / third.work:.2f}x less, decoupled+'s busiest peer {less:.2f}x less.",
+                f"{dense.work / third.work:.2f}x less, decoupled+'s busiest peer {less:.2f}x less.", own=True,
             )
         )  # fmt: skip
     if slow is not None:
@@ -255,7 +256,7 @@ def plus_claims(
             Claim(
                 "plus-slow", "one peer 10x slower: a round against the fast peers' (our target)",
                 "at most 2x", f"{slow.round_s:.2f}x", "", slow.round_s <= 2,
-                f"Simulated time; with a barrier {barrier:.1f}x. Accuracy then: {slow.mean:.1f}%.",
+                f"Simulated time; with a barrier {barrier:.1f}x. Accuracy then: {slow.mean:.1f}%.", own=True,
             )
         )  # fmt: skip
     return claims

@@ -47,9 +47,10 @@ CHOSEN = (
     "1 / 8 / 100), though the paper has one set of machines."
 )
 # Fitted beside the speedups of Figs. 7 and 8: AlexNet's machine speeds were chosen to give these too. Where
-# JointDNN+ uses the edge follows from where it wins, and four cores over one from two cores over one.
+# JointDNN+ uses the edge follows from where it wins, where both JointDNN use the cloud from where it does not
+# and the cloud is worker_o, and four cores over one from two cores over one.
 FITTED = (
-    "fig9-jointdnn-plus", "fig9-edge-used", "fig9-jalad-low", "fig9-jalad-high", "fig11-cores",
+    "fig9-jointdnn-plus", "fig9-edge-used", "fig9-cloud", "fig9-jalad-low", "fig9-jalad-high", "fig11-cores",
     "fig11-1-to-2", "fig11-3-to-4", "fig11-cloud",
 )  # fmt: skip
 PLANNED_HERE = (
