@@ -49,6 +49,7 @@ Words = tuple[str, int, str, int]
 # goes on without it.
 Line = tuple[int, int, float, int, Way, Words, int]
 _NO_WORDS: Words = ("", 0, "", 0)
+_PASSES = (Forward, Backward)
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ class _Compiler:
     def compute(self, device: str, i: Instruction) -> float:
         """Seconds of an instruction. The pieces of a minibatch mostly have the same size, and then the same
         seconds."""
-        if not isinstance(i, Forward | Backward) or i.work:
+        if not isinstance(i, _PASSES) or i.work:
             return compute_seconds(self.plan.profile, device, i)
         key = device, type(i), i.layers, i.samples
         if key not in self.known:

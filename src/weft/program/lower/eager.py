@@ -15,10 +15,10 @@ from weft.program.lower.actions import Action, Orders
 from weft.program.lower.layout import Layout, Piece
 from weft.program.lower.sends import codec_at
 
-_NO_WAY = 0.0, 0.0
 _FREE = -1  # in place of a pass: the device becomes free
 
 Way = tuple[tuple[str, str] | None, float, float]  # the ends of a link, seconds on it, latency
+_NO_WAY: Way = None, 0.0, 0.0
 
 
 class _Kind(NamedTuple):
@@ -37,7 +37,7 @@ class _Costs:
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self._messages: dict[tuple[str, str, int, int, bool], tuple[float, float]] = {}
+        self._ways: dict[tuple[str, str, int, int, bool], Way] = {}
 
     def kinds(self) -> list[_Kind]:
         """The kind of each piece."""
@@ -58,12 +58,12 @@ class _Costs:
         backward = [each.backward(*layers, samples) for each, layers in passes]
         before = (piece.source, *devices)
         there = [
-            self.way(a, b, layers[0], samples, back=False)
+            _NO_WAY if a == b else self.way(a, b, layers[0], samples, back=False)
             for a, b, layers in zip(before, devices, segments, strict=False)
         ]
         after = (*devices[1:], devices[-1])
         back = [
-            self.way(a, b, layers[1] + 1, samples, back=True)
+            _NO_WAY if a == b else self.way(a, b, layers[1] + 1, samples, back=True)
             for a, b, layers in zip(after, devices, segments, strict=True)
         ]
         return _Kind(
@@ -71,21 +71,15 @@ class _Costs:
         )
 
     def way(self, a: str, b: str, at: int, samples: int, back: bool) -> Way:
-        seconds, latency = self.crossing(a, b, at, samples, back)
-        return (a, b) if a != b else None, seconds, latency
-
-    def crossing(self, a: str, b: str, at: int, samples: int, back: bool) -> tuple[float, float]:
-        """(seconds on the links, latency) of some samples' values that cross cut `at`."""
-        if a == b:
-            return _NO_WAY
+        """The way of some samples' values that cross cut `at`."""
         key = a, b, at, samples, back
-        if key not in self._messages:
+        if key not in self._ways:
             plan = self.layout.plan
             crossing = plan.profile.returned_bytes if back else plan.profile.activation_bytes
             size = coded_bytes(crossing(at, samples), codec_at(plan, at))
             rate = plan.fleet.path_rate(a, b, plan.route)
-            self._messages[key] = size / rate, plan.fleet.path_latency(a, b)
-        return self._messages[key]
+            self._ways[key] = (a, b), size / rate, plan.fleet.path_latency(a, b)
+        return self._ways[key]
 
 
 def eager(layout: Layout) -> Orders:
