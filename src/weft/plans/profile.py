@@ -8,7 +8,7 @@ record as JSON.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import msgspec
 from msgspec import Struct
@@ -94,6 +94,11 @@ class DeviceTimes(Struct, frozen=True, omit_defaults=True):
 
 
 BY_LAYER = ("forward_s", "backward_s", "update_s", "forward_call_s", "backward_call_s")
+
+
+def messages_cost(devices: Iterable[DeviceTimes]) -> bool:
+    """Whether messages or codecs cost any of these devices time of its own."""
+    return any(times.message_s or times.byte_s or times.codecs for times in devices)
 
 
 def crowded_s(devices: dict[str, DeviceTimes], busy_s: dict[str, float]) -> float:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from weft.codecs.registry import CodecName, coded_bytes
 from weft.fleet.fleet import Hop
+from weft.plans.profile import messages_cost
 from weft.program.cost import compute_seconds
 from weft.program.instructions import (
     Backward,
@@ -278,8 +279,7 @@ def _costly(program: Program) -> bool:
     """Whether the runtime's own time for messages or codecs is known, of a device with work or of a relay."""
     devices = program.plan.profile.devices
     names = devices if program.plan.swarm else program.code
-    known = [devices[name] for name in names if name in devices]
-    return any(times.message_s or times.byte_s or times.codecs for times in known)
+    return messages_cost(devices[name] for name in names if name in devices)
 
 
 def _sizes(program: Program) -> dict[tuple[str, str, Tensor], tuple[int, CodecName]]:

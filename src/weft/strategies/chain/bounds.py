@@ -94,7 +94,6 @@ class Bounds:
         crossed = [(first, a, b) for a, (b, first, _) in zip(ends, rows, strict=False)]
         if self.task.mode == "infer":
             crossed.append((self.costs.layers, ends[-1], self.task.source))
-        devices = self.task.profile.devices
         for device, first, last in rows:
             busy[device] += self.costs.compute(device, first, last)
         for cut, before, after in crossed if not self.task.owners else crossed[1:]:
@@ -105,10 +104,8 @@ class Bounds:
                     continue
                 for hop in self.task.fleet.route(source, dest):
                     taken[hop.channel] += size / hop.bytes_per_s
-                # One message at least.
-                sends, takes = devices[source], devices[dest]
-                busy[source] += sends.message(size) + sends.encode(size, codec)
-                busy[dest] += takes.message(size) + takes.decode(size, codec)
+                if self.costs.costly:  # one message at least
+                    self.costs.message(busy, source, dest, size, codec)
         return max([*taken.values(), *busy.values()])
 
     def _bytes(self, cut: int, samples: int) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from weft.codecs.registry import CodecName, coded_bytes
 from weft.plans import options
 from weft.plans.places import cut_places
-from weft.plans.profile import crowded_s
+from weft.plans.profile import crowded_s, messages_cost
 from weft.plans.task import Task
 
 
@@ -41,6 +41,7 @@ class Costs:
         for m in range(1, self.layers + 1):
             self._there.append(coded_bytes(batch * profile.cut_bytes(m), codec))
             self._back.append(coded_bytes(batch * profile.gradient_bytes(m), codec))
+        self.costly = messages_cost(profile.devices.values())
         self._prefixes: dict[str, list[float]] = {}
         self._paths: dict[tuple[str, str], tuple[float, float]] = {}
         self._slopes: dict[tuple[str, str], dict[str, tuple[float, float]]] = {}
@@ -220,6 +221,15 @@ class Costs:
         """Seconds that the busiest channel is occupied by the answer; 0 in training."""
         return 0.0 if self.train else self.load(self.layers, device, self.task.source)
 
+    def message(
+        self, busy: dict[str, float], source: str, dest: str, size: int, codec: CodecName
+    ) -> None:
+        """Adds what one message costs both ends, its codec included; nothing if there is nothing to send."""
+        if size:
+            sends, takes = self.task.profile.devices[source], self.task.profile.devices[dest]
+            busy[source] += sends.message(size) + sends.encode(size, codec)
+            busy[dest] += takes.message(size) + takes.decode(size, codec)
+
     def period(self, assignment: tuple[str, ...]) -> float:
         """Seconds per minibatch of a full pipeline without end: those of the busiest device or channel."""
         taken: defaultdict[str, float] = defaultdict(float)
@@ -230,13 +240,10 @@ class Costs:
         for m, before, after in ways:
             for channel, seconds in self.busy(m, before, after).items():
                 taken[channel] += seconds
-            sizes = self.bytes_over(m) if before != after else ()
-            for size, ends in zip(sizes, ((before, after), (after, before)), strict=False):
-                if size:
-                    sends, takes = (self.task.profile.devices[end] for end in ends)
-                    codec = self.codec if m else "none"
-                    taken[ends[0]] += sends.message(size) + sends.encode(size, codec)
-                    taken[ends[1]] += takes.message(size) + takes.decode(size, codec)
+            if before != after and self.costly:
+                there, back = self.bytes_over(m)
+                self.message(taken, before, after, there, self.codec if m else "none")
+                self.message(taken, after, before, back, self.codec)
         for layer, device in enumerate(assignment):
             taken[device] += self.compute(device, layer, layer)
         devices = self.task.profile.devices

@@ -20,6 +20,7 @@ from itertools import accumulate
 
 from weft.codecs.registry import CodecName, coded_bytes
 from weft.plans.plan import Plan
+from weft.plans.profile import messages_cost
 from weft.plans.task import Task
 from weft.strategies.hiertrain.coding import Codecs
 from weft.strategies.hiertrain.cycle import Cycle
@@ -42,8 +43,7 @@ class SplitBounds:
         self.layers = len(task.profile.layers)
         self.owners = [owner.device for owner in task.owners] or [task.source]
         self.cycle = Cycle(task, codecs)
-        known = task.profile.devices.values()
-        self._costly = any(times.message_s or times.byte_s or times.codecs for times in known)
+        self._costly = messages_cost(task.profile.devices.values())
         self._passes: dict[str, list[float]] = {}
         self._updates: dict[str, list[float]] = {}
         self._rated: dict[Split, float] = {}
