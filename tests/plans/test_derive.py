@@ -107,6 +107,20 @@ def test_the_documented_file_is_read(tmp_path: Path) -> None:
     assert profile.cut_bytes(1) == profile.gradient_bytes(1) == 193600
 
 
+def test_the_times_of_codecs_are_kept_in_the_file_and_checked(tmp_path: Path) -> None:
+    document = profile_json()
+    assert load_profile(write(tmp_path, document)).devices["pi"].codecs == {}  # an older file
+    times = {"encode_s": 1e-5, "encode_byte_s": 1e-9, "decode_s": 1e-5, "decode_byte_s": 2e-9}
+    document["devices"]["pi"]["codecs"] = {"int8": times}
+    profile = load_profile(write(tmp_path, document))
+    assert profile.devices["pi"].encode(1000, "int8") == pytest.approx(1.1e-5)
+    save_profile(profile, tmp_path / "again.json")
+    assert load_profile(tmp_path / "again.json") == profile
+    times["decode_s"] = -1.0
+    with pytest.raises(InputError, match=r"devices\.pi: codecs\.int8: decode_s"):
+        load_profile(write(tmp_path, document))
+
+
 def test_a_saved_profile_loads_as_itself(tmp_path: Path) -> None:
     profile = derive_profile(make_graph(), Fleet((Device("pi", gflops=0.3),)))
     save_profile(profile, tmp_path / "p.json")

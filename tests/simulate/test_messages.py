@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weft.codecs.registry import coded_bytes
+from weft.codecs.times import CodecTimes
 from weft.fleet.fleet import Device, Fleet, Link
 from weft.planning.decide import decide
 from weft.planning.task import make_task
-from weft.plans.plan import Plan, Shard
+from weft.plans.plan import Part, Plan, Shard
 from weft.plans.profile import DeviceTimes, LayerCost, Profile, crowded_s
 from weft.simulate.price import price
 
@@ -105,3 +107,48 @@ def _called(costs: Profile, call_s: float) -> Profile:
         for name, t in costs.devices.items()
     }
     return msgspec.structs.replace(costs, devices=devices)
+
+
+CODING = {"int8": CodecTimes(1e-4, 2e-9, 5e-5, 1e-9)}
+
+
+def test_a_codec_costs_the_sender_and_the_receiver_what_was_measured() -> None:
+    def coded(**fields: object) -> Plan:
+        return msgspec.structs.replace(row(profile(**fields)), codec="int8")
+
+    free, costly = price(coded()), price(coded(codecs=CODING))
+    wire = [
+        coded_bytes(32 * size, "int8") for size in (1600, 480)
+    ]  # act2, act3; their gradients too
+    labels = LENET.labels_bytes(32)  # in one message with an activation
+    measured = sum(2 * (1.5e-4 + 3e-9 * size) for size in wire)
+    assert costly.seconds - free.seconds == pytest.approx(measured, abs=2 * 3e-9 * labels + 1e-9)
+    assert sum(costly.messages_s.values()) == pytest.approx(measured, abs=4 * 3e-9 * labels)
+    assert costly.compute_s == free.compute_s
+    assert costly.transfer_bytes == free.transfer_bytes
+
+
+def test_what_codecs_cost_changes_nothing_where_no_codec_is_used() -> None:
+    assert price(row(profile(codecs=CODING))) == price(row(profile()))
+
+
+def test_a_sum_of_gradients_is_coded_once_for_all_who_get_it() -> None:
+    shards = tuple(Shard(n, (0, 4), Part(8, 8 * k)) for k, n in enumerate(NAMES))
+    plan = msgspec.structs.replace(
+        row(profile(codecs=CODING)), shards=shards, batch=24, gradient_codec="int8", micro_batches=1
+    )
+    size = coded_bytes(5 * 1000, "int8")
+    codes, reads = 1e-4 + 2e-9 * size, 5e-5 + 1e-9 * size
+    spent = price(plan).messages_s
+    assert spent["a"] == pytest.approx(
+        2 * reads + codes + reads
+    )  # two parts in, one sum, its own copy
+    assert spent["b"] == spent["c"] == pytest.approx(codes + reads)
+
+
+def test_a_slower_device_codes_more_slowly() -> None:
+    slower = times(codecs=CODING).scaled(3.0)
+    assert slower.encode(1000, "int8") == pytest.approx(
+        3 * times(codecs=CODING).encode(1000, "int8")
+    )
+    assert slower.decode(1000, "fp16") == 0.0

@@ -145,6 +145,9 @@ def check_values(profile: Profile, where: str = "profile") -> None:
 def _check_times(place: str, times: DeviceTimes, layers: int) -> None:
     for key in ("message_s", "byte_s", "cores", "share", "memory_bytes"):
         _not_negative(place, key, getattr(times, key))
+    for codec, coding in times.codecs.items():
+        for key, value in msgspec.structs.asdict(coding).items():
+            _not_negative(f"{place}: codecs.{codec}", key, value)
     for key in BY_LAYER:
         values: tuple[float, ...] = getattr(times, key)
         if key.endswith("_call_s") and not values:

@@ -2,15 +2,19 @@
 
 Sizes are bytes, times seconds. A layer's time for n samples is `call + n * per_sample`; the file may
 leave the call part out. A device that was measured also has the runtime's own costs: its time for each
-message, and the host whose cores it shares with other nodes. A profile file is this record as JSON.
+message and for each codec, and the host whose cores it shares with other nodes. A profile file is this
+record as JSON.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import msgspec
 from msgspec import Struct
+
+from weft.codecs.registry import CodecName
+from weft.codecs.times import CodecTimes
 
 
 class LayerCost(Struct, frozen=True, omit_defaults=True):
@@ -42,6 +46,7 @@ class DeviceTimes(Struct, frozen=True, omit_defaults=True):
     # waking up, unpacking; and the same for each byte. 0: not measured.
     message_s: float = 0.0
     byte_s: float = 0.0
+    codecs: dict[CodecName, CodecTimes] = {}  # what coding costs this device, where it was measured
     # The machine that the node runs on. Nodes of one host share its cores. Empty: a machine of its own.
     host: str = ""
     cores: float = 0.0
@@ -53,6 +58,16 @@ class DeviceTimes(Struct, frozen=True, omit_defaults=True):
     def message(self, size: float) -> float:
         """Seconds of this device's own time to send, or to take, a message of so many bytes."""
         return self.message_s + self.byte_s * size
+
+    def encode(self, size: float, codec: CodecName) -> float:
+        """Seconds to code a message that then has so many bytes; 0 where it was not measured."""
+        times = self.codecs.get(codec)
+        return times.encode(size) if times is not None else 0.0
+
+    def decode(self, size: float, codec: CodecName) -> float:
+        """Seconds to read a coded message of so many bytes; 0 where it was not measured."""
+        times = self.codecs.get(codec)
+        return times.decode(size) if times is not None else 0.0
 
     def forward(self, first: int, last: int, samples: int) -> float:
         """Seconds for layers first..last (0-based, both included)."""
@@ -70,11 +85,20 @@ class DeviceTimes(Struct, frozen=True, omit_defaults=True):
         """The same network on a device that takes `factor` times as long."""
         layers = {key: tuple(t * factor for t in getattr(self, key)) for key in BY_LAYER}
         return msgspec.structs.replace(
-            self, **layers, message_s=self.message_s * factor, byte_s=self.byte_s * factor
+            self,
+            **layers,
+            message_s=self.message_s * factor,
+            byte_s=self.byte_s * factor,
+            codecs={name: times.scaled(factor) for name, times in self.codecs.items()},
         )
 
 
 BY_LAYER = ("forward_s", "backward_s", "update_s", "forward_call_s", "backward_call_s")
+
+
+def messages_cost(devices: Iterable[DeviceTimes]) -> bool:
+    """Whether messages or codecs cost any of these devices time of its own."""
+    return any(times.message_s or times.byte_s or times.codecs for times in devices)
 
 
 def crowded_s(devices: dict[str, DeviceTimes], busy_s: dict[str, float]) -> float:

@@ -6,14 +6,16 @@
 
 Every duration and route is computed once for all simulated minibatches. Where the profile knows what a
 message costs the runtime of a device, the device is busy for that time before it sends and after it has
-received.
+received. The same holds for what a codec costs. A sum of gradients is coded once, for all who get it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from weft.codecs.registry import CodecName, coded_bytes
 from weft.fleet.fleet import Hop
+from weft.plans.profile import messages_cost
 from weft.program.cost import compute_seconds
 from weft.program.instructions import (
     Backward,
@@ -48,6 +50,7 @@ Words = tuple[str, int, str, int]
 # goes on without it.
 Line = tuple[int, int, float, int, Way, Words, int]
 _NO_WORDS: Words = ("", 0, "", 0)
+_PASSES = (Forward, Backward)
 
 
 @dataclass(frozen=True)
@@ -148,7 +151,7 @@ class _Compiler:
     def compute(self, device: str, i: Instruction) -> float:
         """Seconds of an instruction. The pieces of a minibatch mostly have the same size, and then the same
         seconds."""
-        if not isinstance(i, Forward | Backward) or i.work:
+        if not isinstance(i, _PASSES) or i.work:
             return compute_seconds(self.plan.profile, device, i)
         key = device, type(i), i.layers, i.samples
         if key not in self.known:
@@ -156,14 +159,17 @@ class _Compiler:
         return self.known[key]
 
     def message_line(self, device: str, i: Instruction) -> Line | None:
-        """What a message costs the runtime of the device that sends or takes it."""
+        """What a message, and its codec, cost the device that sends or takes it."""
+        if isinstance(i, Reduce) and i.codec != "none":
+            return self.rounding_line(device, i)
         if not isinstance(i, Send | Recv) or i.late == "newest":
             return None
         if isinstance(i, Recv) and i.late != "wait" and self.swarm and self.swarm.slot_ms:
             return None  # a slot is over when the clock says so
         ends = (device, i.dest) if isinstance(i, Send) else (i.source, device)
-        size = self.sizes.get((*ends, i.tensor), 0)
+        size, codec = self.sizes.get((*ends, i.tensor), (0, "none"))
         seconds = self.busy_with(device, size, i.every)
+        seconds += self.coding(device, i, size, codec)
         if isinstance(i, Send) and i.radio is not None and i.radio.relayed:
             for _ in range(2):  # the relay takes the message and sends it on
                 self.busy_with(i.radio.via, size * i.radio.relayed, i.every)
@@ -182,7 +188,35 @@ class _Compiler:
     def busy_with(self, device: str, size: float, every: int) -> float:
         """Counts a message that a device sends or takes; returns its seconds."""
         times = self.plan.profile.devices.get(device)
-        seconds = times.message(size) if times is not None else 0.0
+        return self.count(device, times.message(size) if times is not None else 0.0, every)
+
+    def coding(self, device: str, i: Send | Recv, size: int, codec: CodecName) -> float:
+        """Counts what a device codes or reads of a message; returns its seconds."""
+        times = self.plan.profile.devices.get(device)
+        if times is None or codec == "none":
+            return 0.0
+        if isinstance(i, Recv):
+            seconds = times.decode(size, codec)
+        elif i.tensor.kind == "wsum":
+            seconds = 0.0  # it was coded when the sum was made
+        else:
+            seconds = times.encode(size, codec)
+        return self.count(device, seconds, i.every)
+
+    def rounding_line(self, device: str, i: Reduce) -> Line | None:
+        """Whoever adds gradients up codes the sum once, and reads it back, so that all copies are equal."""
+        times = self.plan.profile.devices.get(device)
+        if times is None:
+            return None
+        layers = self.plan.profile.layers[i.layers[0] : i.layers[1] + 1]
+        size = coded_bytes(sum(layer.param_bytes for layer in layers), i.codec)
+        seconds = times.encode(size, i.codec) + times.decode(size, i.codec)
+        if not self.count(device, seconds, 1):
+            return None
+        return COMPUTE, i.lag, seconds, 0, (), ("message", 0, f"{i.layers[0]}-{i.layers[1]}", 0), 1
+
+    def count(self, device: str, seconds: float, every: int) -> float:
+        """Adds a device's own seconds for messages; returns them."""
         if seconds:
             self.messages[device] = self.messages.get(device, 0.0) + seconds / every
         return seconds
@@ -242,17 +276,16 @@ def _words(i: Instruction) -> Words:
 
 
 def _costly(program: Program) -> bool:
-    """Whether the runtime's own time for messages is known, of a device with work or of a relay."""
+    """Whether the runtime's own time for messages or codecs is known, of a device with work or of a relay."""
     devices = program.plan.profile.devices
     names = devices if program.plan.swarm else program.code
-    known = [devices[name] for name in names if name in devices]
-    return any(times.message_s or times.byte_s for times in known)
+    return messages_cost(devices[name] for name in names if name in devices)
 
 
-def _sizes(program: Program) -> dict[tuple[str, str, Tensor], int]:
-    """The bytes of every message on the wire."""
+def _sizes(program: Program) -> dict[tuple[str, str, Tensor], tuple[int, CodecName]]:
+    """The bytes of every message on the wire, and its codec."""
     return {
-        (device, i.dest, i.tensor): i.bytes
+        (device, i.dest, i.tensor): (i.bytes, i.codec)
         for device, body in program.code.items()
         for i in body
         if isinstance(i, Send) and i.dest != device

@@ -50,6 +50,8 @@ def test_a_fleet_and_a_profile_are_measured_in_one_go(
         assert times.forward(0, small.last, 8) > 0
         assert times.backward(0, small.last, 8) > 0
         assert times.message_s > 1e-6
+        assert times.encode(1 << 20, "int8") > 1e-5
+        assert times.decode(1 << 20, "int8") > 1e-5
         assert 0 < times.share <= 1
         assert times.cores >= 1
     assert len(list(kept.iterdir())) == 3

@@ -9,11 +9,14 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.strategies.costly import costly
 from weft.plans.task import Task
 from weft.simulate.price import price
 from weft.strategies.chain.bounds import Bounds
 from weft.strategies.chain.strategy import Choice, Search, proposals
 from weft.strategies.common.costs import Costs
+
+CODECS = st.sampled_from([{}, {"codec": "int8"}, {"codec": "int8", "input_codec": "int8"}])
 
 
 @settings(max_examples=60, deadline=None)
@@ -21,7 +24,8 @@ from weft.strategies.common.costs import Costs
 def test_no_pipeline_is_priced_below_its_bound(
     random_tasks: Callable[..., st.SearchStrategy[Task]], data: st.DataObject
 ) -> None:
-    task = data.draw(random_tasks(max_layers=4, devices=4))
+    task = costly(data, data.draw(random_tasks(max_layers=4, devices=4)))
+    task = dataclasses.replace(task, options={**task.options, **data.draw(CODECS)})
     costs = Costs(task)
     search = Search(task, costs, throughput=False)
     order = data.draw(st.permutations(task.fleet.names))
@@ -42,7 +46,7 @@ def test_no_pipeline_is_priced_below_its_bound(
 def test_leaving_out_by_bounds_chooses_the_plan_that_pricing_all_chooses(
     random_tasks: Callable[..., st.SearchStrategy[Task]], data: st.DataObject
 ) -> None:
-    drawn = data.draw(random_tasks(max_layers=4, devices=4))
+    drawn = costly(data, data.draw(random_tasks(max_layers=4, devices=4)))
     task = dataclasses.replace(drawn, price=lambda plan: price(plan).seconds, simulated=True)
     costs = Costs(task)
     candidates = proposals(task, costs)

@@ -10,6 +10,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.strategies.costly import costly
 from tests.strategies.test_bounds import drawn
 from weft.errors import WeftError
 from weft.fleet.fleet import Device, Fleet, Link
@@ -35,7 +36,7 @@ def test_no_split_is_priced_below_its_bound(
     random_tasks: Callable[..., st.SearchStrategy[Task]], data: st.DataObject
 ) -> None:
     task = data.draw(random_tasks(max_layers=4, devices=3).filter(lambda t: t.mode == "train"))
-    task = dataclasses.replace(task, simulated=True)
+    task = dataclasses.replace(costly(data, task), simulated=True)
     layers = len(task.profile.layers)
     o, *others = data.draw(st.permutations(task.fleet.names))
     ends = sorted(data.draw(st.integers(0, task.batch)) for _ in others)

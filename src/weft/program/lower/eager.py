@@ -1,16 +1,35 @@
-"""The eager order: list scheduling of the pieces' passes over the plan's devices and links."""
+"""The eager order: list scheduling of the pieces' passes over the plan's devices and links.
+
+A search schedules thousands of candidates, so passes have numbers here: the backward passes first, each by
+piece, then by segment. All that pieces of one size on the same devices have in common is computed once.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 from weft.codecs.registry import coded_bytes
 from weft.program.lower.actions import Action, Orders
-from weft.program.lower.layout import Layout
+from weft.program.lower.layout import Layout, Piece
 from weft.program.lower.sends import codec_at
 
-_NO_WAY = 0.0, 0.0
+_FREE = -1  # in place of a pass: the device becomes free
+
+Way = tuple[tuple[str, str] | None, float, float]  # the ends of a link, seconds on it, latency
+_NO_WAY: Way = None, 0.0, 0.0
+
+
+class _Kind(NamedTuple):
+    """Pieces of one size on the same devices; every tuple has one entry for each segment."""
+
+    devices: tuple[str, ...]
+    forward: list[float]  # seconds of the passes
+    backward: list[float]
+    there: list[Way]  # of what a forward pass waits for
+    back: list[Way]  # of what a backward pass waits for
+    urgency: tuple[list[float], list[float]]  # of the backward passes, of the forward passes
 
 
 class _Costs:
@@ -18,38 +37,65 @@ class _Costs:
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        # Most pieces have the same size, so most passes and messages are known already.
-        self._passes: dict[tuple[str, int, int, bool], float] = {}
-        self._messages: dict[tuple[str, str, int, int, bool], tuple[float, float]] = {}
+        self._ways: dict[tuple[str, str, int, int, bool], Way] = {}
 
-    def seconds(self, action: Action) -> float:
-        what, number, g = action
-        piece = self.layout.pieces[number]
-        key = piece.devices[g], g, piece.samples, what == "forward"
-        if key not in self._passes:
-            times = self.layout.plan.profile.devices[piece.devices[g]]
-            seconds = times.forward if what == "forward" else times.backward
-            self._passes[key] = seconds(*self.layout.segments[g], piece.samples)
-        return self._passes[key]
+    def kinds(self) -> list[_Kind]:
+        """The kind of each piece."""
+        known: dict[tuple[tuple[str, ...], str, int], _Kind] = {}
+        kinds = []
+        for piece in self.layout.pieces:
+            key = piece.devices, piece.source, piece.samples
+            if key not in known:
+                known[key] = self.kind(piece)
+            kinds.append(known[key])
+        return kinds
 
-    def crossing(self, piece: int, a: str, b: str, at: int, back: bool) -> tuple[float, float]:
-        """(seconds on the links, latency) of a piece's values that cross cut `at`."""
-        if a == b:
-            return _NO_WAY
-        key = a, b, at, self.layout.pieces[piece].samples, back
-        if key not in self._messages:
+    def kind(self, piece: Piece) -> _Kind:
+        devices, samples, segments = piece.devices, piece.samples, self.layout.segments
+        times = [self.layout.plan.profile.devices[device] for device in devices]
+        passes = list(zip(times, segments, strict=True))
+        forward = [each.forward(*layers, samples) for each, layers in passes]
+        backward = [each.backward(*layers, samples) for each, layers in passes]
+        before = (piece.source, *devices)
+        there = [
+            _NO_WAY if a == b else self.way(a, b, layers[0], samples, back=False)
+            for a, b, layers in zip(before, devices, segments, strict=False)
+        ]
+        after = (*devices[1:], devices[-1])
+        back = [
+            _NO_WAY if a == b else self.way(a, b, layers[1] + 1, samples, back=True)
+            for a, b, layers in zip(after, devices, segments, strict=True)
+        ]
+        return _Kind(
+            devices, forward, backward, there, back, _urgency(forward, backward, there, back)
+        )
+
+    def way(self, a: str, b: str, at: int, samples: int, back: bool) -> Way:
+        """The way of some samples' values that cross cut `at`."""
+        key = a, b, at, samples, back
+        if key not in self._ways:
             plan = self.layout.plan
             crossing = plan.profile.returned_bytes if back else plan.profile.activation_bytes
-            size = coded_bytes(crossing(at, key[3]), codec_at(plan, at))
+            size = coded_bytes(crossing(at, samples), codec_at(plan, at))
             rate = plan.fleet.path_rate(a, b, plan.route)
-            self._messages[key] = size / rate, plan.fleet.path_latency(a, b)
-        return self._messages[key]
+            self._ways[key] = (a, b), size / rate, plan.fleet.path_latency(a, b)
+        return self._ways[key]
 
 
 def eager(layout: Layout) -> Orders:
     """List scheduling: among the actions that are ready, the one with the longest time to the end comes
     first."""
-    return _schedule(layout)[0]
+    segments, half = len(layout.segments), len(layout.pieces) * len(layout.segments)
+    actions = [
+        Action(what, piece, g)
+        for what in ("backward", "forward")
+        for piece in range(half // segments)
+        for g in range(segments)
+    ]
+    return {
+        device: [actions[number] for number in numbers]
+        for device, numbers in _schedule(layout)[0].items()
+    }
 
 
 def last_backwards(layout: Layout) -> dict[tuple[str, int], float]:
@@ -58,89 +104,83 @@ def last_backwards(layout: Layout) -> dict[tuple[str, int], float]:
     return _schedule(layout)[1]
 
 
-def _schedule(layout: Layout) -> tuple[Orders, dict[tuple[str, int], float]]:
-    costs = _Costs(layout)
-    urgency = _urgency(layout, costs)
-    last = len(layout.segments) - 1
-    orders: Orders = {device: [] for device in layout.plan.devices}
+def _schedule(layout: Layout) -> tuple[dict[str, list[int]], dict[tuple[str, int], float]]:
+    """The numbers of the passes of each device in their order, and `last_backwards`."""
+    kinds = _Costs(layout).kinds()
+    count = len(layout.segments)
+    half, last = len(kinds) * count, count - 1
+    orders: dict[str, list[int]] = {device: [] for device in layout.plan.devices}
     ends: dict[tuple[str, int], float] = {}
     free: dict[str, float] = defaultdict(float)
     link: dict[tuple[str, str], float] = defaultdict(float)
-    ready: dict[str, list[tuple[float, Action]]] = defaultdict(list)  # (-urgency, action)
-    # (time, order, device, action): an action becomes possible, or (None) the device becomes free
-    events: list[tuple[float, int, str, Action | None]] = []
+    ready: dict[str, list[tuple[float, int]]] = defaultdict(list)  # (-urgency, pass)
+    # (time, order, device, pass): a pass becomes possible, or the device becomes free
+    events: list[tuple[float, int, str, int]] = []
     counter = 0
 
-    def arrive(now: float, action: Action, origin: str, at: int) -> None:
+    def arrive(now: float, number: int, device: str, way: Way) -> None:
         nonlocal counter
-        piece = layout.pieces[action.piece]
-        device = piece.devices[action.segment]
-        seconds, latency = costs.crossing(
-            action.piece, origin, device, at, action.what == "backward"
-        )
-        if origin != device:
-            start = max(now, link[origin, device])
-            link[origin, device] = start + seconds
-            now = start + seconds + latency
+        ends_of_link, seconds, latency = way
+        if ends_of_link is not None:
+            left = link[ends_of_link]
+            sent = (now if now > left else left) + seconds
+            link[ends_of_link] = sent
+            now = sent + latency
         counter += 1
-        heappush(events, (now, counter, device, action))
+        heappush(events, (now, counter, device, number))
 
-    for piece in layout.pieces:
-        arrive(0.0, Action("forward", piece.micro, 0), piece.source, 0)
+    for piece, kind in enumerate(kinds):
+        arrive(0.0, half + piece * count, kind.devices[0], kind.there[0])
     while events:
         now = events[0][0]
         touched: dict[str, None] = {}
-        # First handle all events of this moment, then choose: an action that has just become ready may be the
+        # First handle all events of this moment, then choose: a pass that has just become ready may be the
         # most urgent.
         while events and events[0][0] == now:
-            _, _, device, new = heappop(events)
-            if new is not None:
-                heappush(ready[device], (-urgency[new], new))
+            _, _, device, number = heappop(events)
+            if number != _FREE:
+                onward, place = divmod(number, half)
+                piece, g = divmod(place, count)
+                heappush(ready[device], (-kinds[piece].urgency[onward][g], number))
             touched[device] = None
         for device in touched:
             if free[device] > now or not ready[device]:
                 continue
-            _, action = heappop(ready[device])
-            orders[device].append(action)
-            end = now + costs.seconds(action)
+            _, number = heappop(ready[device])
+            orders[device].append(number)
+            onward, place = divmod(number, half)
+            piece, g = divmod(place, count)
+            kind = kinds[piece]
+            end = now + (kind.forward[g] if onward else kind.backward[g])
             free[device] = end
             counter += 1
-            heappush(events, (end, counter, device, None))
-            first_layer, last_layer = layout.segments[action.segment]
-            if action.what == "forward" and action.segment < last:
-                arrive(
-                    end, Action("forward", action.piece, action.segment + 1), device, last_layer + 1
-                )
-            elif action.what == "forward":
-                arrive(
-                    end, Action("backward", action.piece, action.segment), device, last_layer + 1
-                )
-            elif action.segment > 0:
-                arrive(
-                    end, Action("backward", action.piece, action.segment - 1), device, first_layer
-                )
-            if action.what == "backward":
-                ends[device, action.segment] = end
+            heappush(events, (end, counter, device, _FREE))
+            if onward and g < last:
+                arrive(end, number + 1, kind.devices[g + 1], kind.there[g + 1])
+            elif onward:
+                arrive(end, number - half, device, kind.back[g])
+            elif g:
+                arrive(end, number - 1, kind.devices[g - 1], kind.back[g - 1])
+            if not onward:
+                ends[device, g] = end
     return orders, ends
 
 
-def _urgency(layout: Layout, costs: _Costs) -> dict[Action, float]:
-    """Seconds from an action's start until its piece is finished, with its own links."""
-    urgency: dict[Action, float] = {}
-    for piece in layout.pieces:
-        left = 0.0
-        for g in range(len(layout.segments)):
-            action = Action("backward", piece.micro, g)
-            if g:
-                left += sum(costs.crossing(piece.micro, piece.devices[g], piece.devices[g - 1],
-                                           layout.segments[g][0], True))  # fmt: skip
-            left += costs.seconds(action)
-            urgency[action] = left
-        for g in reversed(range(len(layout.segments))):
-            action = Action("forward", piece.micro, g)
-            if g + 1 < len(layout.segments):
-                left += sum(costs.crossing(piece.micro, piece.devices[g], piece.devices[g + 1],
-                                           layout.segments[g][1] + 1, False))  # fmt: skip
-            left += costs.seconds(action)
-            urgency[action] = left
-    return urgency
+def _urgency(
+    forward: list[float], backward: list[float], there: list[Way], back: list[Way]
+) -> tuple[list[float], list[float]]:
+    """Seconds from the start of each backward and of each forward pass until its piece is finished, with its
+    own links."""
+    left = 0.0
+    backwards, forwards = [], []
+    for g, seconds in enumerate(backward):
+        if g:
+            left += back[g - 1][1] + back[g - 1][2]
+        left += seconds
+        backwards.append(left)
+    for g in reversed(range(len(forward))):
+        if g + 1 < len(forward):
+            left += there[g + 1][1] + there[g + 1][2]
+        left += forward[g]
+        forwards.append(left)
+    return backwards, forwards[::-1]

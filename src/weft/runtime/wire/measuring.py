@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from weft.codecs.registry import CodecName
+from weft.codecs.times import CodecTimes
 from weft.errors import InputError
 from weft.graph.measure import LayerTimes
 from weft.graph.network import Graph
@@ -28,10 +30,12 @@ class MeasureLayers(Struct, frozen=True, tag="measure_layers"):
 
 
 class LayersMeasured(Struct, frozen=True, tag="layers_measured"):
-    """Seconds of each layer by the node's wall clock, and how much memory a step took."""
+    """Seconds of each layer by the node's wall clock, how much memory a step took, and the CPU time of its
+    codecs."""
 
     times: LayerTimes
     memory_bytes: int = 0  # 0: this machine does not tell
+    codecs: dict[CodecName, CodecTimes] = {}
 
 
 def check_measuring(command: MeasureLayers, room: int, state_bytes: int) -> None:

@@ -86,19 +86,27 @@ class Bounds:
         return max(busiest, longest, -(-pieces // in_flight) * trip)
 
     def _busiest(self, rows: Sequence[tuple[str, int, int]]) -> float:
-        """Seconds of the busiest device and of the busiest channel, however the minibatch is cut."""
-        taken: defaultdict[str, float] = defaultdict(float)
+        """Seconds of the busiest device, with messages and codecs, and of the busiest channel, however the
+        minibatch is cut."""
+        taken: defaultdict[str, float] = defaultdict(float)  # by channel
+        busy: defaultdict[str, float] = defaultdict(float)  # by device
         ends = [self.task.source, *(device for device, _, _ in rows)]
         crossed = [(first, a, b) for a, (b, first, _) in zip(ends, rows, strict=False)]
         if self.task.mode == "infer":
             crossed.append((self.costs.layers, ends[-1], self.task.source))
+        for device, first, last in rows:
+            busy[device] += self.costs.compute(device, first, last)
         for cut, before, after in crossed if not self.task.owners else crossed[1:]:
             there, back = self._bytes(cut, self.task.batch)
-            for size, (source, dest) in ((there, (before, after)), (back, (after, before))):
-                for hop in self.task.fleet.route(source, dest) if size else ():
+            codec = self.codec if cut else self.input_codec
+            for size, source, dest in ((there, before, after), (back, after, before)):
+                if not size or source == dest:
+                    continue
+                for hop in self.task.fleet.route(source, dest):
                     taken[hop.channel] += size / hop.bytes_per_s
-        computing = [self.costs.compute(*row) for row in rows]
-        return max([*taken.values(), *computing])
+                if self.costs.costly:  # one message at least
+                    self.costs.message(busy, source, dest, size, codec)
+        return max([*taken.values(), *busy.values()])
 
     def _bytes(self, cut: int, samples: int) -> tuple[int, int]:
         """Bytes of some samples over a cut, there and (in training) back."""
@@ -133,11 +141,11 @@ class Bounds:
             sizes = micro_sizes(self.task.batch, pieces)
             there, _ = self._bytes(cut, sizes[0])
             there_last, back = self._bytes(cut, sizes[-1])
-            send = self.costs.send
+            send, codec = self.costs.send, self.codec if cut else self.input_codec
             self._ways[key] = _Way(
-                send(before, after, there),
-                send(before, after, there_last),
-                send(after, before, back),
+                send(before, after, there, codec),
+                send(before, after, there_last, codec),
+                send(after, before, back, codec),
             )
         return self._ways[key]
 

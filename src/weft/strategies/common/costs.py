@@ -18,10 +18,10 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.codecs.registry import coded_bytes
+from weft.codecs.registry import CodecName, coded_bytes
 from weft.plans import options
 from weft.plans.places import cut_places
-from weft.plans.profile import crowded_s
+from weft.plans.profile import crowded_s, messages_cost
 from weft.plans.task import Task
 
 
@@ -33,7 +33,7 @@ class Costs:
         self.train = task.mode == "train"
         self.layers = len(task.profile.layers)
         self._route = options.route(task)
-        codec = options.codec(task)
+        codec = self.codec = options.codec(task)
         profile, batch = task.profile, task.batch
         # The codec is for activations and gradients. The samples (cut 0) are not coded here.
         self._there = [batch * profile.cut_bytes(0)]
@@ -41,6 +41,7 @@ class Costs:
         for m in range(1, self.layers + 1):
             self._there.append(coded_bytes(batch * profile.cut_bytes(m), codec))
             self._back.append(coded_bytes(batch * profile.gradient_bytes(m), codec))
+        self.costly = messages_cost(profile.devices.values())
         self._prefixes: dict[str, list[float]] = {}
         self._paths: dict[tuple[str, str], tuple[float, float]] = {}
         self._slopes: dict[tuple[str, str], dict[str, tuple[float, float]]] = {}
@@ -116,13 +117,16 @@ class Costs:
 
     # The serial model: one thing happens at a time.
 
-    def send(self, source: str, dest: str, count: int) -> float:
-        """Seconds until `count` bytes have arrived; 0 if there is nothing to send."""
+    def send(self, source: str, dest: str, count: int, codec: CodecName = "none") -> float:
+        """Seconds until `count` bytes have arrived, coding included; 0 if there is nothing to send."""
         if source == dest or count == 0:
             return 0.0
         rate, latency = self._path(source, dest)
         ends = self.task.profile.devices[source], self.task.profile.devices[dest]
-        return count / rate + latency + sum(end.message(count) for end in ends)
+        seconds = count / rate + latency + sum(end.message(count) for end in ends)
+        if codec != "none":
+            seconds += ends[0].encode(count, codec) + ends[1].decode(count, codec)
+        return seconds
 
     def enter(self, device: str) -> float:
         """Seconds to send the samples from the source to a device."""
@@ -133,8 +137,9 @@ class Costs:
 
         `riding` are further bytes that are sent with the cut, such as labels.
         """
-        forward = self.send(before, after, self._there[m] + riding)
-        return forward + (self.send(after, before, self._back[m]) if self.train else 0.0)
+        codec = self.codec if m else "none"
+        forward = self.send(before, after, self._there[m] + riding, codec)
+        return forward + (self.send(after, before, self._back[m], codec) if self.train else 0.0)
 
     def crossings(self, before: str, after: str) -> NDArray[np.float64]:
         """`cross` of every place where a search may cut."""
@@ -157,6 +162,9 @@ class Costs:
         own = (ends[0].message_s + ends[0].byte_s * sizes) + (
             ends[1].message_s + ends[1].byte_s * sizes
         )
+        if self.codec != "none":
+            coding = [ends[0].encode(n, self.codec) + ends[1].decode(n, self.codec) for n in counts]
+            own = own + np.array([0.0, *coding[1:]])  # samples are not coded here
         return np.where(sizes > 0, sizes / rate + latency + own, 0.0)
 
     def _path(self, source: str, dest: str) -> tuple[float, float]:
@@ -169,7 +177,9 @@ class Costs:
 
     def leave(self, device: str) -> float:
         """Seconds to send the answer back to the source; 0 in training."""
-        return 0.0 if self.train else self.send(device, self.task.source, self._there[-1])
+        if self.train:
+            return 0.0
+        return self.send(device, self.task.source, self._there[-1], self.codec)
 
     # The pipeline model: everything happens at once, but each channel carries one message at a time.
 
@@ -211,6 +221,15 @@ class Costs:
         """Seconds that the busiest channel is occupied by the answer; 0 in training."""
         return 0.0 if self.train else self.load(self.layers, device, self.task.source)
 
+    def message(
+        self, busy: dict[str, float], source: str, dest: str, size: int, codec: CodecName
+    ) -> None:
+        """Adds what one message costs both ends, its codec included; nothing if there is nothing to send."""
+        if size:
+            sends, takes = self.task.profile.devices[source], self.task.profile.devices[dest]
+            busy[source] += sends.message(size) + sends.encode(size, codec)
+            busy[dest] += takes.message(size) + takes.decode(size, codec)
+
     def period(self, assignment: tuple[str, ...]) -> float:
         """Seconds per minibatch of a full pipeline without end: those of the busiest device or channel."""
         taken: defaultdict[str, float] = defaultdict(float)
@@ -221,9 +240,10 @@ class Costs:
         for m, before, after in ways:
             for channel, seconds in self.busy(m, before, after).items():
                 taken[channel] += seconds
-            for size in self.bytes_over(m) if before != after else ():
-                for end in (before, after) if size else ():
-                    taken[end] += self.task.profile.devices[end].message(size)
+            if before != after and self.costly:
+                there, back = self.bytes_over(m)
+                self.message(taken, before, after, there, self.codec if m else "none")
+                self.message(taken, after, before, back, self.codec)
         for layer, device in enumerate(assignment):
             taken[device] += self.compute(device, layer, layer)
         devices = self.task.profile.devices

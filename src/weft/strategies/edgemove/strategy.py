@@ -222,9 +222,10 @@ def home_stages(task: Task, costs: Costs, worker: str) -> HomeStages:
         rows.append((
             costs.compute(source, 0, cut - 1), costs.compute(source, last, last), forward,
             costs.compute(worker, cut, last - 1) - forward,
-            costs.send(source, worker, activations) - up, costs.send(worker, source, outputs) - down,
-            costs.send(source, worker, output_gradients) - up,
-            costs.send(worker, source, gradients) - down, up + down,
+            costs.send(source, worker, activations, costs.codec if cut else "none") - up,
+            costs.send(worker, source, outputs, costs.codec) - down,
+            costs.send(source, worker, output_gradients, costs.codec) - up,
+            costs.send(worker, source, gradients, costs.codec) - down, up + down,
             max((there * a + back * b for a, b in slopes), default=0.0),
         ))  # fmt: skip
     return HomeStages(*np.array(rows, dtype=float).reshape(-1, 10).T)

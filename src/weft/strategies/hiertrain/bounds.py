@@ -4,8 +4,8 @@
     bounds.quick(split)
     bounds.at_least(split, enough=0.3)      # stops at the first bound that says 0.3 s or more
 
-1. No step is shorter than the work of its busiest device, and none is shorter than the time that its busiest
-   channel is occupied by samples, activations, gradients and weights.
+1. No step is shorter than the work of its busiest device, with what messages and codecs cost it, and none is
+   shorter than the time that its busiest channel is occupied by samples, activations, gradients and weights.
 2. All devices wait for the sum of the first layer's gradients, and what must happen between two such sums
    takes its time (`cycle`).
 3. The same with the eager order of the passes, which needs the plan's pieces but no program.
@@ -18,12 +18,15 @@ from collections import defaultdict
 from collections.abc import Callable
 from itertools import accumulate
 
-from weft.codecs.registry import coded_bytes
+from weft.codecs.registry import CodecName, coded_bytes
 from weft.plans.plan import Plan
+from weft.plans.profile import messages_cost
 from weft.plans.task import Task
 from weft.strategies.hiertrain.coding import Codecs
 from weft.strategies.hiertrain.cycle import Cycle
 from weft.strategies.hiertrain.splits import Split
+
+Crossing = defaultdict[tuple[str, str, CodecName], float]  # bytes by sender, receiver and codec
 
 
 class SplitBounds:
@@ -40,6 +43,7 @@ class SplitBounds:
         self.layers = len(task.profile.layers)
         self.owners = [owner.device for owner in task.owners] or [task.source]
         self.cycle = Cycle(task, codecs)
+        self._costly = messages_cost(task.profile.devices.values())
         self._passes: dict[str, list[float]] = {}
         self._updates: dict[str, list[float]] = {}
         self._rated: dict[Split, float] = {}
@@ -71,7 +75,7 @@ class SplitBounds:
 
     def _rate(self, split: Split) -> float:
         busy: defaultdict[str, float] = defaultdict(float)
-        crossing: defaultdict[tuple[str, str], float] = defaultdict(float)
+        crossing: Crossing = defaultdict(float)
         o, adds_up = split.o, self._adds_up(split)
         furthest: dict[str, int] = {}
         for device, m, samples, owner in split.lanes(self.layers, self.owners):
@@ -86,9 +90,23 @@ class SplitBounds:
             busy[device] += self._update(device, m)
             if device != o and adds_up:
                 size = coded_bytes(self._weights[m], self.codecs.weight_gradients)
-                crossing[device, o] += size
-                crossing[o, device] += size
+                crossing[device, o, self.codecs.weight_gradients] += size
+                crossing[o, device, self.codecs.weight_gradients] += size
+        if self._costly:
+            self._messages(busy, crossing, o)
         return max([*busy.values(), *self._occupied(crossing)])
+
+    def _messages(self, busy: defaultdict[str, float], crossing: Crossing, o: str) -> None:
+        """Adds what messages and codecs cost the devices, as if all bytes of a kind were one message. The
+        sums of gradients that leave o are coded once for all, so they are left out at o."""
+        devices, gradients = self.task.profile.devices, self.codecs.weight_gradients
+        for (source, dest, codec), size in crossing.items():
+            if not size or source == dest:
+                continue
+            coded_once = source == o and codec == gradients
+            busy[source] += devices[source].message(size)
+            busy[source] += 0.0 if coded_once else devices[source].encode(size, codec)
+            busy[dest] += devices[dest].message(size) + devices[dest].decode(size, codec)
 
     def _adds_up(self, split: Split) -> bool:
         """Whether o certainly adds up the gradients of all layers: it has samples of its own, and no other
@@ -102,7 +120,7 @@ class SplitBounds:
 
     def _samples(
         self,
-        crossing: defaultdict[tuple[str, str], float],
+        crossing: Crossing,
         owner: str,
         device: str,
         o: str,
@@ -112,15 +130,15 @@ class SplitBounds:
         """Counts the bytes of one lane: its samples, and what crosses its cut."""
         profile, codecs = self.task.profile, self.codecs
         raw = profile.activation_bytes(0, samples)
-        crossing[owner, device] += coded_bytes(raw, codecs.samples)
+        crossing[owner, device, codecs.samples] += coded_bytes(raw, codecs.samples)
         if m < self.layers and device != o:
             there, back = profile.activation_bytes(m, samples), profile.returned_bytes(m, samples)
-            crossing[device, o] += coded_bytes(there, codecs.activations)
-            crossing[o, device] += coded_bytes(back, codecs.activations)
+            crossing[device, o, codecs.activations] += coded_bytes(there, codecs.activations)
+            crossing[o, device, codecs.activations] += coded_bytes(back, codecs.activations)
 
-    def _occupied(self, crossing: defaultdict[tuple[str, str], float]) -> list[float]:
+    def _occupied(self, crossing: Crossing) -> list[float]:
         taken: defaultdict[str, float] = defaultdict(float)
-        for (source, dest), size in crossing.items():
+        for (source, dest, _), size in crossing.items():
             for hop in self.task.fleet.route(source, dest):
                 taken[hop.channel] += size / hop.bytes_per_s
         return list(taken.values())

@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from weft.codecs.times import measure_codecs
 from weft.dtypes import torch_dtype
 from weft.graph.accelerator import PLAIN, Compute
 from weft.graph.measure import measure
@@ -70,7 +71,8 @@ def free_memory_mb(root: Path = Path("/")) -> float:
 
 
 def measure_layers(command: MeasureLayers, compute: Compute = PLAIN) -> LayersMeasured:
-    """Times each layer here by the wall clock. InputError where it would take too much time or memory."""
+    """Times each layer here by the wall clock, and each codec. InputError where it would take too much time
+    or memory."""
     graph, room = command.graph, memory_bytes() // ROOM
     check_measuring(command, room, sum(state_bytes(state) for state in graph.state.values()))
     check_nodes([node for layer in graph.layers for node in layer.nodes], max(command.sizes))
@@ -85,7 +87,8 @@ def measure_layers(command: MeasureLayers, compute: Compute = PLAIN) -> LayersMe
             rest_s=command.rest_s, wall=True, budget_s=command.budget_s,
             compute=compute,
         )  # fmt: skip
-        return LayersMeasured(times, max(0, peak_bytes() - before) if before else 0)
+        taken = max(0, peak_bytes() - before) if before else 0
+        return LayersMeasured(times, taken, measure_codecs(compute.threads))
     finally:
         give_back()
 

@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from weft.codecs.registry import CODECS
 from weft.errors import LostDevice
 from weft.fleet.fleet import Fleet
 from weft.graph.capture.cache import cache_folder, keep
@@ -30,7 +31,7 @@ from weft.plans.derive import derive_profile, graph_profile
 from weft.plans.profile import DeviceTimes, Profile
 from weft.runtime.run.launch import Place, open_crew_of, open_nodes
 from weft.runtime.run.measuring.discover import Found, FoundDevice, found_links, somebody
-from weft.runtime.run.measuring.survey import MessageTimes, Say, Survey
+from weft.runtime.run.measuring.survey import MessageTimes, Say, Survey, known_share
 from weft.version import __version__
 
 ONE_THREAD = "cpu x1"  # what a node computes with where nothing else is said
@@ -65,7 +66,7 @@ class Measurement:
         # A batch norm in training needs two samples.
         least = min(2, batch) if training else 1
         self.sizes = tuple(sorted({max(least, batch // n) for n in (16, 4, 1)}))
-        decides = [self.sizes, training, self.optimizer.name, encode(graph)]
+        decides = [self.sizes, training, self.optimizer.name, encode(graph), sorted(CODECS)]
         self.digest = hashlib.sha256(msgspec.msgpack.encode(decides)).hexdigest()
 
     def of(self, survey: Survey, names: Sequence[str], costs: Mapping[str, MessageTimes]) -> None:
@@ -103,7 +104,7 @@ def with_messages(times: DeviceTimes, cost: MessageTimes | None) -> DeviceTimes:
     """The times with the cost of messages. Under a CPU quota their CPU time takes longer, as all does."""
     if cost is None:
         return times
-    share = min(1.0, max(times.share, 0.01))
+    share = known_share(times.share)
     return msgspec.structs.replace(
         times, message_s=cost.message_s / share, byte_s=cost.byte_s / share
     )

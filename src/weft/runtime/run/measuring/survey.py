@@ -43,6 +43,8 @@ LINK_DECIDES = (
     4.0  # a link that takes so many times longer for a byte than an end's processor sets the rate
 )
 
+LEAST_SHARE = 0.01  # of a core; below it the quotient says nothing
+
 Say = Callable[[str], None]
 
 
@@ -113,6 +115,7 @@ class Survey:
         return msgspec.structs.replace(
             measured_times(reply.times), host=host.host, cores=float(host.cores),
             share=reply.times.share, memory_bytes=reply.memory_bytes,
+            codecs={n: times.scaled(1 / known_share(reply.times.share)) for n, times in reply.codecs.items()},
         )  # fmt: skip
 
     def _turns(self, names: Sequence[str]) -> list[list[str]]:
@@ -225,6 +228,12 @@ class Survey:
             if isinstance(event, msg.ServerProbed) and event.device in pairs:
                 reports[event.device] = event
         return [reports[name] for name in pairs]
+
+
+def known_share(share: float) -> float:
+    """The share of a core by which CPU time is divided, so that it is time by the clock: under a quota all
+    takes longer."""
+    return min(1.0, max(share, LEAST_SHARE))
 
 
 def link_of(pair: Pair) -> MeasuredLink:
