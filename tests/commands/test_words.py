@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.main import get_command
 
 from tests.commands.line import PLAN, weft
+from weft.cli import app
 from weft.commands.app import Terminated, say
 from weft.commands.running import progress_bar
 from weft.errors import LostDevice
@@ -46,6 +48,19 @@ def test_every_command_has_help_with_an_example_and_json(command: str) -> None:
     assert f"weft {command}" in result.stdout
     assert "Example:" in result.stdout
     assert "--json" in result.stdout
+
+
+def test_help_shows_what_to_install_with_its_brackets() -> None:
+    """Seen: `pip install 'weft'`, because help texts take words in brackets for colours."""
+    text = weft("web --help").stdout
+    assert "pip install 'weft[web]'" in " ".join(text.replace("\n", " ").split())
+
+
+def test_commands_are_listed_in_the_order_in_which_people_need_them() -> None:
+    """A newcomer begins with `demo`, and looks, plans and compares before anything runs."""
+    names = get_command(app).list_commands(None)
+    first = ["demo", "models", "strategies", "profile", "plan", "compare", "simulate", "train"]
+    assert names[: len(first)] == first
 
 
 def test_the_real_command_works_as_a_process_without_importing_torch(folder: Path) -> None:

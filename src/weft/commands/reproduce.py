@@ -49,7 +49,7 @@ def reproduce(
 ) -> None:
     """Show a paper's claims, tables and figures beside ours, and why they differ.
 
-    Files go to runs/reproduce/PAPER, if --out says nothing else. A claim that does not come out is
+    Files go to runs/reproduce/PAPER unless you give --out. A claim that does not come out is
     a row like any other: the command has then still done its work (exit code 0). A row is *fitted* where
     a setting was chosen so that it holds; it is not counted as reproduced. The last line counts all three.
     `all` also writes index.html, one page with everything in it. If it is stopped and started again, it goes
