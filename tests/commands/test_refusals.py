@@ -19,6 +19,7 @@ BAD = [
     ("plan lenet5 -f fleet.toml -s chain --input-shape 0x28x28", "is not a shape"),
     (f"{PLAN} -s chain --batch 0", "batch 0 is not allowed"),
     (f"{PLAN} -s chain --batch -3", "batch -3 is not allowed"),
+    (f"{PLAN} -s hiertrain --batch 99999999999999999999", "it must be at most 1000000"),
     (f"{PLAN} -s chain --set codec", "'codec' is not allowed; write key=value"),
     (f"{PLAN} -s chain --set =fp16", "write key=value"),
     (f"{PLAN} -s chain --set codec=fp99", "codec=fp99 is not allowed"),
@@ -43,6 +44,7 @@ BAD = [
     ("fleet --group a*b", "--group 'a*b' is not allowed"),  # would be every fleet
     ("demo --steps 0", "--steps 0 is not allowed"),
     ("demo --out fleet.toml", "--out fleet.toml"),
+    ("reproduce hiertrain --quick --out fleet.toml/papers", "folder fleet.toml/papers"),
     ("reproduce hiertrian", "did you mean hiertrain? there are"),
     ("plan lenet5 -f fleet.toml -s chian", "did you mean chain? there are"),
 ]  # fmt: skip
