@@ -27,7 +27,9 @@ from weft.plans.profile import Profile
 from weft.simulate.price import candidate_worth
 from weft.web.planned import plan_part, predicted_part
 
-NO_NETWORK = "a run's folder holds no network, so strategies that need it were not asked, and batch norms not looked at"
+NO_NETWORK = (
+    "a run's folder holds no network: strategies that need it were not asked, batch norms not seen"
+)
 LEAST, MOST = 0.01, 100.0  # factors that make sense
 
 
@@ -79,7 +81,8 @@ def what_if(
     kept, why_not = _kept(plan, fleet, profile, change)
     graph = _graph(plan, strategy)
     task = make_task(
-        profile, fleet, batch=plan.batch, mode=plan.mode, options=options, graph=graph, source=plan.source, optimizer=plan.optimizer,
+        profile, fleet, batch=plan.batch, mode=plan.mode, options=options, graph=graph,
+        source=plan.source, optimizer=plan.optimizer,
     )  # fmt: skip
     if plan.mode == "train" and registry.get(strategy).replan:
         new, words = plan_that_fits(strategy, task, lambda _: None)
