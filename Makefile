@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.ready
 
 # Parts of other benchmarks.
-NOT_RUN := two_stages torch_rank real_nodes more_models other_models
+NOT_RUN := two_stages torch_rank real_nodes more_models other_models tiny_models
 
 # Groups of benchmarks, for `make bench-GROUP`.
 BENCH_speed := pipeline overhead goodput startup keys simulator capture planning fleet_scale

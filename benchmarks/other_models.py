@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from more_models import (
+from tiny_models import (
     AUDIO,
     SIZES,
     WORDS,

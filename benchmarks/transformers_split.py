@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 from models import FLEET, without_dropout
-from more_models import SIZES, WORDS
+from tiny_models import SIZES, WORDS
 from torch import Tensor, nn
 from torch.nn import functional as F
 

@@ -19,10 +19,6 @@ from weft import cli
 from weft.commands.app import app
 
 PAGE = Path(__file__).resolve().parent / "commands.md"
-ORDER = (
-    "demo", "models", "strategies", "profile", "plan", "compare", "simulate", "train", "infer",
-    "chaos", "web", "top", "node", "fleet", "doctor", "keys new", "keys invite", "keys list", "keys revoke",
-)  # fmt: skip
 KINDS = {Path: "PATH", int: "NUMBER", float: "NUMBER"}
 HEAD = """# Commands
 
@@ -74,7 +70,8 @@ def rows(command: Any) -> Iterator[str]:
 
 def section(name: str, command: Any) -> str:
     text, _, example = inspect.cleandoc(command.help or "").partition("\b")
-    lines = [f"## weft {name}", "", text.strip(), "", f"    {usage(name, command)}", ""]
+    text = text.strip().replace("\\[", "[")  # a bracket that is no colour
+    lines = [f"## weft {name}", "", text, "", f"    {usage(name, command)}", ""]
     if example.strip():
         shown = example.strip().removeprefix("Example:").strip().splitlines()
         lines += ["Example:", "", *(f"    {line.strip()}" for line in shown), ""]
@@ -84,7 +81,8 @@ def section(name: str, command: Any) -> str:
 
 def flat(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
     """All commands by their full names; `keys` has commands of its own."""
-    for name, command in group.commands.items():
+    for name in group.list_commands(None):
+        command = group.commands[name]
         if hasattr(command, "commands"):
             yield from flat(command, f"{before}{name} ")
         else:
@@ -93,9 +91,8 @@ def flat(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
 
 def page() -> str:
     assert cli.main  # importing the command line has registered every command
-    commands = dict(flat(typer.main.get_command(app)))
-    names = [*(n for n in ORDER if n in commands), *(n for n in commands if n not in ORDER)]
-    return "\n".join([HEAD, *(section(name, commands[name]) for name in names)])
+    commands = flat(typer.main.get_command(app))
+    return "\n".join([HEAD, *(section(name, command) for name, command in commands)])
 
 
 def main() -> int:

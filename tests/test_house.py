@@ -11,6 +11,8 @@ import weft
 from weft.plans import registry
 
 SOURCE = Path(weft.__file__).parent
+ROOT = Path(__file__).resolve().parents[1]
+LINES = 400
 # Who may name a strategy: the strategies, the papers' experiments, and the one place of the default.
 MAY_NAME = ("strategies/", "papers/")
 DEFAULT_NAME = ("plans/registry.py", registry.DEFAULT)
@@ -44,6 +46,18 @@ def test_nobody_reads_decisions_but_reports_and_papers() -> None:
         if isinstance(node, ast.Attribute) and node.attr == "decisions"
     }
     assert not places
+
+
+def test_no_file_is_long() -> None:
+    """A file is about one thing; one that grows beyond this has become about two."""
+    long = {
+        path.relative_to(ROOT).as_posix(): lines
+        for folder in ("src/weft", "tests", "benchmarks", "proofs", "examples", "docs")
+        for kind in ("*.py", "*.js", "*.css", "*.html")
+        for path in (ROOT / folder).rglob(kind)
+        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > LINES
+    }
+    assert not long
 
 
 def test_names_of_variables_say_what_they_hold() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,38 @@ def test_a_node_on_all_addresses_tells_one_of_them() -> None:
     host, _, port = told_address("tcp/[::]:7447").rpartition(":")
     assert port == "7447"
     assert host not in ("[::]", "0.0.0.0", "")
+
+
+def test_a_node_tells_a_script_where_it_is_reached() -> None:
+    line = [
+        sys.executable,
+        "-m",
+        "weft",
+        "node",
+        "--name",
+        "pi",
+        "--group",
+        "told",
+        "--tether",
+        "--json",
+    ]
+    node = subprocess.Popen(
+        line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert node.stdin is not None
+    assert node.stdout is not None
+    try:
+        text = ""
+        while not text.endswith("}\n"):
+            read = node.stdout.readline()
+            assert read, "the node has ended"
+            text += read
+    finally:
+        node.stdin.close()  # its tether
+        node.wait(60)
+    told = json.loads(text)
+    assert (told["name"], told["group"]) == ("pi", "told")
+    assert told["listen"] == [f"tcp/{told['join']}"]
 
 
 @pytest.mark.parametrize(

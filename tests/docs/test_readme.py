@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import shutil
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,24 @@ def test_the_readmes_comparison_advises_a_split(monkeypatch: pytest.MonkeyPatch)
     assert re.search(r"best: .* alone .* times as fast", done.output)
 
 
-@pytest.mark.proof
+def test_the_readmes_commands_work_as_they_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In their order, so that each finds what an earlier one has written."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    lines = [line for line in COMMANDS if not line.startswith("weft compare")]  # tried above
+    assert [line.split()[1] for line in lines] == ["train", "infer", "web", "top"]
+    for line in lines:
+        ends = {"weft top": ["--once"], "weft web": ["--host", "no such host"]}  # these go on
+        done = CliRunner().invoke(app, [*line.split()[1:], *ends.get(line[:8], [])])
+        if line.startswith("weft web"):  # it has found the folder, and would serve it
+            assert "cannot listen on no such host" in done.output
+        else:
+            assert done.exit_code == 0, (line, done.output)
+    assert (tmp_path / "runs" / "first" / "weights.safetensors").is_file()
+
+
 def test_the_readmes_python_runs_as_it_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,11 +12,33 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("websockets", reason="the extra [web] is not installed")
+
 from proofs.docs import commands
+from tests.web.browser import browser_path, open_page
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "tutorial.md"
 LONG_S = 300.0
+PICTURES = os.environ.get("WEFT_PICTURES")  # a folder that takes the screenshots of the docs
+
+
+def look(url: str, folder: Path) -> None:
+    """What the tutorial says of the page: the run is there, and a slider asks for another plan."""
+    with open_page(folder) as page:
+        page.open(f"{url}?theme=light")
+        page.until("document.querySelectorAll('#choice input').length === 2", "two runs")
+        page.run("document.querySelectorAll('#choice label').forEach((label) => { const i ="
+                 " label.querySelector('input'); if (i.checked !== (label.textContent.trim() === 'tutorial'))"
+                 " i.click(); })")  # fmt: skip
+        page.until("document.querySelector('[data-card=run]').textContent.includes('lenet5')", "it")
+        page.until("document.querySelector('[data-group=rates]')", "sliders")
+        page.run("(() => { const i = document.querySelector('[data-group=rates]'); i.value = -40;"
+                 " i.dispatchEvent(new Event('input')) })()")  # fmt: skip
+        page.until("document.querySelectorAll('.answer .bars strong').length === 3", "an answer")
+        assert page.errors == []
+        if PICTURES:
+            page.picture(Path(PICTURES) / "tutorial.png")
 
 
 @pytest.mark.proof
@@ -49,6 +71,8 @@ def test_the_tutorial_leads_to_a_page_with_its_runs(tmp_path: Path) -> None:
         assert set(told["runs"]) == {"tutorial", "own"}
         with urllib.request.urlopen(told["url"], timeout=30) as answer:
             assert b"<html" in answer.read().lower()
+        if browser_path() is not None:
+            look(told["url"], tmp_path)
     finally:
         page.terminate()
         page.wait(timeout=30)

@@ -100,6 +100,20 @@ def test_wrong_use_is_refused(tmp_path: Path) -> None:
         assert says in " ".join(done.output.split())
 
 
+def test_a_folder_that_cannot_be_written_is_refused_before_any_work(
+    desk: Desk, tmp_path: Path
+) -> None:
+    """Seen: all papers were computed first."""
+    desk.stop = False
+    (tmp_path / "file").touch()
+    for paper in ("all", "first"):
+        words = ["reproduce", paper, "--quick", "--out", str(tmp_path / "file" / "papers")]
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 2, done.output
+        assert "error: folder" in done.output
+    assert desk.done == []
+
+
 def test_a_workers_file_stays_in_its_folder(tmp_path: Path) -> None:
     for name in ("../up", "/etc/x", ".hidden", "a/b"):
         with pytest.raises(InputError, match="not allowed"):

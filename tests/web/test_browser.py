@@ -63,6 +63,11 @@ CONTRAST = """(() => {
 # Controls and pictures without a name.
 NAMELESS = """[...document.querySelectorAll("input,button,select,svg[role=img],img,progress")].filter((n) =>
   !n.getAttribute("aria-label") && !n.labels?.length && !n.textContent.trim() && n.getAttribute("alt") === null).map((n) => n.outerHTML.slice(0, 80))"""  # noqa: E501
+# Boxes of devices that lie on each other.
+OVERLAPS = """(() => {
+  const boxes = [...document.querySelectorAll("[data-card=fleet] g[data-device] rect")].map((n) => n.getBoundingClientRect());
+  return boxes.flatMap((a, i) => boxes.slice(i + 1).filter((b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom)).length;
+})()"""  # noqa: E501
 WIDER = "document.documentElement.scrollWidth > innerWidth"
 
 
@@ -183,6 +188,7 @@ def check_page(page: Page, url: str) -> None:
     assert page.run(NAMELESS) == []
     page.size(390, 844)
     page.until(f"!({WIDER})", "a phone's width")
+    page.until(f"{OVERLAPS} === 0", "devices beside each other", 20)
     page.size(1280, 900)
     host = url.split("/")[2]
     assert {address.split("/")[2] for address in page.requests} == {host}

@@ -12,6 +12,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from weft.cli import app
+from weft.plans.plan import Plan
 from weft.web.terminal import sparkline, watch
 
 
@@ -24,6 +25,18 @@ def test_devices_links_losses_and_events_are_there(make_folder: Callable[..., Pa
     for words in ("first", "second", "6 of 40 minibatches", "cloud", "lost", "nuc – cloud", "1.0%",
                   "device_lost cloud", "test accuracy 0.5", "nuc is gone"):  # fmt: skip
         assert words in text
+
+
+def test_what_a_device_holds_is_said_in_words(make_folder: Callable[..., Path], plan: Plan) -> None:
+    """Seen: `4-4 all 64 samples`, and the heads of a table of events where there was none."""
+    folder = make_folder()
+    (folder / "events.jsonl").write_text("")
+    out = io.StringIO()
+    watch(folder.parent, once=True, console=Console(file=out, width=110))
+    first, last = plan.shards[0].layers
+    layers = f"layer {first}" if first == last else f"layers {first}-{last}"
+    assert f"{layers}, all" in out.getvalue()
+    assert "why" not in out.getvalue()
 
 
 @pytest.mark.proof

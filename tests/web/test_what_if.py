@@ -36,6 +36,14 @@ def test_a_device_that_is_gone_gets_no_part(plan: Plan) -> None:
     assert gone not in document["plan"]["devices"]
 
 
+def test_a_run_of_auto_is_planned_again_as_auto(plan: Plan) -> None:
+    """Seen: `auto is not one of Weft's strategies`, for every run of the tutorial."""
+    document = what_if(plan, Change({"pi-nuc": 0.01, "nuc-cloud": 0.01}), "auto", {})
+    assert document["plan"]["devices"] == ["pi"]  # no link is worth its time any more
+    assert document["plan"]["seconds"] < document["kept_s"]
+    assert "a run's folder holds no network" in document["note"]
+
+
 def test_factors_change_rates_speeds_and_profiles(plan: Plan) -> None:
     change = Change({"nuc-cloud": 0.5}, {"nuc": 2.0}, ("cloud",))
     fleet = changed_fleet(plan.fleet, Change({"nuc-cloud": 0.5}, {"nuc": 2.0}))

@@ -23,6 +23,11 @@ from typer.exceptions import TyperException
 
 from weft.errors import InputError, WeftError, printable
 
+# How commands are listed: as a newcomer meets them.
+ORDER = (
+    "demo", "models", "strategies", "profile", "plan", "compare", "simulate", "train", "infer", "web", "top",
+    "node", "fleet", "keys", "doctor", "chaos", "reproduce",
+)  # fmt: skip
 INTERRUPTED = 128 + signal.SIGINT  # as in shells
 TERMINATED = 128 + signal.SIGTERM
 
@@ -57,6 +62,11 @@ class Commands(TyperGroup):
         left = [word for word in args if word != "--debug"]
         with one_line():
             return super().make_context(info_name, left, parent, **extra)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """In the order in which people need them; a command that has no place there comes last."""
+        names = super().list_commands(ctx)
+        return [*(n for n in ORDER if n in names), *(n for n in names if n not in ORDER)]
 
     def invoke(self, ctx: Any) -> Any:
         try:

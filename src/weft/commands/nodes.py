@@ -71,8 +71,11 @@ def node(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Log what the node does.")
     ] = False,
+    json: Json = False,
 ) -> None:
     """Run the agent on a device: it waits for work until it is stopped.
+
+    With --json it prints its name, its fleet and where it is reached, once it is ready.
 
     \b
     Example:  weft node --name pi --invite weft1:...
@@ -104,10 +107,16 @@ def node(
     from weft.runtime.wire.reach import reach, told_address
 
     def ready(_: Node) -> None:
+        address = told_address(endpoints.listen[0]) if endpoints.listen else None
+        if json:
+            show_json(
+                {"name": name, "group": group, "listen": list(endpoints.listen), "join": address}
+            )
+            sys.stdout.flush()  # whoever reads a pipe need not wait until the node ends
         where = ", ".join(endpoints.listen) or "what its Zenoh configuration says"
         say(f"{name} is ready on {where}; Ctrl-C stops it")
-        if endpoints.listen:
-            say(f"others reach it with --join {told_address(endpoints.listen[0])} --group {group}")
+        if address:
+            say(f"others reach it with --join {address} --group {group}")
 
     if open_to_all and (invite or config):
         raise InputError("--open means without keys: leave --invite and --zenoh-config out")

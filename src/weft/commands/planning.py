@@ -36,7 +36,9 @@ from weft.errors import InputError, WeftError
 
 Limit = Annotated[
     float,
-    typer.Option(help="Seconds of computing that one strategy may think before it is left out."),
+    typer.Option(
+        help="Seconds of computing that one strategy may take to plan before it is left out."
+    ),
 ]
 
 

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from weft.commands.app import app, say, show, show_json
+from weft.commands.app import app, say, show, show_json, writing
 from weft.commands.options import Json
 from weft.errors import InputError
 
@@ -49,7 +49,7 @@ def reproduce(
 ) -> None:
     """Show a paper's claims, tables and figures beside ours, and why they differ.
 
-    Files go to runs/reproduce/PAPER, if --out says nothing else. A claim that does not come out is
+    Files go to runs/reproduce/PAPER unless you give --out. A claim that does not come out is
     a row like any other: the command has then still done its work (exit code 0). A row is *fitted* where
     a setting was chosen so that it holds; it is not counted as reproduced. The last line counts all three.
     What the paper does not say, such as a target of ours, is *reached* or *missed*, and not counted there.
@@ -66,12 +66,16 @@ def reproduce(
     from weft.papers.tables import document, ending, reproduction_table
     from weft.papers.together import note_done
 
-    if paper == "all":
-        reports = _all(out or OUT, quick, engine, jobs, quiet=json)
-    else:
+    folder = out or OUT
+    if paper != "all":
         if engine != "local" or jobs is not None:
             raise InputError("--engine and --jobs are for `weft reproduce all`")
         folder = out or OUT / get_paper(paper).name
+    with writing("folder", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    if paper == "all":
+        reports = _all(folder, quick, engine, jobs, quiet=json)
+    else:
         with progress_bar(paper, quiet=json) as tell:
             reports = [run_paper(paper, folder, quick=quick, tell=tell)]
         note_done(reports[0], folder, quick)

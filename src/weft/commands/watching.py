@@ -32,7 +32,8 @@ def web(
     """Show runs in the browser: those that go on, and those that have ended.
 
     The page shows the fleet, who holds what, predicted and measured time, curves and events. It can ask what
-    the plan would be on another fleet. It reads DIR and talks to no device. Needs `pip install 'weft[web]'`.
+    the plan would be on another fleet. It reads DIR and talks to no device. It needs
+    `pip install 'weft\\[web]'`.
 
     \b
     Example:  weft web runs
@@ -60,7 +61,7 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print once and end.")] = False,
     json: Json = False,
 ) -> None:
-    """Show runs in the terminal: the same as `weft web`, for who works over ssh.
+    """Show runs in the terminal: the same as `weft web`, for people who work over ssh.
 
     With --json it prints what it knows once, and ends.
 

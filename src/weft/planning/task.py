@@ -28,6 +28,7 @@ from weft.simulate.objective import check_objective
 from weft.simulate.price import candidate_worth
 
 BATCH: dict[Mode, int] = {"train": 32, "infer": 1}  # used if the user gives none
+LARGEST_BATCH = 1_000_000  # searches count samples one by one
 
 
 def ask(
@@ -91,6 +92,8 @@ def make_task(
     batch = BATCH[mode] if batch is None else batch
     if batch < 1:
         raise InputError(f"batch {batch} is not allowed; it must be at least 1")
+    if batch > LARGEST_BATCH:
+        raise InputError(f"batch {batch} is not allowed; it must be at most {LARGEST_BATCH}")
     source = fleet.data_device() if source is None else source
     shared = mode == "train" and source == fleet.data_device()
     return Task(

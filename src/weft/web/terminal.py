@@ -42,7 +42,9 @@ def panel(parts: dict[str, dict[str, Any]], width: int = 100) -> RenderableType:
             pieces.append(Text(f"loss {sparkline(losses, max(10, width - 24))} {losses[-1]:.4g}"))
         for name, rows in parts["curves"]["tests"].items():
             pieces.append(plain(f"test {name} {rows[-1][1]:.4g} (minibatch {rows[-1][0]})"))
-        pieces += [device_table(parts), link_table(parts), event_table(parts)]
+        pieces += [device_table(parts), link_table(parts)]
+        if parts["events"]["rows"]:
+            pieces.append(event_table(parts))
     pieces += [plain(words, "red") for words in (run.get("why"), *run["problems"]) if words]
     return Panel(Group(*pieces), title=plain(run["name"]), title_align="left")
 
@@ -84,11 +86,7 @@ def device_table(parts: dict[str, dict[str, Any]]) -> Table:
     table = _table("device", "tier", "state", "holds", "done", "CPU", "memory")
     shards = parts["plan"]["shards"]
     for device in parts["fleet"]["devices"]:
-        holds = [
-            f"{s['layers'][0]}-{s['layers'][1]} {s['part']}"
-            for s in shards
-            if s["device"] == device["name"]
-        ]
+        holds = [_held(s) for s in shards if s["device"] == device["name"]]
         standby = any(s["device"] == device["name"] for s in parts["plan"]["standby"])
         held = holds[0] if holds else "stands by" if standby else "–"
         held += f" and {len(holds) - 1} more" if len(holds) > 1 else ""
@@ -127,6 +125,12 @@ def event_table(parts: dict[str, dict[str, Any]]) -> Table:
         step, why = event.get("step", "–"), event.get("why", "")
         table.add_row(when, plain(step), plain(kind), plain(why))
     return table
+
+
+def _held(shard: dict[str, Any]) -> str:
+    """What a device holds, in words: `layers 0-3, all 64 samples`."""
+    first, last = shard["layers"]
+    return f"{f'layer {first}' if first == last else f'layers {first}-{last}'}, {shard['part']}"
 
 
 def _table(*heads: str) -> Table:

@@ -27,6 +27,9 @@ from weft.plans.profile import Profile
 from weft.simulate.price import candidate_worth
 from weft.web.planned import plan_part, predicted_part
 
+NO_NETWORK = (
+    "a run's folder holds no network: strategies that need it were not asked, batch norms not seen"
+)
 LEAST, MOST = 0.01, 100.0  # factors that make sense
 
 
@@ -67,7 +70,7 @@ def what_if(
     plan: Plan, change: Change, strategy: str, options: Mapping[str, str]
 ) -> dict[str, Any]:
     """The document that the page shows. Raises WeftError if no plan is possible."""
-    if strategy not in registry.names():
+    if strategy not in (registry.AUTO, *registry.names()):
         raise InputError(
             f"{strategy} is not one of Weft's strategies: code that a folder names is not run here"
         )
@@ -76,14 +79,17 @@ def what_if(
         if source in change.gone:
             raise InputError(f"{source} has the data: without it there is nothing to compute")
     kept, why_not = _kept(plan, fleet, profile, change)
+    graph = _graph(plan, strategy)
     task = make_task(
-        profile, fleet, batch=plan.batch, mode=plan.mode, options=options,
-        graph=_graph(plan, strategy), source=plan.source, optimizer=plan.optimizer,
+        profile, fleet, batch=plan.batch, mode=plan.mode, options=options, graph=graph,
+        source=plan.source, optimizer=plan.optimizer,
     )  # fmt: skip
     if plan.mode == "train" and registry.get(strategy).replan:
         new, words = plan_that_fits(strategy, task, lambda _: None)
     else:
         new, words = decide(strategy, task), ""
+    if strategy == registry.AUTO and graph is None:
+        words = f"{words}; {NO_NETWORK}"
     return {
         "before_s": plan.predicted.seconds if plan.predicted else None,
         "kept_s": kept,
@@ -110,7 +116,7 @@ def _kept(
 
 def _graph(plan: Plan, strategy: str) -> Graph | None:
     """The network, where the strategy needs it. A folder has none, so it must be one of the zoo's."""
-    if "graph" not in registry.get(strategy).needs:
+    if strategy != registry.AUTO and "graph" not in registry.get(strategy).needs:
         return None
     from weft.zoo.models import names as zoo_names  # imports torch, which takes seconds
 
@@ -119,6 +125,8 @@ def _graph(plan: Plan, strategy: str) -> Graph | None:
         planned = [layer.param_bytes for layer in plan.profile.layers]
         if [graph.param_bytes(i) for i in range(len(graph.layers))] == planned:
             return graph
+    if strategy == registry.AUTO:
+        return None
     raise InputError(
         f"{strategy} plans with the network itself, which a run's folder does not hold; only networks of "
         f"`weft models` with their usual sizes can be planned again here"

@@ -4,7 +4,7 @@ import { digits, fill, h, known, mbps, percent, picture, s, seconds } from "./dr
 
 const TIERS = ["device", "edge", "cloud"];
 const SIGNS = { works: "●", idle: "○", silent: "◐", lost: "✕" };
-const MANY = 14, ROW = 92;
+const MANY = 14, ROW = 92, COLUMN = 185; // a box and a link's words need so much width
 
 const tierOf = (devices, name) => devices.find((device) => device.name === name)?.tier;
 
@@ -20,6 +20,12 @@ function layout(devices, links, media, width, many) {
     });
     for (const medium of media) places[`medium ${medium.name}`] = [width / 2, size / 2];
     return [places, size];
+  }
+  if (!many && width - 140 < COLUMN * (tiers.length - 1)) { // a phone: one below the other
+    const sorted = tiers.flatMap((tier) => devices.filter((device) => device.tier === tier));
+    sorted.forEach((device, row) => { places[device.name] = [66, ROW * (row + 0.5)]; });
+    media.forEach((medium, row) => { places[`medium ${medium.name}`] = [width - 62, ROW * (row + 1)]; });
+    return [places, ROW * sorted.length];
   }
   const most = Math.max(...tiers.map((tier) => devices.filter((d) => d.tier === tier).length));
   const over = tiers.length > 2 && links.some((link) => link.between.some((end) => tierOf(devices, end) === tiers[0]) && link.between.some((end) => tierOf(devices, end) === tiers[2]));
