@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -53,9 +54,14 @@ class _Step(NamedTuple):
 
 
 class Runner:
-    """One segment with its weights. The state's tensors are used in place: optimizers update them."""
+    """One segment with its weights. The state's tensors are used in place: optimizers update them.
 
-    def __init__(self, segment: Segment, state: Mapping[str, Tensor]) -> None:
+    `drawn` is called in place of operators that draw random numbers in inference too (`mixing.py`).
+    """
+
+    def __init__(
+        self, segment: Segment, state: Mapping[str, Tensor], drawn: Function | None = None
+    ) -> None:
         self.segment = segment
         self.state = {name: state[name] for name in segment.state}
         for name, info in segment.state.items():
@@ -64,7 +70,7 @@ class Runner:
         self._slots: dict[str, int] = {}
         for name in segment.inputs:
             self._slot(name)
-        self._steps = {mode: self._compile(segment.nodes, mode) for mode in (True, False)}
+        self._steps = {mode: self._compile(segment.nodes, mode, drawn) for mode in (True, False)}
         self._loss = _compile_loss(segment.loss, state) if segment.loss else None
         cut = segment.loss.cut if segment.loss else None
         self._cut = _compile_cut(segment.loss, cut, state) if segment.loss and cut else None
@@ -119,8 +125,15 @@ class Runner:
     def _slot(self, name: str) -> int:
         return self._slots.setdefault(name, len(self._slots))
 
-    def _compile(self, nodes: list[Node], training: bool) -> list[_Step]:
-        return _compile(nodes, training, self._slots, self.state, keep=set(self.segment.outputs))
+    def _compile(self, nodes: list[Node], training: bool, drawn: Function | None) -> list[_Step]:
+        kept = set(self.segment.outputs)
+        steps = _compile(nodes, training, self._slots, self.state, keep=kept)
+        if drawn is None:
+            return steps
+        return [
+            step._replace(function=partial(drawn, step.function)) if step.seed else step
+            for step in steps
+        ]
 
 
 def run(
@@ -195,6 +208,29 @@ def for_mode(node: Node, record: Operator, training: bool) -> list[Arg]:
     if record.drop_probability is not None and record.drop_probability < len(args):
         args[record.drop_probability] = 0.0
     return args
+
+
+def nodes_in_eval(nodes: list[Node]) -> list[Node]:
+    """The nodes of a part that stays in evaluation mode while others train."""
+    known = [(node, operator_named(node.op)) for node in nodes]
+    return [
+        msgspec.structs.replace(node, args=for_mode(node, record, training=False))
+        for node, record in known
+        if not record.training_only
+    ]
+
+
+def draws(node: Node) -> bool:
+    """Whether a node draws random numbers with its own flags."""
+    record = operator_named(node.op)
+    if not record.random:
+        return False
+    flags = [
+        node.args[position]
+        for position in (record.training_flag, record.drop_probability)
+        if position is not None and position < len(node.args)
+    ]
+    return all(flags)
 
 
 def _own_mean(node: Node, record: Operator) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,11 +28,13 @@ from torch.utils._pytree import tree_leaves
 
 from weft.errors import InputError
 from weft.graph.capture.advice import for_error
+from weft.graph.capture.asked import Seeds, watched_questions
 from weft.graph.capture.data_tests import Replay, inside_torch, recorded_tests
 from weft.graph.capture.modes import check_modes, in_mode, watched_modes
 from weft.graph.capture.own_gradients import (
     OwnGradients,
     refusal_of_gradients,
+    refusal_of_weights,
     watched_gradients,
 )
 from weft.graph.capture.python_state import (
@@ -66,6 +69,7 @@ class Watched(NamedTuple):
     readers: list[str]  # where code outside of torch reads the mode
     python: Python
     gradients: OwnGradients
+    seeds: Seeds
 
 
 class Exported(NamedTuple):
@@ -92,6 +96,7 @@ def export(module: nn.Module, example: Sample, label: str, mode: Mode) -> Export
             raise _refused(label, error) from error
         program, watched = _replayed(module, example, label, mode, error)
     _check_batch_sizes(program, label)
+    _check_no_seeds(watched.seeds, label)
     inline_regions(program, label)
     names: dict[str, str] = {}
     first: dict[int, str] = {}
@@ -99,6 +104,7 @@ def export(module: nn.Module, example: Sample, label: str, mode: Mode) -> Export
         names[name] = first.setdefault(id(tensor), name)
     differs = refusal_of_python(module, example, label, mode, watched.python)
     learns = refusal_of_gradients(module, example, label, watched.gradients)
+    learns = learns or refusal_of_weights(program, label)
     return Exported(program, names, watched.readers, differs, learns)
 
 
@@ -109,6 +115,15 @@ def _check_no_script(module: nn.Module, label: str) -> None:
                 f"{label} cannot be captured: {name or 'it'} is a torch.jit module; give the module that it "
                 "was made from"
             )
+
+
+def _check_no_seeds(seeds: Seeds, label: str) -> None:
+    if seeds.places:
+        raise InputError(
+            f"{label} cannot be captured ({seeds.places[0]}): forward seeds torch's random numbers there, "
+            "and each device draws from a generator of its own. Draw numbers that stay the same once, in "
+            "__init__, and keep them in a buffer (register_buffer)"
+        )
 
 
 def _with_any_count(
@@ -147,6 +162,7 @@ def _exported(
         stack.enter_context(_without_cache(module))
         stack.enter_context(quiet())
         readers = stack.enter_context(watched_modes())
+        seeds = stack.enter_context(watched_questions(mode, readers))
         gradients = stack.enter_context(watched_gradients())
         stack.enter_context(left_as_it_was(module))
         python = stack.enter_context(watched_python(module))
@@ -154,7 +170,7 @@ def _exported(
             stack.enter_context(replay)
             stack.enter_context(inside_torch(replay))
         program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
-    return program, Watched(list(dict.fromkeys(readers.places)), python, gradients)
+    return program, Watched(list(dict.fromkeys(readers.places)), python, gradients, seeds)
 
 
 def _replayed(
@@ -228,7 +244,7 @@ def _refused(label: str, error: BaseException) -> InputError:
 
 def _where(error: BaseException) -> str:
     """The last line of the user's code in an error's traceback."""
-    skip = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+    skip = (f"{Path(torch.__file__).parent}{os.sep}", str(Path(__file__).parent))
     place = ""
     trace = error.__traceback__
     while trace is not None:

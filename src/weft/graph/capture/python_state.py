@@ -12,6 +12,7 @@ its answers differ.
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from collections import deque
@@ -29,7 +30,7 @@ from weft.graph.capture.modes import in_mode
 from weft.graph.capture.signature import Sample, grown
 from weft.graph.network import Mode
 
-_TORCH = str(Path(torch.__file__).parent)
+_TORCH = f"{Path(torch.__file__).parent}{os.sep}"  # torchvision is no part of torch
 _OWN = str(Path(__file__).parent)
 _OF_TORCH = frozenset(nn.Module().__dict__)  # attributes that torch itself keeps in every module
 _CONTAINERS = (list, dict, set, deque)
