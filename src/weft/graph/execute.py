@@ -54,14 +54,9 @@ class _Step(NamedTuple):
 
 
 class Runner:
-    """One segment with its weights. The state's tensors are used in place: optimizers update them.
+    """One segment with its weights. The state's tensors are used in place: optimizers update them."""
 
-    `drawn` is called in place of operators that draw random numbers in inference too (`mixing.py`).
-    """
-
-    def __init__(
-        self, segment: Segment, state: Mapping[str, Tensor], drawn: Function | None = None
-    ) -> None:
+    def __init__(self, segment: Segment, state: Mapping[str, Tensor]) -> None:
         self.segment = segment
         self.state = {name: state[name] for name in segment.state}
         for name, info in segment.state.items():
@@ -70,7 +65,7 @@ class Runner:
         self._slots: dict[str, int] = {}
         for name in segment.inputs:
             self._slot(name)
-        self._steps = {mode: self._compile(segment.nodes, mode, drawn) for mode in (True, False)}
+        self._steps = {mode: self._compile(segment.nodes, mode) for mode in (True, False)}
         self._loss = _compile_loss(segment.loss, state) if segment.loss else None
         cut = segment.loss.cut if segment.loss else None
         self._cut = _compile_cut(segment.loss, cut, state) if segment.loss and cut else None
@@ -125,12 +120,14 @@ class Runner:
     def _slot(self, name: str) -> int:
         return self._slots.setdefault(name, len(self._slots))
 
-    def _compile(self, nodes: list[Node], training: bool, drawn: Function | None) -> list[_Step]:
-        kept = set(self.segment.outputs)
-        steps = _compile(nodes, training, self._slots, self.state, keep=kept)
-        if drawn is None:
-            return steps
-        return [
+    def _compile(self, nodes: list[Node], training: bool) -> list[_Step]:
+        return _compile(nodes, training, self._slots, self.state, keep=set(self.segment.outputs))
+
+
+def draw_by(runner: Runner, drawn: Function) -> None:
+    """Lets `drawn` call a runner's random operators: it gets their function and its arguments."""
+    for steps in runner._steps.values():
+        steps[:] = [
             step._replace(function=partial(drawn, step.function)) if step.seed else step
             for step in steps
         ]

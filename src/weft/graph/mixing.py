@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.graph.execute import Runner
+from weft.graph.execute import Runner, draw_by
 from weft.graph.network import Arg, Atom, Graph, Node, refs
 from weft.graph.operators.calls import RENEWED
 from weft.graph.operators.record import Function
@@ -144,7 +144,8 @@ def _drawn_alike(function: Function, *args: Any, **kwargs: Any) -> Any:
 @torch.no_grad()
 def _apart(graph: Graph, state: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> bool:
     """Whether the answers in two pieces are other ones than together, in inference."""
-    runner = Runner(graph.segment(0, len(graph.layers) - 1), _with_numbers(state), _drawn_alike)
+    runner = Runner(graph.segment(0, len(graph.layers) - 1), _with_numbers(state))
+    draw_by(runner, _drawn_alike)
 
     def answers(first: int, last: int) -> Mapping[str, Tensor]:
         rows = {name: tensor[first:last] for name, tensor in inputs.items()}
