@@ -71,13 +71,30 @@ class Siamese(Net):
         return (left - right).abs()
 
 
-ODD = [AsksForGradients, AsksTheTensor, Spectral, OldSpectral, Siamese]
+class Codes(Net):
+    """Each sample takes the nearest code. torch.cdist has another way for more than 25 samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.codes = nn.Parameter(torch.randn(5, 6))
+
+    def odd(self, x: Tensor) -> Tensor:
+        code = self.codes[torch.cdist(x, self.codes).argmin(1)]
+        return x + (code - x).detach() + 0.1 * code
+
+
+class CodesOfFew(Codes):
+    def odd(self, x: Tensor) -> Tensor:
+        return super().odd(x) if x.shape[0] <= 25 else x
+
+
+ODD = [AsksForGradients, AsksTheTensor, Spectral, OldSpectral, Siamese, Codes]
 
 
 @pytest.mark.parametrize("kind", ODD, ids=lambda kind: kind.__name__)
 def test_answers_are_those_of_inference(kind: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
-    module, x = kind(), torch.randn(5, 6)
+    module, x = kind(), torch.randn(30, 6)
     graph = capture(module, x[:2], mode="infer")
     with torch.no_grad():
         expected = copy.deepcopy(module).eval()(x)
@@ -88,7 +105,7 @@ def test_answers_are_those_of_inference(kind: Callable[[], nn.Module]) -> None:
 @pytest.mark.parametrize("kind", ODD, ids=lambda kind: kind.__name__)
 def test_training_is_that_of_one_process(kind: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
-    module, x = kind(), torch.randn(5, 6)
+    module, x = kind(), torch.randn(30, 6)
     graph = capture(module, x[:2], mode="train")
     state = {name: tensor.clone() for name, tensor in state_of(module).items()}
     expected = eager(module.train(), x, graph)
@@ -146,6 +163,7 @@ LINE = r"\(test_asked.py, line \d+\)"
 REFUSED: list[tuple[Callable[[], nn.Module], str, Mode]] = [
     (Seeding, rf"{LINE}: forward seeds torch's random numbers.*register_buffer", "infer"),
     (OwnGenerator, rf"{LINE}: forward uses an object of its own.*without generator=", "train"),
+    (CodesOfFew, "something else for 26 samples", "train"),
     (Unregistered, rf"{LINE}: reads a weight of shape .* not its own.*nn.ModuleList", "train"),
 ]
 
