@@ -40,6 +40,7 @@ from weft.graph.operators.table import operator_named
 
 Tensors = Tensor | Sequence[Tensor]
 Draw = Callable[[int], object]
+_DROPOUT = "aten.dropout.default"
 
 
 class _Step(NamedTuple):
@@ -171,6 +172,8 @@ def _compile(
     state: Mapping[str, Tensor],
     keep: set[str],
 ) -> list[_Step]:
+    if not training:
+        nodes = _without_dropout(nodes, keep)
     last_use = {name: i for i, node in enumerate(nodes) for name in refs(node)}
     steps = []
     for i, node in enumerate(nodes):
@@ -189,6 +192,26 @@ def _compile(
         salt = zlib.crc32(node.name.encode()) | 1 if draws else 0
         steps.append(_Step(record.function, args, fills, batches, kwargs, out, dead, salt))
     return steps
+
+
+def _without_dropout(nodes: list[Node], keep: set[str]) -> list[Node]:
+    """In inference a dropout is its input, so it is not called: its readers read the input."""
+    source: dict[str, str] = {}
+
+    def atom(a: Atom) -> Atom:
+        return Ref(source[a.name]) if isinstance(a, Ref) and a.name in source else a
+
+    kept = []
+    for node in nodes:
+        args: list[Arg] = [
+            [atom(a) for a in g] if isinstance(g, list) else atom(g) for g in node.args
+        ]
+        first = args[0] if args else None
+        if node.op == _DROPOUT and node.name not in keep and isinstance(first, Ref):
+            source[node.name] = first.name
+        else:
+            kept.append(msgspec.structs.replace(node, args=args))
+    return kept
 
 
 def for_mode(node: Node, record: Operator, training: bool) -> list[Arg]:
