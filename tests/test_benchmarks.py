@@ -42,6 +42,23 @@ def test_what_a_benchmark_imports_of_weft_is_there(path: Path) -> None:
                     importlib.import_module(f"{node.module}.{alias.name}")
 
 
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [
+        ("MSE", "as a mean"), ("ignore_index and a regulariser", "with totals"),
+        ("RMSE", "refused: its operator sqrt of a sum of outputs is not linear"),
+    ],
+)  # fmt: skip
+def test_the_table_of_losses_says_how_pieces_add_up(
+    name: str, verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`python benchmarks/losses.py` prints all 44."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    losses = importlib.import_module("losses")
+    assert len(losses.CASES) == 44
+    assert losses.verdict(losses.CASES[name]) == verdict
+
+
 @pytest.fixture
 def regenerate(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(FOLDER))

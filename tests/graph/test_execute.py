@@ -103,3 +103,13 @@ def test_measuring_gives_a_time_for_every_layer_and_leaves_the_weights_alone(
     assert all(torch.equal(before[n], t) for n, t in module.state_dict().items())
     with pytest.raises(InputError, match="batch 0"):
         measure(network, state_of(module), batch=0)
+
+
+def test_a_dropout_is_not_called_in_inference() -> None:
+    module, x = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 2)), torch.randn(3, 4)
+    graph = capture(module, x)
+    runner = Runner(graph.segment(0, len(graph.layers) - 1), state_of(module))
+    calls = {mode: [step.function for step in steps] for mode, steps in runner._steps.items()}
+    assert len(calls[True]) == len(calls[False]) + 1
+    answer = runner.forward({graph.inputs[0]: x})[graph.output]
+    assert torch.equal(answer, module.eval()(x))

@@ -275,6 +275,99 @@ def test_losses_that_test_data_or_turn_a_mean_are_means(loss: Function) -> None:
     assert (record.over, record.reduction) == ("samples", "mean")
 
 
+def masked_squares(output: Tensor, target: Tensor) -> Tensor:
+    """torch broadcasts the target together with the output before the mask is read."""
+    kept = target[:, 0] > 0.5
+    each = functional.mse_loss(output, target, reduction="none").sum(1)
+    return (each * kept).sum() / (kept.sum() + 1e-6)
+
+
+LATER: dict[str, tuple[Function, Callable[[torch.Generator], Tensor]]] = {
+    "class 255 is ignored": (
+        lambda y, t: functional.cross_entropy(y, t, ignore_index=255), classes(),
+    ),
+    "99 is no number": (
+        lambda y, t: ((y - t) ** 2 * (t != 99)).sum() / (t != 99).sum(), sparse,
+    ),
+    "class 77 by hand": (
+        lambda y, t: (
+            functional.cross_entropy(y, t.clamp(max=3), reduction="none") * (t != 77)
+        ).sum() / (t != 77).sum(), classes(),
+    ),
+    "a mask after a square": (masked_squares, sparse),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_a_mask_counts_although_no_target_at_hand_is_masked(name: str) -> None:
+    """Only the first minibatch of a generator is known when its loss is captured."""
+    loss, targets = LATER[name]
+    _, plain = network(ONE)
+    some = targets(torch.Generator().manual_seed(0))
+    record = capture_loss(plain, loss, some, complete=False).loss
+    assert record is not None
+    assert (record.over, record.why) == ("totals", "")
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda y, t: ((y - t) ** 2 / y.detach().abs().max().clamp(min=10)).mean(),
+        lambda y, t: torch.where(
+            y.abs().max() > 1e3, (y - t).abs().mean(), functional.mse_loss(y, t)
+        ),
+    ],
+)
+def test_a_maximum_that_matters_for_large_outputs_only_is_found(loss: Function) -> None:
+    record, _ = record_of(loss, ONE, sparse(torch.Generator().manual_seed(0)))
+    assert record.over == "batch"
+    assert "max over samples" in record.why
+
+
+weights = nn.Parameter(torch.ones(3))
+STRANGE: dict[str, tuple[Function, str]] = {
+    "noise": (
+        lambda y, t: functional.mse_loss(y + torch.randn_like(y), t), "draws random numbers",
+    ),
+    "dropout": (lambda y, t: functional.mse_loss(functional.dropout(y), t), "draws random numbers"),
+    "two results": (lambda y, t: (functional.mse_loss(y, t), y), "returns 2 tensors"),  # type: ignore[dict-item,return-value]
+    "the network's weights": (
+        lambda y, t: functional.mse_loss(y, t) + weights.square().sum(),
+        r"test_loss_totals.py, line \d+\): reads a weight of shape \(3,\).*weight_decay",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_a_loss_that_devices_would_compute_otherwise_is_refused(name: str) -> None:
+    loss, words = STRANGE[name]
+    with pytest.raises(InputError, match=words):
+        record_of(loss, ONE, sparse(torch.Generator().manual_seed(0)))
+
+
+class Compared(nn.Module):
+    """Compares what a fixed network makes of output and target."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fixed = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
+        self.fixed.requires_grad_(False)
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        return functional.mse_loss(self.fixed(output), self.fixed(target))
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_loss_in_evaluation_mode_stays_in_it(whole: bool) -> None:
+    loss = Compared()
+    (loss if whole else loss.fixed).eval()
+    target = sparse(torch.Generator().manual_seed(0))
+    record, runner = record_of(loss, ONE, target)
+    output = torch.rand(SAMPLES, *ONE)
+    assert (record.over, record.reduction) == ("samples", "mean")
+    torch.testing.assert_close(runner.loss(output, target, SAMPLES), loss(output, target))
+
+
 def test_the_lengths_of_a_ctc_loss_are_targets() -> None:
     def loss(output: Tensor, target: tuple[Tensor, Tensor]) -> Tensor:
         scores = output.log_softmax(2).transpose(0, 1)

@@ -61,6 +61,18 @@ class Attention(nn.Module):
         return states.flatten(1)
 
 
+class Frequent(nn.Module):
+    """Only the gradient depends on the other samples: it is divided by how often a word occurs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.last = nn.Embedding(9, 6, scale_grad_by_freq=True), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.last(self.words((x.abs() * 4).long().clamp(max=8)).mean(1))
+        return result
+
+
 MEETING: dict[str, Callable[[], nn.Module]] = {
     "the mean": lambda: Between(lambda x: x - x.mean(0)),
     "neighbours": lambda: Between(lambda x: x + 0.5 * x.roll(1, 0)),
@@ -68,11 +80,15 @@ MEETING: dict[str, Callable[[], nn.Module]] = {
     "similarities": lambda: Between(lambda x: (x @ x.T).softmax(1) @ x),
     "a permutation": lambda: Between(lambda x: x + x.flip(0)),
     "attention between samples": lambda: Attention(batch_first=False),
+    "the mean, with noise": lambda: Between(lambda x: x + torch.randn_like(x) - x.mean(0)),
+    "samples mixed by chance": lambda: Between(lambda x: x + x[torch.randperm(x.shape[0])]),
+    "gradients by the frequency of words": Frequent,
 }
 ALONE: dict[str, Callable[[], nn.Module]] = {
     "another dimension": lambda: Between(lambda x: x.roll(1, 1) + x.softmax(1) - x.mean(1)[:, None]),
     "windows": lambda: Between(lambda x: (x.reshape(-1, 3) * 2).softmax(1).reshape(-1, 6)),
     "chosen places": lambda: Between(lambda x: x[:, [1, 0, 2, 5, 4, 3]]),
+    "noise": lambda: Between(lambda x: x + torch.randn_like(x)),
     "steps": Recurrent,
     "attention": lambda: Attention(batch_first=True),
 }  # fmt: skip

@@ -250,6 +250,28 @@ def test_capture_leaves_attributes_as_they_were() -> None:
     assert counting.calls == 0
 
 
+class SetsHooks(Net):
+    """Sets a hook in its first forward pass, as transformers do to collect hidden states."""
+
+    def odd(self, x: Tensor) -> Tensor:
+        if not getattr(self, "ready", False):
+            self.first.register_forward_hook(lambda part, before, after: after * 2)
+            self.ready = True
+        return x + self.first(x)
+
+
+def test_a_hook_that_forward_sets_is_set_once() -> None:
+    torch.manual_seed(0)
+    module, x = SetsHooks(), torch.randn(5, 6)
+    for _ in range(2):
+        graph = capture(module, x[:2], mode="infer")
+        assert not module.first._forward_hooks
+    with torch.no_grad():
+        expected = copy.deepcopy(module).eval()(x)
+    answer = in_layers(graph, state_of(module), x, training=False)
+    assert torch.allclose(answer, expected, atol=1e-6)
+
+
 class Number(Net):
     def __init__(self) -> None:
         super().__init__()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -39,6 +40,7 @@ from weft.graph.operators.table import operator_named
 
 Tensors = Tensor | Sequence[Tensor]
 Draw = Callable[[int], object]
+_DROPOUT = "aten.dropout.default"
 
 
 class _Step(NamedTuple):
@@ -123,6 +125,15 @@ class Runner:
         return _compile(nodes, training, self._slots, self.state, keep=set(self.segment.outputs))
 
 
+def draw_by(runner: Runner, drawn: Function) -> None:
+    """Lets `drawn` call a runner's random operators: it gets their function and its arguments."""
+    for steps in runner._steps.values():
+        steps[:] = [
+            step._replace(function=partial(drawn, step.function)) if step.seed else step
+            for step in steps
+        ]
+
+
 def run(
     steps: list[_Step],
     env: list[Any],
@@ -161,6 +172,8 @@ def _compile(
     state: Mapping[str, Tensor],
     keep: set[str],
 ) -> list[_Step]:
+    if not training:
+        nodes = _without_dropout(nodes, keep)
     last_use = {name: i for i, node in enumerate(nodes) for name in refs(node)}
     steps = []
     for i, node in enumerate(nodes):
@@ -181,6 +194,26 @@ def _compile(
     return steps
 
 
+def _without_dropout(nodes: list[Node], keep: set[str]) -> list[Node]:
+    """In inference a dropout is its input, so it is not called: its readers read the input."""
+    source: dict[str, str] = {}
+
+    def atom(a: Atom) -> Atom:
+        return Ref(source[a.name]) if isinstance(a, Ref) and a.name in source else a
+
+    kept = []
+    for node in nodes:
+        args: list[Arg] = [
+            [atom(a) for a in g] if isinstance(g, list) else atom(g) for g in node.args
+        ]
+        first = args[0] if args else None
+        if node.op == _DROPOUT and node.name not in keep and isinstance(first, Ref):
+            source[node.name] = first.name
+        else:
+            kept.append(msgspec.structs.replace(node, args=args))
+    return kept
+
+
 def for_mode(node: Node, record: Operator, training: bool) -> list[Arg]:
     """The arguments in eval mode: flags of normalisation and dropout off, drop probabilities 0."""
     args = list(node.args)
@@ -195,6 +228,29 @@ def for_mode(node: Node, record: Operator, training: bool) -> list[Arg]:
     if record.drop_probability is not None and record.drop_probability < len(args):
         args[record.drop_probability] = 0.0
     return args
+
+
+def nodes_in_eval(nodes: list[Node]) -> list[Node]:
+    """The nodes of a part that stays in evaluation mode while others train."""
+    known = [(node, operator_named(node.op)) for node in nodes]
+    return [
+        msgspec.structs.replace(node, args=for_mode(node, record, training=False))
+        for node, record in known
+        if not record.training_only
+    ]
+
+
+def draws(node: Node) -> bool:
+    """Whether a node draws random numbers with its own flags."""
+    record = operator_named(node.op)
+    if not record.random:
+        return False
+    flags = [
+        node.args[position]
+        for position in (record.training_flag, record.drop_probability)
+        if position is not None and position < len(node.args)
+    ]
+    return all(flags)
 
 
 def _own_mean(node: Node, record: Operator) -> bool:

@@ -11,13 +11,15 @@ samples together, and for the same samples in two pieces.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from weft.graph.execute import Runner
+from weft.graph.execute import Runner, draw_by
 from weft.graph.network import Arg, Atom, Graph, Node, refs
 from weft.graph.operators.calls import RENEWED
+from weft.graph.operators.record import Function
 from weft.graph.operators.table import operator_named
 
 PIECES = (1, 3)  # samples
@@ -49,14 +51,19 @@ _ALONG = frozenset(
     )
 )
 _PRODUCTS = frozenset(("matmul", "bmm", "mm", "baddbmm", "einsum", "cdist"))
+_LOOKUP, _BY_FREQUENCY = "aten.embedding.default", 3
 _ATTENTION = "scaled_dot_product_attention"
 
 
 def mixing_of(graph: Graph, state: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> str:
     """Where samples meet, if the answers show it; "" otherwise. `inputs` are samples of the network."""
+    nodes = [(node, layer.name) for layer in graph.layers for node in layer.nodes]
+    for node, layer in nodes:
+        if node.op == _LOOKUP and node.args[_BY_FREQUENCY:][:1] == [True]:
+            return f"scale_grad_by_freq of {node.op} in {layer}"  # only gradients show it
     place = next(_places(graph), "")
-    if not place or any(_hides(node) for layer in graph.layers for node in layer.nodes):
-        return ""
+    if not place or any(node.op == RENEWED for node, _ in nodes):
+        return ""  # a buffer that each piece changes: planning/exactness.py names it
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return place if _apart(graph, state, _distinct(inputs)) else ""
@@ -101,12 +108,6 @@ def _atoms(arg: Arg) -> list[Atom]:
     return arg if isinstance(arg, list) else [arg]
 
 
-def _hides(node: Node) -> bool:
-    """Whether two answers differ anyway: random numbers that inference draws too, or a buffer that each piece
-    changes (planning/exactness.py names it)."""
-    return operator_named(node.op).always_random or node.op == RENEWED
-
-
 def _distinct(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """As many samples as the pieces have. Numbers with a fraction are all different; whole numbers may be
     classes or words, so they stay as they are."""
@@ -132,10 +133,19 @@ def _with_numbers(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: filled(tensor) for name, tensor in tensors.items()}
 
 
+def _drawn_alike(function: Function, *args: Any, **kwargs: Any) -> Any:
+    """In place of random numbers: the same for every piece. A permutation is a turn by one sample."""
+    drawn = function(*args, **kwargs)
+    if function is torch.ops.aten.randperm.default:
+        return torch.arange(len(drawn), dtype=drawn.dtype).roll(1)
+    return torch.full_like(drawn, 0.5) if drawn.is_floating_point() else torch.zeros_like(drawn)
+
+
 @torch.no_grad()
 def _apart(graph: Graph, state: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> bool:
     """Whether the answers in two pieces are other ones than together, in inference."""
     runner = Runner(graph.segment(0, len(graph.layers) - 1), _with_numbers(state))
+    draw_by(runner, _drawn_alike)
 
     def answers(first: int, last: int) -> Mapping[str, Tensor]:
         rows = {name: tensor[first:last] for name, tensor in inputs.items()}

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -58,7 +59,7 @@ _FINITE: frozenset[Any] = frozenset(
         Tensor.isfinite, Tensor.isinf, Tensor.isnan,
     }
 )  # fmt: skip
-_TORCH = str(Path(torch.__file__).parent)
+_TORCH = f"{Path(torch.__file__).parent}{os.sep}"  # torchvision is no part of torch
 _RUNS: tuple[tuple[int, float | None], ...] = (
     (3, None),
     (5, 0.0),

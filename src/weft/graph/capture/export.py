@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,11 +28,13 @@ from torch.utils._pytree import tree_leaves
 
 from weft.errors import InputError
 from weft.graph.capture.advice import for_error
+from weft.graph.capture.asked import Seeds, watched_questions
 from weft.graph.capture.data_tests import Replay, inside_torch, recorded_tests
 from weft.graph.capture.modes import check_modes, in_mode, watched_modes
 from weft.graph.capture.own_gradients import (
     OwnGradients,
     refusal_of_gradients,
+    refusal_of_weights,
     watched_gradients,
 )
 from weft.graph.capture.python_state import (
@@ -49,6 +52,7 @@ from weft.graph.network import Mode
 _DATA_DEPENDENT = "data-dependent"
 _UNFOLLOWED = "fake tensor in the exported program constant"
 _FIXED = "specialized it to be a constant"
+_MANY = 25  # samples, from which on torch.cdist computes with products
 _BATCHES = (*range(2, 34), 48, 64, 100, 128, 1000)  # for which torch's guards must hold
 
 
@@ -66,6 +70,7 @@ class Watched(NamedTuple):
     readers: list[str]  # where code outside of torch reads the mode
     python: Python
     gradients: OwnGradients
+    seeds: Seeds
 
 
 class Exported(NamedTuple):
@@ -92,6 +97,7 @@ def export(module: nn.Module, example: Sample, label: str, mode: Mode) -> Export
             raise _refused(label, error) from error
         program, watched = _replayed(module, example, label, mode, error)
     _check_batch_sizes(program, label)
+    _check_no_seeds(watched.seeds, label)
     inline_regions(program, label)
     names: dict[str, str] = {}
     first: dict[int, str] = {}
@@ -99,6 +105,7 @@ def export(module: nn.Module, example: Sample, label: str, mode: Mode) -> Export
         names[name] = first.setdefault(id(tensor), name)
     differs = refusal_of_python(module, example, label, mode, watched.python)
     learns = refusal_of_gradients(module, example, label, watched.gradients)
+    learns = learns or refusal_of_weights(program, label)
     return Exported(program, names, watched.readers, differs, learns)
 
 
@@ -109,6 +116,15 @@ def _check_no_script(module: nn.Module, label: str) -> None:
                 f"{label} cannot be captured: {name or 'it'} is a torch.jit module; give the module that it "
                 "was made from"
             )
+
+
+def _check_no_seeds(seeds: Seeds, label: str) -> None:
+    if seeds.places:
+        raise InputError(
+            f"{label} cannot be captured ({seeds.places[0]}): forward seeds torch's random numbers there, "
+            "and each device draws from a generator of its own. Draw numbers that stay the same once, in "
+            "__init__, and keep them in a buffer (register_buffer)"
+        )
 
 
 def _with_any_count(
@@ -147,6 +163,7 @@ def _exported(
         stack.enter_context(_without_cache(module))
         stack.enter_context(quiet())
         readers = stack.enter_context(watched_modes())
+        seeds = stack.enter_context(watched_questions(mode, readers))
         gradients = stack.enter_context(watched_gradients())
         stack.enter_context(left_as_it_was(module))
         python = stack.enter_context(watched_python(module))
@@ -154,7 +171,7 @@ def _exported(
             stack.enter_context(replay)
             stack.enter_context(inside_torch(replay))
         program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
-    return program, Watched(list(dict.fromkeys(readers.places)), python, gradients)
+    return program, Watched(list(dict.fromkeys(readers.places)), python, gradients, seeds)
 
 
 def _replayed(
@@ -183,7 +200,10 @@ def _check_batch_sizes(program: ExportedProgram, label: str) -> None:
     them. torch notes each such choice as a guard."""
     sizes = [n.meta["val"] for n in program.graph.nodes if n.op == "placeholder"]
     modes = [x.fake_mode for x in sizes if isinstance(x, FakeTensor)]
+    distances = any("aten.cdist." in str(n.target) for n in program.graph.nodes)
     for guard in modes[0].shape_env.guards if modes and modes[0].shape_env else ():
+        if distances and _of_cdist(guard):
+            continue
         symbols = [s for s in guard.expr.free_symbols if str(s).startswith("s")]
         for batch in _BATCHES if len(symbols) == len(guard.expr.free_symbols) else ():
             if guard.expr.subs(dict.fromkeys(symbols, batch)) == False:  # noqa: E712 (sympy's)
@@ -191,6 +211,14 @@ def _check_batch_sizes(program: ExportedProgram, label: str) -> None:
                     f"{label} computes something else for {batch} samples ({guard.expr} does not hold); "
                     "forward must not choose by the number of samples"
                 )
+
+
+def _of_cdist(guard: Any) -> bool:
+    """Whether a guard is torch.cdist's own. It computes the same with products for more than 25 samples, and
+    does so on a device too. A user's choice is noted at another line."""
+    return "_ops.py" in str(guard.sloc) and _MANY in {
+        int(n) for n in guard.expr.atoms() if n.is_Integer
+    }
 
 
 @contextlib.contextmanager
@@ -228,7 +256,7 @@ def _refused(label: str, error: BaseException) -> InputError:
 
 def _where(error: BaseException) -> str:
     """The last line of the user's code in an error's traceback."""
-    skip = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+    skip = (f"{Path(torch.__file__).parent}{os.sep}", str(Path(__file__).parent))
     place = ""
     trace = error.__traceback__
     while trace is not None:

@@ -10,6 +10,7 @@ capture watches who reads `self.training`.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,9 +32,10 @@ _DEPENDENT = (
     nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.TransformerDecoder,
     nn.TransformerDecoderLayer,
 )  # fmt: skip
-_TORCH = str(Path(torch.__file__).parent)
+_TORCH = f"{Path(torch.__file__).parent}{os.sep}"  # torchvision is no part of torch
 _OWN = str(Path(__file__).parent)
-_OWN_BRANCH = "instancenorm.py"  # here the mode chooses more than a node's flag
+# Code of torch in which the mode chooses more than a node's flag: the old and the new spectral norm too.
+_OWN_BRANCHES = ("instancenorm.py", "spectral_norm.py", "parametrizations.py")
 
 
 def check_modes(module: nn.Module, label: str) -> None:
@@ -89,7 +91,7 @@ class Readers:
         while frame.f_code.co_filename.startswith(_OWN) and frame.f_back is not None:
             frame = frame.f_back  # who looks at attributes too (python_state.py)
         file = frame.f_code.co_filename
-        if file.startswith(_TORCH) and not file.endswith(_OWN_BRANCH):
+        if file.startswith(_TORCH) and not file.endswith(_OWN_BRANCHES):
             return
         self.places.append(f"{Path(file).name}, line {frame.f_lineno}")
 

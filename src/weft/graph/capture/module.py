@@ -27,10 +27,10 @@ from weft.graph.capture.signature import (
     plain_signature,
 )
 from weft.graph.capture.trace import traced_in
-from weft.graph.execute import Runner, TargetTotals
+from weft.graph.execute import Runner, TargetTotals, draws, nodes_in_eval
 from weft.graph.layers import split_layers
 from weft.graph.loss.probe import LossRun, adds_up, cuts_up, packed
-from weft.graph.loss.totals import nonlinear, take_apart
+from weft.graph.loss.totals import counts_targets, nonlinear, take_apart
 from weft.graph.mixing import mixing_of
 from weft.graph.network import (
     Arg,
@@ -132,7 +132,10 @@ def capture_loss(
     name = getattr(loss, "__name__", type(loss).__name__)
     module = _as_module(loss, graph, signature or plain_signature(graph), target)
     _show_lines_of(loss)
-    traced = _traced(module, (*outputs, *some), f"loss {name}", "train")
+    frozen = _has_state(loss) and not loss.training  # the user called loss.eval()
+    traced = _traced(module, (*outputs, *some), f"loss {name}", "infer" if frozen else "train")
+    if frozen:
+        traced.nodes = nodes_in_eval(traced.nodes)
     record, state = _loss_record(traced, graph, len(targets), name)
     tensors = state_of(nn.Module(), loss if _has_state(loss) else None)
     tensors = {name: tensors[name].clone() for name in state}
@@ -148,11 +151,13 @@ def capture_loss(
         reduction, over = adds_up(one.loss, one.shape, one.target, masks)
         record = msgspec.structs.replace(record, reduction=reduction, over=over)
         names = _loss_names(traced, graph, len(targets))
-        values = {names[n]: value for n, value in traced.values.items()}
+        values = {names[n]: value for n, value in traced.values.items() if n in names}
         if over == "batch":
             record = _taken_apart(record, values, state, tensors, targets, masks)
         elif reason := nonlinear(record, values):
             record = msgspec.structs.replace(record, over="batch", why=reason)
+        elif counts_targets(record, values, _absent(targets, complete)):
+            record = _taken_apart(record, values, state, tensors, targets, masks)
     return msgspec.structs.replace(
         graph,
         loss=record,
@@ -170,7 +175,11 @@ def _loss_record(
     labels = [names[n] for n in traced.inputs[len(graph.outputs) :]]
     nodes = [_renamed(node, names) for node in traced.nodes]
     _check_loss_state(traced, name)
-    (result,) = _tensors_returned(traced)
+    result, *others = _tensors_returned(traced)
+    if others:
+        raise InputError(
+            f"the loss {name} returns {1 + len(others)} tensors; it must return one number"
+        )
     read = {n for node in nodes for n in refs(node)} | {names[result]}
     reads = [output for output in graph.outputs if output in read]
     if not any(graph.values[output].differentiable for output in reads):
@@ -201,12 +210,23 @@ def _check_loss_state(traced: Rewriter, name: str) -> None:
             "Keep them in the network and return them beside its output, with a row for each sample "
             "(p.expand(len(x), -1)); or switch them off with loss.requires_grad_(False)"
         )
+    drawing = [n.op for n in traced.nodes if draws(n)]
+    if drawing:
+        raise InputError(
+            f"the loss {name} draws random numbers ({drawing[0]}), and each piece of a minibatch would draw "
+            "the same ones. Draw them in the network or in the data; loss.eval() switches dropout off"
+        )
     changed = [refs(n)[0] for n in traced.nodes if operator_named(n.op).changes_state]
     if changed:
         raise InputError(
             f"the loss {name} changes its buffer {changed[0].removeprefix(_Call.PREFIX)}, and each piece of "
             "a minibatch would change it again. Keep the buffer in the network, and change it in forward"
         )
+
+
+def _absent(targets: list[Tensor], complete: bool) -> Callable[[int], bool]:
+    """Whether no target ever has a class number. It is known only if all targets are at hand."""
+    return lambda number: complete and not any(bool((t == number).any()) for t in targets)
 
 
 def _taken_apart(

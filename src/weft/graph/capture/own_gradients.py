@@ -13,6 +13,8 @@ implementation computes what its function computes, and `inference_mode` counts 
 
 from __future__ import annotations
 
+import gc
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,14 +24,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import _SingleLevelFunction
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointFunction
 
 from weft.graph.capture.modes import in_mode
 from weft.graph.capture.python_state import Numbers, left_as_it_was, without_numbers
+from weft.graph.capture.rewrite import place_of
 from weft.graph.capture.signature import Sample, grown
 
-_TORCH = str(Path(torch.__file__).parent)
+_TORCH = f"{Path(torch.__file__).parent}{os.sep}"  # torchvision is no part of torch
 _OWN = str(Path(__file__).parent)
 
 
@@ -88,6 +93,43 @@ def refusal_of_gradients(module: nn.Module, example: Sample, label: str, own: Ow
                 "2 * x.detach() - x turns it"
             )
     return ""
+
+
+def refusal_of_weights(program: ExportedProgram, label: str) -> str:
+    """Why a weight that forward reads would not be trained there: it is not the module's own, so the graph
+    would hold its numbers of now. A loss that reads the network's weights is the common case."""
+    constants = program.constants
+    kinds = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
+    own = {
+        spec.target: next(n for n in program.graph.nodes if n.name == name)
+        for name, spec in kinds.items()
+        if spec.kind == InputKind.CONSTANT_TENSOR and spec.target is not None
+    }
+    places = {
+        _memory(tensor): target
+        for target, tensor in constants.items()
+        if target in own and isinstance(tensor, Tensor) and tensor.is_floating_point()
+    }
+    places.pop(0, None)
+    for weight in (o for o in gc.get_objects() if type(o) is nn.Parameter) if places else ():
+        target = places.get(_memory(weight)) if weight.requires_grad else None
+        if target is not None:
+            reader = next(iter(own[target].users), own[target])
+            return (
+                f"{place_of(reader, label)}: reads a weight of shape {tuple(weight.shape)} there that is not "
+                "its own, so it would not be trained there. Keep modules in an nn.ModuleList. In place of a "
+                "loss that reads the network's weights, set the optimizer's weight_decay, or return the "
+                "term beside the network's output with a row for each sample"
+            )
+    return ""
+
+
+def _memory(tensor: Tensor) -> int:
+    """Where a tensor's numbers are; 0 if it has none of its own."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError):  # a tensor around another one
+        return 0
 
 
 def user_line() -> str:

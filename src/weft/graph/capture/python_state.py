@@ -12,6 +12,7 @@ its answers differ.
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from collections import deque
@@ -29,7 +30,7 @@ from weft.graph.capture.modes import in_mode
 from weft.graph.capture.signature import Sample, grown
 from weft.graph.network import Mode
 
-_TORCH = str(Path(torch.__file__).parent)
+_TORCH = f"{Path(torch.__file__).parent}{os.sep}"  # torchvision is no part of torch
 _OWN = str(Path(__file__).parent)
 _OF_TORCH = frozenset(nn.Module().__dict__)  # attributes that torch itself keeps in every module
 _CONTAINERS = (list, dict, set, deque)
@@ -84,7 +85,7 @@ def left_as_it_was(module: nn.Module) -> Iterator[None]:
         (value, type(value)(value))
         for _, own in parts
         for name, value in own.items()
-        if name not in _OF_TORCH and type(value) in _CONTAINERS
+        if _is_hooks(name) or (name not in _OF_TORCH and type(value) in _CONTAINERS)
     ]
     try:
         yield
@@ -95,10 +96,16 @@ def left_as_it_was(module: nn.Module) -> Iterator[None]:
             part.__dict__.update((k, v) for k, v in own.items() if k not in _OF_TORCH)
         for container, content in contents:
             container.clear()
-            if isinstance(container, dict | set):
+            if isinstance(container, dict | set):  # hooks too
                 container.update(content)
             else:
                 container.extend(content)
+
+
+def _is_hooks(name: str) -> bool:
+    """Whether an attribute holds a module's forward hooks. A network that sets some in its first forward pass
+    notes that in an attribute (transformers); without that note it would set them again."""
+    return name.startswith(("_forward_hooks", "_forward_pre_hooks"))
 
 
 def without_numbers(module: nn.Module) -> bool:

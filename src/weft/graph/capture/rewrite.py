@@ -112,6 +112,13 @@ class Rewriter:
             self.inputs.append(self._own(node))
             self._note_value(node)
             return
+        if spec.kind == InputKind.CUSTOM_OBJ:
+            reader = next(iter(node.users), node)
+            raise InputError(
+                f"{self._at(reader)}: forward uses an object of its own there (a torch.Generator?), which "
+                "devices would not have. Draw random numbers without generator=, or draw them once in "
+                "__init__ and keep them in a buffer (register_buffer)"
+            )
         if spec.kind == InputKind.CONSTANT_TENSOR and self._literal(node, spec.target):
             return
         path = self._path(spec.target)
@@ -165,6 +172,7 @@ class Rewriter:
         name = self._resolved(target.name)
         if name in self.state:
             if base == "add_" and name.endswith(_COUNTED):
+                self._names[self._own(node)] = name  # a second call counts in the same buffer
                 return COUNTER
             raise Unsuited(f"{self._at(node)}: {op} changes {name} in place")
         root = self._viewed.get(name, name)
@@ -302,9 +310,11 @@ class Rewriter:
 
     def _buffer_changed(self, item: fx.Node, buffer: str) -> None:
         """A buffer takes a new value at the end. Its readers read a copy of the old one."""
-        made = next((n for n in self.nodes if n.name == self._resolved(item.name)), None)
-        if made and buffer.endswith(_COUNTED) and made.op == ADD:
-            self.nodes[self.nodes.index(made)] = Node(made.name, COUNTER, made.args)
+        calls = self._counted(self._resolved(item.name), buffer)
+        if calls:
+            name = self._resolved(item.name)
+            made = next(n for n in self.nodes if n.name == name)
+            self.nodes[self.nodes.index(made)] = Node(name, COUNTER, [Ref(buffer), calls])
             return
         if all(n.name != f"{buffer}@before" for n in self.nodes):
             self.nodes = [
@@ -313,16 +323,30 @@ class Rewriter:
             ]
         self.nodes.append(renewed(f"{buffer}@after", buffer, self._resolved(item.name)))
 
+    def _counted(self, name: str, buffer: str) -> int:
+        """How often a batch norm's counter was raised by 1 until it had this value; 0 if it is none."""
+        made, calls = {node.name: node for node in self.nodes}, 0
+        while buffer.endswith(_COUNTED) and name in made and made[name].op == ADD:
+            source, calls = made[name].args[0], calls + 1
+            if source == Ref(buffer):
+                return calls
+            name = source.name if isinstance(source, Ref) else ""
+        return 0
+
     def _at(self, node: fx.Node) -> str:
-        """Where in the user's code a node comes from."""
-        lines = [
-            line.strip() for line in (node.meta.get("stack_trace") or "").splitlines()
-            if line.strip().startswith("File") and "/torch/" not in line and '"<' not in line
-        ]  # fmt: skip
-        if not lines:
-            return f"{self.label}, {node.name}"
-        file, line, *_ = lines[-1].removeprefix("File ").split(", ")
-        return f"{self.label} ({Path(file.strip(chr(34))).name}, {line})"
+        return place_of(node, self.label)
+
+
+def place_of(node: fx.Node, label: str) -> str:
+    """Where in the user's code a node comes from, behind the network's name."""
+    lines = [
+        line.strip() for line in (node.meta.get("stack_trace") or "").splitlines()
+        if line.strip().startswith("File") and "/torch/" not in line and '"<' not in line
+    ]  # fmt: skip
+    if not lines:
+        return f"{label}, {node.name}"
+    file, line, *_ = lines[-1].removeprefix("File ").split(", ")
+    return f"{label} ({Path(file.strip(chr(34))).name}, {line})"
 
 
 def _reading(node: Node, buffer: str) -> Node:

@@ -12,6 +12,7 @@ While `symbolic_len` is active, `len` of a tensor gives what `x.shape[0]` gives.
 from __future__ import annotations
 
 import builtins
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-_TORCH = str(Path(torch.__file__).parent)
+_TORCH = f"{Path(torch.__file__).parent}{os.sep}"  # torchvision is no part of torch
 _OWN = str(Path(__file__).parent)
 
 

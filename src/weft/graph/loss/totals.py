@@ -73,13 +73,30 @@ def nonlinear(record: Loss, values: Mapping[str, Value]) -> str:
     return ""
 
 
+def counts_targets(
+    record: Loss, values: Mapping[str, Value], absent: Callable[[int], bool]
+) -> bool:
+    """Whether a loss reads a sum over the numbers in its targets, such as the count of a mask.
+
+    Then it has totals, even if no target at hand is masked: those of a later minibatch may be. `absent` says
+    which class numbers no target will ever have.
+    """
+    return _Parts(record, values, absent).counts()
+
+
 class _Parts:
-    def __init__(self, record: Loss, values: Mapping[str, Value]) -> None:
-        self.record, self.values = record, values
+    def __init__(
+        self,
+        record: Loss,
+        values: Mapping[str, Value],
+        absent: Callable[[int], bool] = lambda _: False,
+    ) -> None:
+        self.record, self.values, self.absent = record, values, absent
         self.grows = {name: values[name].scales for name in values}
         self.nodes: list[Node] = []
+        made = {node.name: node for node in record.nodes}
         for node in record.nodes:
-            self._spell(node)
+            self._spell(self._of_one_shape(node, made))
         # What reads an output of the network, and what depends on the targets or on the number of samples.
         self.of_outputs, self.varies = set(record.reads), {*record.targets}
         self.shared: set[str] = set()  # sums to which each piece adds its share of a number
@@ -93,12 +110,26 @@ class _Parts:
             if names & self.varies or _batches(node):
                 self.varies.add(node.name)
             self.nodes.append(node)
+        self.nodes = self._needed([record.output], without=lambda _: False)  # tests of data are not
 
     def check(self) -> None:
         """Raises Inseparable at the first operator that is in the way."""
         for node in self.nodes:
             if node.name in self.of_outputs:
                 self._check(node)
+
+    def counts(self) -> bool:
+        """Whether what reads outputs reads a total that follows from the numbers in the targets."""
+        follows = set(self.record.targets)
+        for node in self.nodes:
+            if node.name not in self.of_outputs and follows & set(refs(node)):
+                follows.add(node.name)
+        return any(
+            name in follows and self._is_total(name)
+            for node in self.nodes
+            if node.name in self.of_outputs
+            for name in refs(node)
+        )
 
     def cut(self) -> CutLoss:
         self.check()
@@ -112,6 +143,20 @@ class _Parts:
             totals=tuple(totals.values()),
             sums=[_named(n, totals) for n in self._needed(list(totals), without=lambda _: False)],
         )
+
+    def _of_one_shape(self, node: Node, made: Mapping[str, Node]) -> Node:
+        """torch broadcasts outputs and targets together, and later readers of a target read the result. Where
+        it has the target's own shape, it is the target, which does not follow from any output."""
+        source = made.get(_first(node)) if node.op == calls.GETITEM else None
+        if source is None or _kind(source) != "broadcast_tensors":
+            return node
+        operands, number = source.args[0], node.args[1]
+        assert isinstance(operands, list)
+        assert isinstance(number, int)
+        operand = operands[number]
+        own = self.values.get(operand.name) if isinstance(operand, Ref) else None
+        same = own is not None and own == self.values.get(node.name)
+        return calls.alias(node.name, operand) if same else node
 
     # --- means as sums over totals ------------------------------------------------------------
 
@@ -203,6 +248,8 @@ class _Parts:
             classes = self.values[_first(node)].shape[1]
             places = math.prod(value.shape) // classes
             return self._number(f"{node.name}@count", Batch(places))
+        if weight is None and isinstance(ignored, int) and self.absent(ignored):
+            return self._number(f"{node.name}@count", Batch(math.prod(value.shape)))
         name = f"{node.name}@"
         self._add(calls.unequal(f"{name}kept", target, ignored))
         if weight is not None:
@@ -242,7 +289,10 @@ class _Parts:
                 )
         elif len(sums) < len(read):
             if not (kind == "sum" or (kind in _REDUCTIONS and not sums)):
-                raise Inseparable(f"{_shown(node)} over samples is no sum")
+                # A loss of torch's own is a mean or a sum, as the probe shows. What else looks at all
+                # samples (a maximum) may matter only for numbers that the probe does not draw.
+                hidden = Inseparable if kind.endswith("loss") else Nonlinear
+                raise hidden(f"{_shown(node)} over samples is no sum")
         elif kind in _ADDED:
             if len(read) != 2 and node.name not in self.shared:
                 raise Inseparable(
