@@ -78,7 +78,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--fresh", action="store_true")
     parser.add_argument("--record", action="store_true")
     parser.add_argument("--list", action="store_true")
-    parser.add_argument("--jobs", type=int, default=2, help="cases at a time")
+    parser.add_argument("--jobs", type=int, default=3, help="cases at a time; many wait for links")
     parser.add_argument("--minutes", type=float, default=60.0, help="then nothing more is begun")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
