@@ -117,7 +117,7 @@ def test_it_is_measured_there(graph: Graph) -> None:
     times = measure(
         graph, drawn_state(graph.state), batch=4, repeats=1, wall=True, compute=Compute(1, border)
     )
-    assert sum(times.forward_s) > 0
+    assert sum(times.forward_s) + sum(times.forward_call_s) > 0  # one look can give either part 0
     assert border.bytes_there > 0
 
 

@@ -40,7 +40,6 @@ from weft.graph.operators.table import operator_named
 
 Tensors = Tensor | Sequence[Tensor]
 Draw = Callable[[int], object]
-_DROPOUT = "aten.dropout.default"
 
 
 class _Step(NamedTuple):
@@ -207,7 +206,8 @@ def _without_dropout(nodes: list[Node], keep: set[str]) -> list[Node]:
             [atom(a) for a in g] if isinstance(g, list) else atom(g) for g in node.args
         ]
         first = args[0] if args else None
-        if node.op == _DROPOUT and node.name not in keep and isinstance(first, Ref):
+        drops = operator_named(node.op).drops
+        if drops and node.name not in keep and isinstance(first, Ref):
             source[node.name] = first.name
         else:
             kept.append(msgspec.structs.replace(node, args=args))

@@ -51,7 +51,6 @@ _ALONG = frozenset(
     )
 )
 _PRODUCTS = frozenset(("matmul", "bmm", "mm", "baddbmm", "einsum", "cdist"))
-_LOOKUP, _BY_FREQUENCY = "aten.embedding.default", 3
 _ATTENTION = "scaled_dot_product_attention"
 
 
@@ -59,7 +58,8 @@ def mixing_of(graph: Graph, state: Mapping[str, Tensor], inputs: Mapping[str, Te
     """Where samples meet, if the answers show it; "" otherwise. `inputs` are samples of the network."""
     nodes = [(node, layer.name) for layer in graph.layers for node in layer.nodes]
     for node, layer in nodes:
-        if node.op == _LOOKUP and node.args[_BY_FREQUENCY:][:1] == [True]:
+        at = operator_named(node.op).frequency
+        if at is not None and node.args[at:][:1] == [True]:
             return f"scale_grad_by_freq of {node.op} in {layer}"  # only gradients show it
     place = next(_places(graph), "")
     if not place or any(node.op == RENEWED for node, _ in nodes):

@@ -49,6 +49,8 @@ class Operator:
     random: bool = False
     training_flag: int | None = None  # position of the argument that says "training"
     drop_probability: int | None = None  # position of the argument that says how much to drop
+    drops: bool = False  # a dropout: in inference its result is its first argument
+    frequency: int | None = None  # of the one that says "gradients by how often a row is read"
     training_only: bool = False  # left out when the network only infers
     own_statistics: bool = (
         False  # normalises each sample, and may keep running statistics in buffers

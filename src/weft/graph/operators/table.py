@@ -54,8 +54,9 @@ _RECORDS: tuple[Operator, ...] = (
     *_alike("addmm baddbmm", weighted=True, flops=flops.product_added),
     *_alike("conv1d.padding conv2d.padding conv3d.padding", weighted=True, flops=flops.convolution),
     _operator("conv_transpose3d.input", weighted=True, flops=flops.transposed_convolution),
-    *_alike("bilinear einsum embedding_bag.padding_idx _weight_norm", weighted=True),
-    _operator("embedding", direct="torch.embedding", weighted=True,
+    *_alike("bilinear einsum _weight_norm", weighted=True),
+    _operator("embedding_bag.padding_idx", weighted=True, frequency=3),
+    _operator("embedding", direct="torch.embedding", weighted=True, frequency=3,
               rows=sequences.EMBEDDING),
     _operator("scaled_dot_product_attention",
               direct="torch.nn.functional.scaled_dot_product_attention", flops=flops.attention,
@@ -79,8 +80,9 @@ _RECORDS: tuple[Operator, ...] = (
     _operator("instance_norm", own_statistics=True),
 
     # Dropout.
-    _operator("dropout", direct="torch.dropout", random=True, training_flag=2, **_ELEMENTWISE),
-    *_alike("feature_dropout alpha_dropout", random=True, training_flag=2, **_ELEMENTWISE),
+    _operator("dropout", direct="torch.dropout", drops=True, random=True, training_flag=2,
+              **_ELEMENTWISE),
+    *_alike("feature_dropout alpha_dropout", drops=True, random=True, training_flag=2, **_ELEMENTWISE),
     _operator("rrelu", random=True, training_flag=3, **_ELEMENTWISE),
 
     # Random numbers, in inference too.
