@@ -193,7 +193,7 @@ def without_dropout(module: nn.Module) -> None:
 
 def _of_first(loss: Any) -> Any:
     """The loss of a module that returns a tree, where the list's loss expects its first tensor."""
-    if getattr(loss, "__module__", "") in [f"{name}_models" for name in OWN_LISTS]:
+    if getattr(loss, "__module__", "") in [f"{name}_models" for name in (*OWN_LISTS, "tiny")]:
         return loss
 
     def apart(output: Any, target: Any) -> Tensor:
