@@ -2,11 +2,11 @@
 
     python benchmarks/auto.py [FLEET ...]      names in examples/fleets; default: first, demo, three-tier
 
-`weft compare` prices all strategies for LeNet-5. The four fastest plans that compute what one process
-computes are then run, and so is the plan of `auto`: real node processes that keep the speeds of the fleet
-file, shaped links, MNIST images. They take turns, three times each; a figure is the median of the medians.
-`auto` takes one place where a split gains less than 5%, so it is called right if nothing measured is more
-than 5% faster.
+All strategies are priced for LeNet-5, with times that are measured here and stretched to the fleet file's
+speeds, as `weft train --local --strategy auto` does it. The four fastest plans that compute what one process
+computes are then run, and so is the plan of `auto`: real node processes, shaped links, MNIST images. They
+take turns, three times each; a figure is the median of the medians. `auto` takes one place where a split
+gains less than 5%, so it is called right if nothing measured is more than 5% faster.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from torch import nn
 
 from weft.adapt.train import train
 from weft.fleet.fleet import Fleet
-from weft.graph.capture.module import capture
+from weft.graph.capture.module import capture, capture_loss, state_of
 from weft.planning.advise import LIMIT_S
 from weft.planning.compare import compare
 from weft.planning.decide import decide
 from weft.planning.one_place import WORTH
 from weft.planning.task import make_task
-from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan
+from weft.runtime.run.pace import emulation
 from weft.zoo.loading import load
 
 FLEETS = Path(__file__).resolve().parent.parent / "examples" / "fleets"
@@ -60,7 +60,9 @@ def plans_of(fleet: Fleet) -> dict[str, Plan]:
     """The plan of `auto` and the best exact ones of the table, by the names of their rows."""
     module, example = load("lenet5")
     graph = capture(module, example, name="lenet5")
-    task = make_task(derive_profile(graph, fleet), fleet, batch=BATCH, graph=graph)
+    graph = capture_loss(graph, nn.CrossEntropyLoss(), torch.zeros(2, dtype=torch.long))
+    stretched = emulation(graph, state_of(module), fleet, batch=BATCH, training=True)
+    task = make_task(stretched.profile, fleet, batch=BATCH, graph=graph)
     rows = [row for row in compare(task, limit_s=LIMIT_S) if row.exact and not row.peers]
     best = {row.label: row.plan for row in rows[:BEST] if row.plan is not None}
     return {"auto": decide("auto", task), **best}
