@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tests.strategies.unet import UNet
 from weft.api import plan
 from weft.fleet.fleet import Device, Fleet, Medium
 from weft.plans.plan import Plan
@@ -50,35 +51,6 @@ class Dense(nn.Module):
         return y
 
 
-class UNet(nn.Module):
-    """Down to small maps and up again; each size is joined with the map of that size on the way down."""
-
-    def __init__(self, channels: int = 8, depth: int = 3) -> None:
-        super().__init__()
-        sizes = [channels * 2**d for d in range(depth + 1)]
-        self.down = nn.ModuleList(
-            nn.Conv2d(a, b, 3, padding=1) for a, b in zip([3, *sizes], sizes, strict=False)
-        )
-        self.up = nn.ModuleList(
-            nn.Conv2d(a + b, b, 3, padding=1)
-            for a, b in reversed(list(zip(sizes[1:], sizes, strict=False)))
-        )
-        self.last = nn.Conv2d(channels, 2, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        skips = []
-        for layer in self.down:
-            x = torch.relu(layer(x))
-            skips.append(x)
-            x = functional.max_pool2d(x, 2)
-        x = skips.pop()
-        for layer in self.up:
-            x = functional.interpolate(x, scale_factor=2)
-            x = torch.relu(layer(torch.cat([x, skips.pop()], 1)))
-        y: Tensor = self.last(x)
-        return y
-
-
 def cell(count: int, mbps: float) -> Fleet:
     names = tuple(f"r{n}" for n in range(1, count + 1))
     devices = (Device("gw", "edge", 1.0, data=True), *(Device(name, gflops=1.0) for name in names))
@@ -95,7 +67,7 @@ def planned(model: nn.Module, size: int, strategy: str, mbps: float, **options: 
 
 @pytest.mark.parametrize(
     ("model", "size"),
-    [(SqueezeExcite(), 32), (Dense(12), 16), (UNet(), 32)],
+    [(SqueezeExcite(), 32), (Dense(12), 16), (UNet(8, 3), 32)],
     ids=["squeeze-excite", "dense", "u-net"],
 )
 def test_it_has_a_plan_that_is_not_slower_than_coopai_s(model: nn.Module, size: int) -> None:
