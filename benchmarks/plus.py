@@ -5,9 +5,10 @@
 Each draw has a network and a fleet, drawn as the loom draws them. All strategies of a row plan for it and are
 priced by the simulator, on the same links and with the same codecs: none, unless the row says otherwise. A
 stream has six frames, all in flight. A win or a loss is more than 1% of time. A rival that cannot plan for
-the fleet is left out, and where labels stay at home, so is one that sends them away. A draw that the strategy
-with the plus cannot plan for does not count; "refused" says how often a rival could. (jointdnn+ is the name
-of a baseline in HierTrain's paper.)
+the fleet is left out, and so is one that sends away what must stay at home: with EdgeMove the samples never
+leave the client, and with labels=home the labels neither ("left out" says how often). A draw that the
+strategy with the plus cannot plan for does not count; "refused" says how often a rival could. (jointdnn+ is
+the name of a baseline in HierTrain's paper.)
 
 StitchNet's baselines do different work: their minibatch may be shorter because less of the weight arrives.
 They are compared in `plus_swarm.py`: by time, packets and delivered weight together, and by the weight that
@@ -19,6 +20,7 @@ then its shorter minibatch is counted as "quicker" and not as a loss. As decoupl
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import random
 import statistics
 import sys
@@ -62,7 +64,7 @@ class Row:
     options: Options = field(default_factory=dict)  # of the strategy with the plus
     says: str = "no codecs"
     batch: int | None = None  # as drawn
-    labels_at_home: bool = False  # rivals that send them away are left out
+    at_home: tuple[str, ...] = ()  # samples, labels: rivals that send them away are left out
     like: str = ""  # a strategy whose classes and filters it gets
 
 
@@ -89,14 +91,17 @@ def coopai_rivals(**options: str) -> tuple[Rival, ...]:
 EDGE = (Rival("all-edge", title="edge alone"),)
 HIERTRAIN = ("hiertrain", "jointdnn", "jointdnn+", *ONE_PLACE)
 EDGEMOVE = ("edgemove", "device-cloud", "pipedream-e", "all-device")
+SOURCE = "SOURCE"  # stands for the device with the data, whatever it is called
+ALONE = (Rival("chain", {"devices": SOURCE}, "client alone"),)
 ROWS = (
     Row("hiertrain+", rivals(*HIERTRAIN, "chain"), {"codecs": "none"}),
     Row("hiertrain+", rivals(*HIERTRAIN, "jalad"), {},
         "codecs as it chooses; rivals have none, jalad 8 bits"),
-    Row("edgemove+", rivals(*EDGEMOVE), {"codecs": "none"}),
-    Row("edgemove+", rivals(*EDGEMOVE), {"in_flight": "2"}, "two in flight, as its rivals"),
-    Row("edgemove+", rivals(*EDGEMOVE, labels="home"), {"labels": "home"}, "labels at home",
-        labels_at_home=True),
+    Row("edgemove+", rivals(*EDGEMOVE) + ALONE, {"codecs": "none"}, at_home=("samples",)),
+    Row("edgemove+", rivals(*EDGEMOVE) + ALONE, {"in_flight": "2"}, "two in flight, as its rivals",
+        at_home=("samples",)),
+    Row("edgemove+", rivals(*EDGEMOVE, labels="home") + ALONE, {"labels": "home"},
+        "labels at home", at_home=("samples", "labels")),
     Row("coopai+", coopai_rivals() + EDGE),
     Row("coopai+", coopai_rivals(), {"gateway": "off"}, "the gateway only relays"),
     Row("coopai+", coopai_rivals(**STREAM), {"objective": "throughput"}, "a stream", FRAMES),
@@ -113,6 +118,9 @@ class Tally:
     counts: dict[str, Counter[str]] = field(default_factory=dict)
     planned: int = 0
     refused: Counter[str] = field(default_factory=Counter)
+    away: Counter[str] = field(
+        default_factory=Counter
+    )  # rivals left out: they send away what stays
     # How often a rival's minibatch is shorter by more than 1%, where a loss is something else.
     quicker: Counter[str] = field(default_factory=Counter)
     worst: dict[str, tuple[float, str]] = field(default_factory=dict)  # the largest ratio, the draw
@@ -121,23 +129,22 @@ class Tally:
 def planned(draw: Draw, name: str, options: Options) -> Plan | None:
     """The strategy's plan; None where it has none."""
     try:
-        return decide(
-            name, task_of(Draw(**{**_fields(draw), "strategy": name, "options": options}))
-        )
+        task = task_of(Draw(**{**_fields(draw), "strategy": name, "options": options}))
+        given = {k: task.source if v == SOURCE else v for k, v in options.items()}
+        return decide(name, dataclasses.replace(task, options=given))
     except WeftError:
         return None
 
 
-def priced(draw: Draw, name: str, options: Options, at_home: bool = False) -> Predicted | None:
-    """The price; None where the strategy has no plan, or none that keeps the labels at home."""
-    plan = planned(draw, name, options)
-    if plan is None:
-        return None
-    last = len(plan.profile.layers) - 1
-    away = any(
-        last in range(s.layers[0], s.layers[1] + 1) and s.device != plan.source for s in plan.shards
+def sends_away(plan: Plan, at_home: tuple[str, ...]) -> bool:
+    """Whether samples or labels, if they are to stay, leave the device that has the data."""
+    ends = {"samples": 0, "labels": len(plan.profile.layers) - 1}
+    kept = {ends[what] for what in at_home}
+    return any(
+        kept.intersection(range(shard.layers[0], shard.layers[1] + 1))
+        for shard in plan.shards
+        if shard.device != plan.source
     )
-    return None if at_home and away else plan.predicted
 
 
 def computes_less(one: Predicted, other: Predicted) -> bool:
@@ -183,11 +190,15 @@ def compare(row: Row, draws: int, seed: int) -> Tally:
     while tally.planned < draws and number < 20 * draws:
         number += 1
         draw = drawn(random.Random(f"{seed}/{row.plus}/{number}"), seed, row)
-        ours = priced(draw, row.plus, options_of(draw, row))
+        our_plan = planned(draw, row.plus, options_of(draw, row))
+        plans = {str(rival): planned(draw, rival.strategy, rival.options) for rival in row.rivals}
+        tally.away.update(n for n, plan in plans.items() if plan and sends_away(plan, row.at_home))
         theirs = {
-            str(rival): priced(draw, rival.strategy, rival.options, row.labels_at_home)
-            for rival in row.rivals
+            name: plan.predicted
+            for name, plan in plans.items()
+            if plan is not None and not sends_away(plan, row.at_home)
         }
+        ours = our_plan.predicted if our_plan else None
         if ours is None:
             tally.refused.update(rival for rival, value in theirs.items() if value is not None)
             continue
@@ -238,12 +249,13 @@ def show(plus: str, says: str, tally: Tally) -> int:
     print(f"\n{plus}, {tally.planned} draws ({says})")
     print(
         f"{'rival':18}{'wins':>7}{'ties':>7}{'losses':>8}{'worst ratio':>13}{'refused':>9}{'quicker':>9}"
+        f"{'left out':>10}"
     )
     for rival, counts in tally.counts.items():
         worst, draw = tally.worst.get(rival, (0.0, ""))
         quicker = tally.quicker.get(rival, counts["loss"])
         print(f"{rival:18}{counts['win']:7}{counts['tie']:7}{counts['loss']:8}{worst:13.3f}"
-              f"{tally.refused[rival]:9}{quicker:9}", flush=True)  # fmt: skip
+              f"{tally.refused[rival]:9}{quicker:9}{tally.away[rival]:10}", flush=True)  # fmt: skip
         if counts["loss"]:
             print(f"  {draw}")
     return sum(counts["loss"] for counts in tally.counts.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from weft.errors import InputError
 from weft.loom.draw import from_text
 from weft.loom.planned import task_of
 from weft.planning.decide import decide
@@ -60,6 +61,13 @@ NARROW = (
     '{"net":{"kind":"norm","layers":3,"seed":595664,"shape":[1,10,13],"classes":10},"fleet":{"device":'
     '[{"name":"p0","gflops":6.581}],"link":[]},"strategy":"decoupled+","seed":77}'
 )
+# The data is on the edge machine, and a device behind it is faster than the two together.
+FASTER_DEVICE = (
+    '{"net":{"kind":"profile","layers":2,"seed":647420,"times":"calls"},"fleet":{"device":[{"name":"m0",'
+    '"gflops":0.938},{"name":"m1","gflops":4.246},{"name":"m2","gflops":2.403},{"name":"gw","tier":"edge",'
+    '"gflops":1.625,"data":true}],"link":[],"medium":[{"name":"wifi","gateway":"gw","members":["m0","m1",'
+    '"m2"],"mbps":231.37,"latency_ms":0.5,"loss":0.0}]},"strategy":"edgemove+","batch":32,"seed":601}'
+)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +87,29 @@ def test_a_strategy_with_a_plus_does_not_lose_to_its_rivals(text: str, rival: st
     draw = from_text(text)
     seconds = []
     for name, options in ((draw.strategy, draw.options), (rival, {})):
+        asked = msgspec.structs.replace(draw, strategy=name, options=options)
+        predicted = decide(name, task_of(asked)).predicted
+        assert predicted is not None
+        seconds.append(predicted.seconds)
+    assert seconds[0] <= 1.01 * seconds[1]
+
+
+@pytest.mark.parametrize("strategy", ["edgemove", "edgemove+", "pipedream-e", "device-cloud"])
+@pytest.mark.parametrize("text", [FASTER_DEVICE, UPDATE])
+def test_samples_never_leave_the_client_of_edgemove(strategy: str, text: str) -> None:
+    draw = msgspec.structs.replace(from_text(text), strategy=strategy, options={})
+    try:
+        plan = decide(strategy, task_of(draw))
+    except InputError:
+        return  # no machine of the tier that it needs
+    assert next(shard.device for shard in plan.shards if shard.layers[0] == 0) == plan.source
+
+
+def test_edgemove_plus_is_no_slower_than_the_client_alone_though_a_device_is_faster() -> None:
+    draw = from_text(FASTER_DEVICE)
+    alone = {"devices": task_of(draw).source}
+    seconds = []
+    for name, options in (("edgemove+", {}), ("chain", alone)):
         asked = msgspec.structs.replace(draw, strategy=name, options=options)
         predicted = decide(name, task_of(asked)).predicted
         assert predicted is not None
