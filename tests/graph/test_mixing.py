@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from weft.planning.exactness import differs
 from weft.plans.derive import derive_profile
 from weft.plans.plan import Plan, Shard
 from weft.runtime.run.checks import check_loss
+from weft.runtime.run.serving.attendants import check_outputs
 
 FLEET = Fleet(
     (Device("a", gflops=1.0, data=True), Device("b", gflops=1.0)), (Link(("a", "b"), 1e3, 1e3),)
@@ -73,6 +75,25 @@ class Frequent(nn.Module):
         return result
 
 
+class Running(nn.Module):
+    """Keeps a mean over its samples in a buffer; `reads` says what it then subtracts."""
+
+    mean: Tensor
+
+    def __init__(self, reads: str) -> None:
+        super().__init__()
+        self.first, self.last, self.reads = nn.Linear(6, 6), nn.Linear(6, 2), reads
+        self.register_buffer("mean", torch.zeros(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        now = x.mean(0)
+        self.mean.mul_(0.9).add_(0.1 * now.detach())
+        read = {"now": now, "the buffer": self.mean, "nothing": torch.zeros(6)}[self.reads]
+        result: Tensor = self.last(x - read)
+        return result
+
+
 MEETING: dict[str, Callable[[], nn.Module]] = {
     "the mean": lambda: Between(lambda x: x - x.mean(0)),
     "neighbours": lambda: Between(lambda x: x + 0.5 * x.roll(1, 0)),
@@ -83,6 +104,8 @@ MEETING: dict[str, Callable[[], nn.Module]] = {
     "the mean, with noise": lambda: Between(lambda x: x + torch.randn_like(x) - x.mean(0)),
     "samples mixed by chance": lambda: Between(lambda x: x + x[torch.randperm(x.shape[0])]),
     "gradients by the frequency of words": Frequent,
+    "a mean that is kept too": lambda: Running("now"),
+    "a kept mean of these samples": lambda: Running("the buffer"),
 }
 ALONE: dict[str, Callable[[], nn.Module]] = {
     "another dimension": lambda: Between(lambda x: x.roll(1, 1) + x.softmax(1) - x.mean(1)[:, None]),
@@ -91,6 +114,7 @@ ALONE: dict[str, Callable[[], nn.Module]] = {
     "noise": lambda: Between(lambda x: x + torch.randn_like(x)),
     "steps": Recurrent,
     "attention": lambda: Attention(batch_first=True),
+    "a mean that is only kept": lambda: Running("nothing"),
 }  # fmt: skip
 
 
@@ -113,11 +137,29 @@ def test_a_plan_of_pieces_is_refused_where_samples_meet(name: str) -> None:
     whole, pieces = plan_of(graph, 1), plan_of(graph, 4)
     check_loss(graph, whole)
     assert differs(whole, graph) == ""
-    assert differs(pieces, graph) == "samples that meet only in their piece"
+    assert differs(pieces, graph).endswith("samples that meet only in their piece")
     with pytest.raises(
         InputError, match=r"depends on the other samples of its minibatch .*pieces of 2"
     ):
         check_loss(graph, pieces)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in MEETING if name != "gradients by the frequency of words"]
+)
+def test_answers_in_pieces_are_refused_where_samples_meet(name: str) -> None:
+    torch.manual_seed(0)
+    graph = capture(MEETING[name](), torch.randn(2, 6), mode="infer")
+    whole, pieces = (
+        msgspec.structs.replace(plan_of(graph, count), mode="infer") for count in (1, 4)
+    )
+    check_outputs(graph, whole)
+    assert differs(whole, graph) == ""
+    assert "samples that meet only in their piece" in differs(pieces, graph)
+    with pytest.raises(
+        InputError, match=r"depends on the other samples of its batch .*micro_batches=1"
+    ):
+        check_outputs(graph, pieces)
 
 
 @pytest.mark.parametrize("name", ALONE)

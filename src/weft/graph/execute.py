@@ -12,9 +12,9 @@ devices.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import torch
@@ -35,22 +35,22 @@ from weft.graph.network import (
     Segment,
     refs,
 )
+from weft.graph.operators.calls import RENEWED
 from weft.graph.operators.record import Function, Operator
 from weft.graph.operators.table import operator_named
+from weft.graph.steps import Draw, Step, as_one, run
 
 Tensors = Tensor | Sequence[Tensor]
-Draw = Callable[[int], object]
 
 
-class _Step(NamedTuple):
-    function: Function
-    args: list[Any]
-    fills: tuple[tuple[int, int | None, int], ...]  # (argument, item of a list argument, slot)
-    batches: tuple[tuple[int, int | None, Batch], ...]
-    kwargs: dict[str, Any]
-    out: int
-    dead: tuple[int, ...]  # slots that no later step reads: freed at once, as in eager mode
-    seed: int  # 0: draws nothing
+# Operators that give their operand's numbers in other sizes: `reshape` only where no copy is needed.
+_VIEWS = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("transpose.int", "permute.default", "unflatten.int", "unsqueeze.default", "squeeze.dim"),
+        *("select.int", "view.default", "reshape.default", "flatten.using_ints", "expand.default"),
+    )
+)
 
 
 class Runner:
@@ -120,7 +120,7 @@ class Runner:
     def _slot(self, name: str) -> int:
         return self._slots.setdefault(name, len(self._slots))
 
-    def _compile(self, nodes: list[Node], training: bool) -> list[_Step]:
+    def _compile(self, nodes: list[Node], training: bool) -> list[Step]:
         return _compile(nodes, training, self._slots, self.state, keep=set(self.segment.outputs))
 
 
@@ -133,44 +133,13 @@ def draw_by(runner: Runner, drawn: Function) -> None:
         ]
 
 
-def run(
-    steps: list[_Step],
-    env: list[Any],
-    batch: int,
-    seed: int,
-    draw: Draw = torch.default_generator.manual_seed,
-) -> None:
-    """Calls one step after the other. `env` holds the values by slot; `draw` gives the seed of the
-    micro-batch to the generator of random numbers."""
-    for function, template, fills, batches, kwargs, out, dead, salt in steps:
-        args = template.copy()
-        for position, item, slot in fills:
-            if item is None:
-                args[position] = env[slot]
-            else:
-                args[position][item] = env[slot]
-        for position, item, b in batches:
-            if item is None:
-                args[position] = b.times * batch + b.plus
-            else:
-                args[position][item] = b.times * batch + b.plus
-        if salt:
-            draw((seed * 1_000_003 + salt) & 0x7FFF_FFFF_FFFF_FFFF)
-        env[out] = function(*args, **kwargs)
-        for position, item, _ in fills:  # a template must not keep activations in memory
-            if item is not None:
-                args[position][item] = None
-        for slot in dead:
-            env[slot] = None
-
-
 def _compile(
     nodes: list[Node],
     training: bool,
     slots: dict[str, int],
     state: Mapping[str, Tensor],
     keep: set[str],
-) -> list[_Step]:
+) -> list[Step]:
     if not training:
         nodes = _without_dropout(nodes, keep)
     last_use = {name: i for i, node in enumerate(nodes) for name in refs(node)}
@@ -189,8 +158,11 @@ def _compile(
         kwargs = {key: _constant(value, state) for key, value in node.kwargs.items()}
         draws = record.random and (training or record.always_random)
         salt = zlib.crc32(node.name.encode()) | 1 if draws else 0
-        steps.append(_Step(record.function, args, fills, batches, kwargs, out, dead, salt))
-    return steps
+        view = node.op in _VIEWS and [fill[:2] for fill in fills] == [(0, None)]
+        steps.append(Step(record.function, args, fills, batches, kwargs, out, dead, salt, view))
+    if training or any(node.op == RENEWED for node in nodes):  # a buffer may lie under a view
+        return steps
+    return as_one(steps, {slots[name] for name in keep if name in slots})
 
 
 def _without_dropout(nodes: list[Node], keep: set[str]) -> list[Node]:
@@ -302,7 +274,7 @@ def _listed(tensors: Tensors) -> Sequence[Tensor]:
     return (tensors,) if isinstance(tensors, Tensor) else tensors
 
 
-_CompiledLoss = tuple[list[_Step], int, tuple[int, ...], int]
+_CompiledLoss = tuple[list[Step], int, tuple[int, ...], int]
 
 
 def _compile_loss(loss: Loss, state: Mapping[str, Tensor]) -> _CompiledLoss:

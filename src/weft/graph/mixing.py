@@ -62,8 +62,8 @@ def mixing_of(graph: Graph, state: Mapping[str, Tensor], inputs: Mapping[str, Te
         if at is not None and node.args[at:][:1] == [True]:
             return f"scale_grad_by_freq of {node.op} in {layer}"  # only gradients show it
     place = next(_places(graph), "")
-    if not place or any(node.op == RENEWED for node, _ in nodes):
-        return ""  # a buffer that each piece changes: planning/exactness.py names it
+    if not place:
+        return ""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return place if _apart(graph, state, _distinct(inputs)) else ""
@@ -141,15 +141,27 @@ def _drawn_alike(function: Function, *args: Any, **kwargs: Any) -> Any:
     return torch.full_like(drawn, 0.5) if drawn.is_floating_point() else torch.zeros_like(drawn)
 
 
+def _changed(graph: Graph) -> set[str]:
+    """The buffers that forward writes."""
+    nodes = (node for layer in graph.layers for node in layer.nodes)
+    return {refs(node)[0] for node in nodes if node.op == RENEWED}
+
+
 @torch.no_grad()
 def _apart(graph: Graph, state: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> bool:
-    """Whether the answers in two pieces are other ones than together, in inference."""
+    """Whether the answers in two pieces are other ones than together, in inference.
+
+    Each begins with the same buffers: what a piece leaves in them for later minibatches is no answer
+    (planning/exactness.py names it).
+    """
     runner = Runner(graph.segment(0, len(graph.layers) - 1), _with_numbers(state))
-    draw_by(runner, _drawn_alike)
+    changed = _changed(graph)
 
     def answers(first: int, last: int) -> Mapping[str, Tensor]:
+        own = runner.like({name: runner.state[name].clone() for name in changed})
+        draw_by(own, _drawn_alike)
         rows = {name: tensor[first:last] for name, tensor in inputs.items()}
-        return runner.forward(rows, training=False)
+        return own.forward(rows, training=False)
 
     cut, count = PIECES[0], sum(PIECES)
     whole, left, right = answers(0, count), answers(0, cut), answers(cut, count)

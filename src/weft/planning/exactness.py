@@ -11,6 +11,7 @@ from weft.graph.operators.table import operator_named
 from weft.planning.norms import smallest_piece
 from weft.plans import registry
 from weft.plans.plan import Plan
+from weft.program.lower.layout import layout_of
 
 
 def differs(plan: Plan, graph: Graph | None = None) -> str:
@@ -30,7 +31,7 @@ def differs(plan: Plan, graph: Graph | None = None) -> str:
         words.append("batch norms of pieces")
     if graph is not None and _in_pieces(plan) and _renews_buffers(graph):
         words.append("buffers changed by each piece")
-    if graph is not None and graph.mixes and _in_pieces(plan):
+    if graph is not None and graph.mixes and samples_apart(plan):
         words.append("samples that meet only in their piece")
     if not words and not registry.behind(plan).exact and plan.mode == "train":
         words.append("another mathematics")
@@ -43,6 +44,15 @@ def _norms_of_pieces(plan: Plan, graph: Graph) -> bool:
         return False
     nodes = (node for layer in graph.layers for node in layer.nodes)
     return any(operator_named(node.op).normalises_batch for node in nodes)
+
+
+def samples_apart(plan: Plan) -> bool:
+    """Whether some samples of a minibatch, or of a request, never meet on a device."""
+    if plan.mode == "train":
+        return _in_pieces(plan)
+    if plan.swarm is not None or plan.rounds:
+        return plan.micro_batches > 1
+    return any(piece.samples < plan.batch for piece in layout_of(plan).pieces)
 
 
 def _in_pieces(plan: Plan) -> bool:

@@ -96,7 +96,8 @@ _RECORDS: tuple[Operator, ...] = (
     _operator("add.Tensor", direct="torch.add", **_ELEMENTWISE),
     _operator("mul.Tensor", direct="torch.mul", **_ELEMENTWISE),
     _operator("prelu", rows=sequences.PER_CHANNEL, units="elementwise"),
-    *_alike("alias contiguous detach", view=True, **_ELEMENTWISE),
+    _operator("contiguous", direct="torch.Tensor.contiguous", view=True, **_ELEMENTWISE),
+    *_alike("alias detach", view=True, **_ELEMENTWISE),
     *_alike("""
         abs acos acosh add.Scalar addcdiv addcmul asin asinh atan atan2 atanh ceil celu clamp clamp.Tensor
         clamp_max clamp_max.Tensor clamp_min clamp_min.Tensor clone cos cosh div.Scalar div.Scalar_mode
@@ -141,12 +142,13 @@ _RECORDS: tuple[Operator, ...] = (
               gives_sizes=True),
     _operator("transpose.int", direct="torch.transpose", view=True, rows=sequences.TRANSPOSE),
     _operator("permute", direct="torch.permute", view=True, rows=sequences.PERMUTE),
-    *_alike("select.int unbind.int", view=True, rows=sequences.SELECT),
+    _operator("select.int", direct="torch.select", view=True, rows=sequences.SELECT),
+    _operator("unbind.int", view=True, rows=sequences.SELECT),
     *_alike("slice.Tensor narrow", view=True, rows=sequences.SLICE),
     *_alike("chunk split.Tensor split_with_sizes", view=True, rows=sequences.CHUNK),
-    _operator("squeeze.dim", view=True, rows=sequences.SQUEEZE),
-    _operator("unsqueeze", view=True, rows=sequences.UNSQUEEZE),
-    _operator("unflatten.int", view=True, rows=sequences.UNFLATTEN),
+    _operator("squeeze.dim", direct="torch.squeeze", view=True, rows=sequences.SQUEEZE),
+    _operator("unsqueeze", direct="torch.unsqueeze", view=True, rows=sequences.UNSQUEEZE),
+    _operator("unflatten.int", direct="torch.unflatten", view=True, rows=sequences.UNFLATTEN),
     *_alike("""
         broadcast_to diagonal expand expand_as mT movedim.int movedim.intlist numpy_T reshape_as squeeze
         squeeze.dims swapaxes swapdims t unfold unsafe_split.Tensor view_as

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from weft.errors import InputError, WeftError
 from weft.graph.network import Graph
+from weft.planning.exactness import samples_apart
 from weft.planning.fallback import plan_that_fits, within
 from weft.planning.task import make_task
 from weft.plans.plan import Plan
@@ -113,11 +114,18 @@ def with_copies(plan: Plan, graph: Graph, state: Mapping[str, Tensor]) -> Plan:
 
 
 def check_outputs(graph: Graph, plan: Plan) -> None:
-    """InputError if the plan cannot compute all outputs, or cannot put them together."""
+    """InputError if the plan cannot compute all outputs as they are, or cannot put them together."""
     if (plan.rounds or plan.swarm) and (len(graph.inputs) > 1 or graph.further_outputs):
         raise InputError(
             f"the plan of {plan.strategy} parts the layers of networks with one input and one output; "
             f"{graph.name} has {len(graph.inputs)} inputs and {len(graph.outputs)} outputs"
+        )
+    if graph.mixes and samples_apart(plan):
+        raise InputError(
+            f"in {graph.name} the answer for a sample depends on the other samples of its batch "
+            f"({graph.mixes}), and the plan of {plan.strategy} cuts batches of {plan.batch} into pieces. "
+            "Plan with --set micro_batches=1 and a strategy that gives no device a share of the samples "
+            "(such as chain), or compute each sample for itself"
         )
     whole = [name for name in graph.outputs if graph.values[name].batch_dim is None]
     if whole and plan.micro_batches > 1:
