@@ -162,6 +162,33 @@ def test_answers_in_pieces_are_refused_where_samples_meet(name: str) -> None:
         check_outputs(graph, pieces)
 
 
+class Counting(nn.Module):
+    """Answers with the number of batches so far."""
+
+    calls: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 2)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls.add_(1)
+        result: Tensor = self.last(self.first(x)) * self.calls
+        return result
+
+
+def test_answers_in_pieces_are_refused_where_each_batch_changes_a_buffer() -> None:
+    graph = capture(Counting(), torch.randn(2, 6), mode="infer")
+    assert graph.mixes == ""
+    whole, pieces = (
+        msgspec.structs.replace(plan_of(graph, count), mode="infer") for count in (1, 4)
+    )
+    check_outputs(graph, whole)
+    with pytest.raises(InputError, match=r"changes calls with every batch .*micro_batches=1"):
+        check_outputs(graph, pieces)
+
+
 @pytest.mark.parametrize("name", ALONE)
 def test_a_network_that_computes_each_sample_for_itself_may_be_cut(name: str) -> None:
     torch.manual_seed(0)

@@ -28,6 +28,16 @@ class Centred(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.first(x)
+        result: Tensor = self.last(x - self.mean)
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        return result
+
+
+class CentredByItself(Centred):
+    """The samples at hand count too: those of another piece do not."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
         self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
         result: Tensor = self.last(x - self.mean)
         return result
@@ -39,3 +49,13 @@ def test_buffers_that_each_piece_changes_are_a_difference_only_where_there_are_p
     whole = replace(decide("chain", task), micro_batches=1)
     assert differs(whole, graph) == ""
     assert differs(replace(whole, micro_batches=4), graph) == "buffers changed by each piece"
+
+
+def test_samples_that_meet_in_a_buffer_are_a_difference_too() -> None:
+    torch.manual_seed(0)
+    graph = capture(CentredByItself(), torch.randn(2, 4), mode="train")
+    task = make_task(derive_profile(graph, FLEET), FLEET, batch=8, graph=graph)
+    whole = replace(decide("chain", task), micro_batches=1)
+    assert differs(whole, graph) == ""
+    words = differs(replace(whole, micro_batches=4), graph)
+    assert words == "buffers changed by each piece, samples that meet only in their piece"

@@ -5,7 +5,7 @@ differs(plan, graph)       # "codec int8, stale weights"; "" where the numbers a
 
 from __future__ import annotations
 
-from weft.graph.network import Graph
+from weft.graph.network import Graph, refs
 from weft.graph.operators.calls import RENEWED
 from weft.graph.operators.table import operator_named
 from weft.planning.norms import smallest_piece
@@ -29,7 +29,7 @@ def differs(plan: Plan, graph: Graph | None = None) -> str:
         words.append("each device trains a network of its own")
     if graph is not None and _norms_of_pieces(plan, graph):
         words.append("batch norms of pieces")
-    if graph is not None and _in_pieces(plan) and _renews_buffers(graph):
+    if graph is not None and _in_pieces(plan) and renewed_buffers(graph):
         words.append("buffers changed by each piece")
     if graph is not None and graph.mixes and samples_apart(plan):
         words.append("samples that meet only in their piece")
@@ -59,7 +59,8 @@ def _in_pieces(plan: Plan) -> bool:
     return plan.mode == "train" and smallest_piece(plan) < plan.batch
 
 
-def _renews_buffers(graph: Graph) -> bool:
-    """Whether forward changes a buffer (a mean of its own, the vectors of a spectral norm). One process
-    changes it once for each minibatch, a plan of pieces once for each piece."""
-    return any(node.op == RENEWED for layer in graph.layers for node in layer.nodes)
+def renewed_buffers(graph: Graph) -> list[str]:
+    """The buffers that forward changes (a mean of its own, the vectors of a spectral norm). One process
+    changes them once for each minibatch, a plan of pieces once for each piece."""
+    nodes = (node for layer in graph.layers for node in layer.nodes)
+    return [refs(node)[0] for node in nodes if node.op == RENEWED]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from weft.errors import InputError, WeftError
 from weft.graph.network import Graph
-from weft.planning.exactness import samples_apart
+from weft.planning.exactness import renewed_buffers, samples_apart
 from weft.planning.fallback import plan_that_fits, within
 from weft.planning.task import make_task
 from weft.plans.plan import Plan
@@ -126,6 +126,13 @@ def check_outputs(graph: Graph, plan: Plan) -> None:
             f"({graph.mixes}), and the plan of {plan.strategy} cuts batches of {plan.batch} into pieces. "
             "Plan with --set micro_batches=1 and a strategy that gives no device a share of the samples "
             "(such as chain), or compute each sample for itself"
+        )
+    if samples_apart(plan) and (buffers := renewed_buffers(graph)):
+        raise InputError(
+            f"{graph.name} changes {', '.join(buffers)} with every batch that it answers, and the plan of "
+            f"{plan.strategy} cuts batches of {plan.batch} into pieces, each of which would change it. Plan "
+            "with --set micro_batches=1 and a strategy that gives no device a share of the samples "
+            "(such as chain)"
         )
     whole = [name for name in graph.outputs if graph.values[name].batch_dim is None]
     if whole and plan.micro_batches > 1:
