@@ -3,9 +3,6 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready
 
-# Parts of other benchmarks.
-NOT_RUN := two_stages torch_rank real_nodes more_models other_models tiny_models
-
 # Groups of benchmarks, for `make bench-GROUP`.
 BENCH_speed := pipeline overhead goodput startup keys simulator capture planning fleet_scale
 BENCH_prediction := prediction edgemove_period edgemove_vgg
@@ -22,7 +19,7 @@ help:
 	@echo "make test        the tests"
 	@echo "make lint        style, types, imports and pinned versions"
 	@echo "make proof       checks every promise by a real run: at most an hour; goes on where it was stopped"
-	@echo "make bench       all benchmarks; says which figures changed (records: benchmarks/results)"
+	@echo "make bench       all benchmarks, for hours; goes on where it was stopped; says which figures changed"
 	@echo "make bench-NAME  benchmarks/NAME.py, or a group: speed, prediction, codecs, papers"
 	@echo "make docs        checks the documentation and writes it as a site to site/"
 
@@ -46,7 +43,7 @@ lint: setup
 	$(BIN)/pytest -q tests/test_imports.py tests/test_pins.py
 
 bench: setup
-	$(BIN)/python benchmarks/regenerate.py --not $(NOT_RUN)
+	$(BIN)/python benchmarks/regenerate.py
 
 bench-%: setup
 	$(BIN)/python benchmarks/regenerate.py $(or $(BENCH_$*),$*)
