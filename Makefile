@@ -3,9 +3,6 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready
 
-# Parts of other benchmarks.
-NOT_RUN := two_stages torch_rank real_nodes more_models other_models tiny_models
-
 # Groups of benchmarks, for `make bench-GROUP`.
 BENCH_speed := pipeline overhead goodput startup keys simulator capture planning fleet_scale
 BENCH_prediction := prediction edgemove_period edgemove_vgg
@@ -14,7 +11,7 @@ BENCH_papers := plus hiertrain coopai_planning coopai_plus coopai stitchnet stit
 	stitchnet_deaths stitchnet_silent edgemove_run edgemove_kill edgemove_city decoupled \
 	decoupled_run
 
-.PHONY: help setup test demo lint proof bench docs
+.PHONY: help setup test demo lint proof bench docs pictures
 
 help:
 	@echo "make setup       a Python environment in .venv with all that is needed"
@@ -22,8 +19,9 @@ help:
 	@echo "make test        the tests"
 	@echo "make lint        style, types, imports and pinned versions"
 	@echo "make proof       checks every promise by a real run: at most an hour; goes on where it was stopped"
-	@echo "make bench       all benchmarks; says which figures changed (records: benchmarks/results)"
+	@echo "make bench       all benchmarks, for hours; goes on where it was stopped; says which figures changed"
 	@echo "make bench-NAME  benchmarks/NAME.py, or a group: speed, prediction, codecs, papers"
+	@echo "make pictures    makes the pictures of the documentation anew; look at them before you commit"
 	@echo "make docs        checks the documentation and writes it as a site to site/"
 
 setup: $(STAMP)
@@ -46,7 +44,7 @@ lint: setup
 	$(BIN)/pytest -q tests/test_imports.py tests/test_pins.py
 
 bench: setup
-	$(BIN)/python benchmarks/regenerate.py --not $(NOT_RUN)
+	$(BIN)/python benchmarks/regenerate.py
 
 bench-%: setup
 	$(BIN)/python benchmarks/regenerate.py $(or $(BENCH_$*),$*)
@@ -58,3 +56,6 @@ docs: setup
 	$(BIN)/python docs/check_links.py
 	$(BIN)/python docs/write_commands.py --check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+pictures: setup
+	$(BIN)/python docs/write_pictures.py

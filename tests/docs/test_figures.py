@@ -11,8 +11,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
 SCRIPTS = {path.name for path in (ROOT / "benchmarks").glob("*.py")}
 # They run the others, or are parts of them.
-HELPERS = {"regenerate.py", "two_stages.py", "torch_rank.py", "more_models.py", "other_models.py",
-           "plus_swarm.py", "real_nodes.py", "tiny_models.py"}  # fmt: skip
+HELPERS = {"regenerate.py", "series.py", "figures.py", "two_stages.py", "torch_rank.py", "more_models.py",
+           "other_models.py", "plus_swarm.py", "real_nodes.py", "tiny_models.py"}  # fmt: skip
 
 
 def section(text: str, anchor: str) -> str:

@@ -15,12 +15,11 @@ import pytest
 pytest.importorskip("websockets", reason="the extra [web] is not installed")
 
 from proofs.docs import commands
-from tests.web.browser import browser_path, open_page
+from tests.web.browser import browser_path, open_page, take
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "tutorial.md"
 LONG_S = 300.0
-PICTURES = os.environ.get("WEFT_PICTURES")  # a folder that takes the screenshots of the docs
 
 
 def look(url: str, folder: Path) -> None:
@@ -37,8 +36,7 @@ def look(url: str, folder: Path) -> None:
                  " i.dispatchEvent(new Event('input')) })()")  # fmt: skip
         page.until("document.querySelectorAll('.answer .bars strong').length === 3", "an answer")
         assert page.errors == []
-        if PICTURES:
-            page.picture(Path(PICTURES) / "tutorial.png")
+        take(page, "tutorial")
 
 
 @pytest.mark.proof

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +18,7 @@ from websockets.sync.client import ClientConnection, connect
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 DEADLINE_S = 120.0
+PICTURES = os.environ.get("WEFT_PICTURES")  # a folder that takes the screenshots of the docs
 
 
 def browser_path() -> str | None:
@@ -129,3 +132,31 @@ def open_page(folder: Path) -> Iterator[Page]:
     finally:
         process.terminate()
         process.wait(30)
+
+
+@contextmanager
+def served(folder: Path, port: int = 0) -> Iterator[str]:
+    """`weft web` as a process of its own; its address."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "weft", "web", str(folder), "--port", str(port), "--json"],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        document = ""
+        while not document.endswith("}\n"):
+            line = process.stdout.readline()
+            assert line, "weft web has ended"
+            document += line
+        yield json.loads(document)["url"]
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def take(page: Page, name: str, width: int = 1280) -> None:
+    """A screenshot for the docs, where somebody wants it."""
+    if PICTURES:
+        page.size(width, 900)
+        time.sleep(1)  # the page draws again for its new width
+        page.picture(Path(PICTURES) / f"{name}.png")

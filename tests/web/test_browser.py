@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import statistics
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +21,7 @@ pytest.importorskip("uvicorn", reason="the extra [web] is not installed")
 pytest.importorskip("websockets", reason="the extra [web] is not installed")
 
 import weft
-from tests.web.browser import Page, browser_path, open_page
+from tests.web.browser import Page, browser_path, open_page, served, take
 from weft.fleet.fleet import Device, Fleet, Link
 from weft.planning.decide import decide
 from weft.planning.task import make_task
@@ -37,7 +33,6 @@ pytestmark = [
     pytest.mark.proof,
     pytest.mark.skipif(browser_path() is None, reason="this machine has no Chromium"),
 ]
-PICTURES = os.environ.get("WEFT_PICTURES")  # a folder that takes the screenshots of the docs
 PAGE_S = float(os.environ.get("WEFT_PAGE_S", "0"))  # how long the large page is followed, at least
 ENDLESS = 10_000_000
 FLEET = Fleet(
@@ -74,26 +69,6 @@ WIDER = "document.documentElement.scrollWidth > innerWidth"
 def every(card: str, selector: str) -> str:
     """JavaScript for all such elements of a card."""
     return f"document.querySelectorAll('[data-card={card}] {selector}')"
-
-
-@contextmanager
-def served(folder: Path, port: int = 0) -> Iterator[str]:
-    """`weft web` as a process of its own; its address."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "weft", "web", str(folder), "--port", str(port), "--json"],
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        assert process.stdout is not None
-        document = ""
-        while not document.endswith("}\n"):
-            line = process.stdout.readline()
-            assert line, "weft web has ended"
-            document += line
-        yield json.loads(document)["url"]
-    finally:
-        process.terminate()
-        process.wait(60)
 
 
 class Training(threading.Thread):
@@ -193,14 +168,6 @@ def check_page(page: Page, url: str) -> None:
     host = url.split("/")[2]
     assert {address.split("/")[2] for address in page.requests} == {host}
     assert page.errors == []
-
-
-def take(page: Page, name: str, width: int = 1280) -> None:
-    """A screenshot for the docs, where somebody wants it."""
-    if PICTURES:
-        page.size(width, 900)
-        time.sleep(1)  # the page draws again for its new width
-        page.picture(Path(PICTURES) / f"{name}.png")
 
 
 def test_the_page_plans_again_and_comes_back_after_the_server_did(

@@ -161,6 +161,13 @@ Logs = Annotated[
     list[LogName] | None,
     typer.Option("--log", help="Also write log.csv, or files for TensorBoard, to --out."),
 ]
+Otel = Annotated[
+    bool,
+    typer.Option(
+        "--otel",
+        help="At the end, send the run's spans by OpenTelemetry: to OTEL_EXPORTER_OTLP_ENDPOINT.",
+    ),
+]
 LabelSmoothing = Annotated[
     float, typer.Option(metavar="X", help="Label smoothing of the cross-entropy.")
 ]

@@ -34,7 +34,9 @@ def reproduce(
     ] = None,
     engine: Annotated[
         str,
-        typer.Option(metavar="URL", help="Who computes `all`: local, or dask://HOST:PORT."),
+        typer.Option(
+            metavar="URL", help="Who computes `all`: local, dask://HOST:PORT or ray://HOST:PORT."
+        ),
     ] = "local",
     jobs: Annotated[
         int | None,
@@ -93,14 +95,19 @@ def reproduce(
 def _all(out: Path, quick: bool, url: str, jobs: int | None, quiet: bool) -> list[Reproduction]:
     """All papers, in the order of their names, and the page of all."""
     from weft.papers import NAMES
+    from weft.papers.engines import engine
     from weft.papers.page import write_page
-    from weft.papers.together import engine, reproduce_all
+    from weft.papers.together import reproduce_all, stop_children
 
-    at_once = jobs or ((os.cpu_count() or 1) if quick else 1)
+    if jobs is None and url == "local":
+        jobs = (os.cpu_count() or 1) if quick else 1
     reports = []
-    with engine(url, at_once) as parallel, progress_bar("papers", quiet) as tell:
+    with (
+        engine(url, jobs, stop=stop_children) as compute,
+        progress_bar("papers", quiet) as tell,
+    ):
         tell(f"0 of {len(NAMES)} done", 0.0)
-        for report, earlier in reproduce_all(NAMES, out, quick=quick, parallel=parallel):
+        for report, earlier in reproduce_all(NAMES, out, quick=quick, compute=compute):
             reports.append(report)
             tell(f"{len(reports)} of {len(NAMES)} done", len(reports) / len(NAMES))
             if earlier:

@@ -41,6 +41,7 @@ from weft.commands.options import (
     ObjectiveName,
     Optimizer,
     OptimizerSettings,
+    Otel,
     Patience,
     PlanFile,
     Precision,
@@ -116,6 +117,7 @@ def train(
     keep_best: KeepBest = None,
     stop_after: StopAfter = None,
     log: Logs = None,
+    otel: Otel = False,
     seed: Annotated[int, typer.Option(help="For weights and the order of samples.")] = 0,
     profile: ProfileFile = None,
     settings: Settings = None,
@@ -165,6 +167,7 @@ def train(
     from weft.data.user_data import class_count, named_data, sample_shape
     from weft.fleet.trace import Trace
     from weft.plans.derive import load_profile
+    from weft.report.otel import TraceSender
     from weft.report.results import train_document, train_table
     from weft.zoo.loading import short_name
 
@@ -172,6 +175,7 @@ def train(
         raise InputError("--trace does not go with --replay: the changes of plan are known already")
     changes = Trace.load(trace, opened.fleet) if trace is not None and opened.fleet else None
     check_seed(seed)
+    traces = [TraceSender()] if otel else []
     samples = named_data(data, seed)
     torch.manual_seed(seed)
     count = classes or (None if ":" in model else class_count(samples))
@@ -197,7 +201,7 @@ def train(
             group=group, measure=measure, objective=objective.value, adapt=adapt, replay=replay,
             look_every=look_every, trace=changes, say=say, on_progress=on_progress,
             evaluate_every=evaluate_every, keep_best=keep_best,
-            callbacks=_callbacks(stop_after, keep_best, log or [], out),
+            callbacks=[*_callbacks(stop_after, keep_best, log or [], out), *traces],
         )  # fmt: skip
     if result.too_fast:
         say(f"note: {', '.join(result.too_fast)} ran at this machine's speed, which is slower")
@@ -207,6 +211,9 @@ def train(
         show(train_table(result))
     if result.unsaved:
         raise WeftError(result.unsaved)
+    for sender in traces:
+        spans = sender.send(result.timeline, f"{short_name(model)} by {result.plan.strategy}")
+        say(f"sent {spans} spans by OpenTelemetry")
 
 
 def _callbacks(

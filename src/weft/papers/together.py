@@ -1,35 +1,33 @@
 """All papers at once: in parallel, taken up again where it was stopped, as one page.
 
-    with engine("local", jobs=2) as parallel:
-        for report in reproduce_all(NAMES, out, quick=True, parallel=parallel): ...
+    with engine("local", jobs=2, stop=stop_children) as compute:
+        for report in reproduce_all(NAMES, out, quick=True, compute=compute): ...
 
-joblib does the work on the cores of this machine, or on a Dask cluster that the user has. A worker writes a
-paper's files to a folder of its own and returns their bytes, so a cluster needs no shared disk.
+`engines` has those that do the work. A worker writes a paper's files to a folder of its own and returns their
+bytes, so a cluster needs no shared disk.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from weft.errors import InputError, WeftError
 from weft.papers.claims import Reproduction
+from weft.papers.engines import Compute
 from weft.papers.registry import get
 from weft.papers.tables import write_texts
 from weft.version import __version__
 
 DONE = "reproduction.json"
 FILE = re.compile(r"[A-Za-z0-9_.-]{1,100}")  # a worker's file name; nothing that leads elsewhere
-DASK = "dask://"
 LONGEST_S = 24 * 3600.0  # for one paper in full
 _children: set[subprocess.Popen[str]] = set()  # that work for this process now
 
@@ -39,6 +37,7 @@ class Work(Struct, frozen=True):
 
     reproduction: Reproduction
     files: dict[str, bytes]
+    version: str = __version__
 
 
 class Done(Struct, frozen=True):
@@ -70,6 +69,12 @@ def work(name: str, quick: bool) -> Work:
         return packed(report, folder)
 
 
+def stop_children() -> None:
+    """Ends the papers that this process has under way."""
+    for child in list(_children):
+        child.terminate()
+
+
 def packed(report: Reproduction, folder: Path) -> Work:
     """A paper's result with all files of its folder."""
     files = {
@@ -86,11 +91,13 @@ def note_done(report: Reproduction, folder: Path, quick: bool) -> None:
 
 
 def reproduce_all(
-    names: Iterable[str], out: Path, *, quick: bool, parallel: Any
+    names: Iterable[str], out: Path, *, quick: bool, compute: Compute
 ) -> Iterator[tuple[Reproduction, bool]]:
     """Each paper as it is done, and whether an earlier call had done it. Files go to OUT/PAPER."""
-    from joblib import delayed
-
+    try:
+        from joblib import delayed
+    except ImportError:
+        raise InputError("reproduce all needs joblib: pip install 'weft[papers]'") from None
     left = []
     for name in names:
         get(name)  # InputError for an unknown name, before any work
@@ -99,12 +106,14 @@ def reproduce_all(
             left.append(name)
         else:
             yield earlier, True
-    for done in parallel(delayed(work)(name, quick) for name in left):
+    for done in compute(delayed(work)(name, quick) for name in left):
         yield keep(done, out / done.reproduction.paper, quick), False
 
 
 def keep(done: Work, folder: Path, quick: bool) -> Reproduction:
     """Writes what a worker returned. The record comes last: a folder without it is not done."""
+    if done.version != __version__:
+        raise InputError(f"a worker has Weft {done.version}, and this machine {__version__}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, data in done.files.items():
@@ -127,34 +136,3 @@ def read_done(folder: Path, quick: bool) -> Reproduction | None:
         return None
     same = record.version == __version__ and record.quick == quick
     return record.reproduction if same else None
-
-
-@contextlib.contextmanager
-def engine(url: str, jobs: int) -> Iterator[Any]:
-    """Where the work is done: `local`, or `dask://HOST:PORT` for the scheduler of a Dask cluster."""
-    try:
-        from joblib import Parallel, parallel_config
-    except ImportError:
-        raise InputError("reproduce all needs joblib: pip install 'weft[papers]'") from None
-    if url == "local":
-        try:
-            # Each thread only waits for the process of its paper.
-            yield Parallel(n_jobs=jobs, backend="threading", return_as="generator_unordered")
-        finally:
-            for child in list(_children):
-                child.terminate()
-        return
-    if not url.startswith(DASK):
-        raise InputError(f"--engine {url!r} is not known; give local or dask://HOST:PORT")
-    try:
-        import distributed
-    except ImportError:
-        raise InputError(f"--engine {url} needs Dask: pip install 'weft[dask]'") from None
-    try:
-        connect: Any = distributed.Client  # it has no types
-        client = connect(f"tcp://{url.removeprefix(DASK)}", timeout=10)
-    except (OSError, ValueError) as error:
-        raise InputError(f"--engine {url}: no Dask scheduler answers there: {error}") from None
-    # joblib's Dask backend returns results in their order, not as they come.
-    with client, parallel_config(backend="dask", wait_for_workers_timeout=30):
-        yield Parallel(n_jobs=-1)
