@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import queue
 import statistics
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +28,7 @@ from weft.adapt.probe_network import (
 )
 from weft.adapt.probes import LEAST_LIMIT_S, SLACK, Probes
 from weft.adapt.watch import Watch
+from weft.errors import LostDevice
 from weft.fleet.fleet import Device, Fleet
 from weft.fleet.trace import Moment, Trace
 from weft.graph.execute import Runner
@@ -116,9 +119,27 @@ def probes_of(subject: Subject, fleet: Fleet, **settings: Any) -> Probes:
     """Probes of a run that only this test talks to."""
     plan = subject.plan("e1", 2, fleet)
     run = SimpleNamespace(
-        plan=plan, settings=Settings(**settings), run_id="r", everyone=fleet.names, heard=None
-    )
+        plan=plan, settings=Settings(**settings), run_id="r", everyone=fleet.names, heard=None,
+        crew=SimpleNamespace(present=fleet.names, events=queue.Queue()), absent=set(),
+    )  # fmt: skip
     return Probes(run, Watch(plan))  # type: ignore[arg-type]
+
+
+def test_servers_that_are_gone_are_neither_probed_nor_waited_for(
+    subject: Subject, fleet: Fleet
+) -> None:
+    """Two servers died at once: the recovery probed the second one and waited 0.75 s for its answer."""
+    probes = probes_of(subject, fleet)
+    run: Any = probes.run
+    run.crew.present = tuple(d for d in fleet.names if d != "e1")
+    run.absent.add("e2")
+    assert probes.servers == ["e3"]
+    probes._waiting, probes._until = {"e3"}, time.monotonic() + 2.0
+    lost = LostDevice("e3", "e3 is gone")
+    run.crew.events.put(lost)
+    probes.wait()
+    assert not probes._waiting
+    assert run.crew.events.get_nowait() is lost  # the run hears of it as well
 
 
 def answer(server: str, seconds: float) -> msg.ServerProbed:

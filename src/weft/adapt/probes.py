@@ -25,7 +25,7 @@ import time
 
 from weft.adapt.probe_network import ProbeWork, probe_work
 from weft.adapt.watch import Watch
-from weft.errors import WeftError
+from weft.errors import LostDevice, WeftError
 from weft.runtime.run.run import Run
 from weft.runtime.wire import messages as msg
 from weft.runtime.wire.crew import Event
@@ -73,7 +73,8 @@ class Probes:
     @property
     def servers(self) -> list[str]:
         """The devices that can be probed: those of the run that are present, without the source."""
-        return [d for d in self.run.everyone if d != self.run.plan.source]
+        there = set(self.run.crew.present) - self.run.absent
+        return [d for d in self.run.everyone if d != self.run.plan.source and d in there]
 
     @property
     def everyone(self) -> list[str]:
@@ -159,7 +160,7 @@ class Probes:
         return (plan.stale + 1) * (self.watch.period_s or predicted)
 
     def wait(self) -> None:
-        """Wait until all have answered or are late. Other events are put back for later.
+        """Wait until all have answered, are late or are gone. Other events are put back for later.
 
         Call it outside of `run.steps`. A device that has not answered counts as before.
         """
@@ -169,8 +170,10 @@ class Probes:
                 event = self.run.crew.events.get(timeout=left)
                 if isinstance(event, msg.ServerProbed | msg.Notice):
                     self.hear(event)
-                else:
-                    others.append(event)
+                    continue
+                if isinstance(event, LostDevice):
+                    self._waiting.discard(event.device)
+                others.append(event)
         for event in others:
             self.run.crew.events.put(event)
 

@@ -122,7 +122,7 @@ def job_of(
         else None,
         deadline_s=settings.deadline_s,
         data=data_of(plan, settings, device) if own is None else own.data,
-        groups={} if own is None else dict(own.groups),
+        groups={} if own is None or not code else dict(own.groups),
         tail=plan.peers.tail if plan.peers else 1,
         record=settings.record,
         radio=rules_of(plan, plan.fleet, emulated=settings.same_clock),

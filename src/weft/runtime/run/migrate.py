@@ -1,12 +1,13 @@
 """A live change of plan: between two minibatches, moving only what changes hands.
 
-    move = migrate(run, new_plan)                      # nothing is in flight when this is called
+    move = change_over(run, new_plan)                  # nothing is in flight when this is called
     move = migrate(run, new_plan, gone={"edge1"})      # a holder is gone, and others hold all it held
     move = go_back(run, new_plan, copy, gone)          # all weights become those of an earlier minibatch
 
 Devices that keep layers keep their weights and optimizer memory where they are. What changes hands goes from
 its holder over this machine to its new place; where links are emulated, the time that it would take from
-holder to holder is waited for.
+holder to holder is waited for. The units of a swarm and the networks of peers are handed out again: what
+changes hands there are parts of layers, or means of what several have.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from weft.plans.plan import Plan
 from weft.program.instructions import Forward, Instruction, Update
 from weft.program.lower.lower import lower
 from weft.runtime.run.dispatch import Dispatch, State
+from weft.runtime.run.workload.peer_networks import newcomer_state
 from weft.runtime.wire import messages as msg
 
 if TYPE_CHECKING:
@@ -63,6 +65,51 @@ def held_names(graph: Graph, code: Iterable[Instruction]) -> Names:
 def next_version(run: Dispatch, plan: Plan) -> Plan:
     """The plan with the version after the one that runs."""
     return msgspec.structs.replace(plan, version=run.plan.version + 1)
+
+
+def change_over(run: Dispatch, plan: Plan) -> Move:
+    """Takes a run to another plan while all devices are there."""
+    if run.own:
+        return _regroup(run, plan)
+    return _hand_out_units(run, plan) if run.plan.swarm is not None else migrate(run, plan)
+
+
+def _hand_out_units(run: Dispatch, plan: Plan) -> Move:
+    """A swarm: every device gets the units that it has under the other plan."""
+    begin = time.monotonic()
+    state, memory = run.collect()
+    before = run.plan.source
+    run.adopt(next_version(run, plan))
+    if run.plan.source != before:
+        run.feed_from_here()
+    run.initial = state
+    run.prepare(memory)
+    return Move(_bytes(state) + _bytes(memory), time.monotonic() - begin)
+
+
+def _regroup(run: Dispatch, plan: Plan) -> Move:
+    """Peers: each keeps its own network, and one that had no part gets the means of the others."""
+    begin = time.monotonic()
+    peers = run.working
+    states = {d: state for d, (state, _) in run.states(peers).items()}
+    run.adopt(next_version(run, plan))
+    moved = welcome(run, [d for d in run.working if d not in peers], states)
+    return Move(moved, time.monotonic() - begin)
+
+
+def welcome(run: Dispatch, newcomers: Iterable[str], states: Mapping[str, State]) -> int:
+    """Hands out the jobs of the plan, and to peers that had no part what the others have learned; returns
+    how many bytes these got."""
+    jobs = run.assign()
+    moved = 0
+    for device in newcomers:
+        names = {n for segment in jobs[device].segments for n in segment.state}
+        state = newcomer_state(device, run.own, states)
+        mine = {n: t for n, t in state.items() if n in names}
+        run.ship(device, mine, optimizer=False)
+        moved += _bytes(mine)
+    run.build()
+    return moved
 
 
 def migrate(run: Dispatch, plan: Plan, *, gone: Iterable[str] = ()) -> Move:

@@ -30,10 +30,10 @@ from weft.runtime.run.dispatch import Dispatch
 from weft.runtime.run.feeder import Feed
 from weft.runtime.run.jobs import Settings
 from weft.runtime.run.measured import added, done_everywhere, timeline_of
-from weft.runtime.run.migrate import migrate
+from weft.runtime.run.migrate import change_over
 from weft.runtime.run.outcome import Outcome, Stalled
 from weft.runtime.run.records.copies import Copies, Copy
-from weft.runtime.run.recovery.protocol import Fault, Recovery
+from weft.runtime.run.recovery.protocol import Fault, Recovery, Returned
 from weft.runtime.run.recovery.stop import Stop
 from weft.runtime.run.slow import Resting, held_up_by, limit_s
 from weft.runtime.run.workload.protocol import Workload
@@ -43,7 +43,7 @@ from weft.runtime.wire.frames import Header
 
 Progress = Callable[[Outcome], None]
 OnPlan = Callable[[int, Plan, str], None]  # from which minibatch on, the plan, why
-MOST_FAULTS = 5  # in a row, without a minibatch between them
+MOST_FAULTS = 5  # in a row, without a minibatch between them; a device that is back is none
 LISTEN_S = 0.2
 LEAD_S = 0.3  # from the word to begin until the first slot: every device must have heard it
 
@@ -87,7 +87,7 @@ class Run(Dispatch):
         self._change: Change | None = None
         self._began = False
         self.resting = Resting()
-        self._advanced = False  # whether a minibatch was done since the last fault
+        self.advanced = False  # whether a minibatch was done since the last fault
         self._past: list[Span] = []  # of plans that have ended
         self.counts: dict[str, msg.Spans] = {}  # of devices under plans that have ended
 
@@ -130,8 +130,9 @@ class Run(Dispatch):
                 if min(begins.values(), default=last) >= last:
                     return self.outcome
             except (LostDevice, Stalled) as error:
-                fault, faults = error, 1 if self._advanced else faults + 1
-                self._advanced = False
+                more = 0 if isinstance(error, Returned) else 1
+                fault, faults = error, more if self.advanced else faults + more
+                self.advanced = False
                 if faults > MOST_FAULTS:
                     raise
 
@@ -266,7 +267,7 @@ class Run(Dispatch):
                 if isinstance(event, msg.Progress):
                     self.outcome.add_late(event)
             case msg.Progress():
-                self._advanced |= event.step > self.outcome.done.get(event.device, -1)
+                self.advanced |= event.step > self.outcome.done.get(event.device, -1)
                 self.outcome.add(event)
             case msg.Finished():
                 self.outcome.done[event.device] = event.last - 1
@@ -315,7 +316,7 @@ class Run(Dispatch):
             if self.stalled():
                 raise Stalled(f"no minibatch has been done for {silent:.1f} s")
             return time.monotonic()
-        if waiting and self._advanced and self.recovery.recovers and silent > limit_s(self):
+        if waiting and self.advanced and self.recovery.recovers and silent > limit_s(self):
             slow = held_up_by(self, waiting)
             if slow is not None:
                 self.resting.add(slow)
@@ -343,7 +344,7 @@ class Run(Dispatch):
         before = self.plan
         self.gather()
         self.adviser.pause(self, change)
-        move = migrate(self, change.plan)
+        move = change_over(self, change.plan)
         self.follow_plan(step, change.why)
         self.note(step, kind_of(before, change.plan), change.why, **change.what,
                   moved_bytes=move.bytes, seconds=round(move.seconds, 4))  # fmt: skip

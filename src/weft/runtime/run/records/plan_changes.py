@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 CHANGES = "changes.json"
 MAX_BYTES = 256 << 20
+NEVER = 1 << 40  # minibatches: longer than any run
 
 
 class PlanChange(Struct, frozen=True, omit_defaults=True):
@@ -93,6 +94,8 @@ class Replayed(Survivors):
         self._due = list(record.lasting)
 
     def begin(self, run: Run, step: int) -> Change | None:
+        if not run.recovery.goes_back:
+            self._looks_every = NEVER
         while self._due and self._due[0].step < step:  # of minibatches that a resumed run has done
             self._due.pop(0)
         if self._due and self._due[0].step == step:
@@ -107,7 +110,8 @@ class Replayed(Survivors):
         end = run.series_end
         if self._due and self._due[0].step == end:
             return self._change(run)
-        change = super().look(run, done)
+        # Swarms and peers deal with lost devices, and with those that are back, by themselves.
+        change = super().look(run, done) if run.recovery.goes_back else None
         self._aim(end)
         return change
 

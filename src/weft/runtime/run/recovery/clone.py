@@ -128,6 +128,7 @@ class Clone(Recovery):
                  seconds=round(time.monotonic() - begin, 3))  # fmt: skip
         self._members -= run.absent
         run.outcome.done = dict.fromkeys(run.devices, step - 1)
+        self.took(run, step, f"{', '.join(lost)} lost")
         return dict.fromkeys(run.working, step)
 
     def _next(self, run: Run, last: int) -> int:

@@ -16,17 +16,14 @@ import msgspec
 
 from weft.errors import LostDevice, WeftError
 from weft.plans.plan import Plan
-from weft.runtime.run.recovery.protocol import Fault, Recovery
-from weft.runtime.run.workload.peer_networks import keepers, newcomer_state, with_peers
+from weft.runtime.run.migrate import welcome
+from weft.runtime.run.recovery.protocol import Fault, Recovery, Returned
+from weft.runtime.run.workload.peer_networks import keepers, with_peers
 from weft.runtime.wire import messages as msg
 
 if TYPE_CHECKING:
     from weft.runtime.run.dispatch import State
     from weft.runtime.run.run import Run
-
-
-class Returned(LostDevice):
-    """A device that was lost is there again, and ready: the peers are put together anew."""
 
 
 class LeaveOut(Recovery):
@@ -39,6 +36,7 @@ class LeaveOut(Recovery):
         self.plan, self.peers = plan, plan.peers  # of all peers
         self._ready: set[str] = set()  # of those that came back: they have opened their data
         self._lost: list[str] = []  # since the peers were last put together
+        self._since = 0  # where the plan under way began
 
     # --- while they work ------------------------------------------------------------------------
 
@@ -86,6 +84,9 @@ class LeaveOut(Recovery):
         back = sorted(run.absent & self._ready & set(run.crew.present))
         begins, states = self._reassign(run, back)
         seconds = round(time.monotonic() - begin, 4)
+        away = f"without {', '.join(sorted(run.absent))}" if run.absent else "all peers are there"
+        self._since = max(self._since, min(begins[d] for d in begins if d not in back))
+        self.took(run, self._since, f"{fault}; {away}")
         for device in self._lost:
             self._note_lost(run, device, min(begins.values()), seconds, states)
         self._lost = []
@@ -111,7 +112,7 @@ class LeaveOut(Recovery):
         plan = with_peers(self.plan, self.peers.without(frozenset(run.absent)))
         run.adopt(msgspec.structs.replace(plan, version=run.plan.version + 1))
         try:
-            self._hand_out(run, back, states)
+            welcome(run, back, states)
         except WeftError:
             run.absent |= set(
                 back
@@ -119,14 +120,6 @@ class LeaveOut(Recovery):
             raise
         run.outcome.done = {d: begins[d] - 1 for d in run.devices if d in begins}
         return begins, states
-
-    def _hand_out(self, run: Run, back: list[str], states: Mapping[str, State]) -> None:
-        jobs = run.assign()
-        for device in back:
-            names = {n for segment in jobs[device].segments for n in segment.state}
-            state = newcomer_state(device, run.own, states)
-            run.ship(device, {n: t for n, t in state.items() if n in names}, optimizer=False)
-        run.build()
 
     def _begins(self, at: Mapping[str, int], back: list[str]) -> dict[str, int]:
         """The next minibatch of each peer."""
@@ -146,6 +139,7 @@ class LeaveOut(Recovery):
         done = run.outcome.done
         found = {}
         for device, at in run.stopped(devices).items():
+            run.advanced |= at.step > done.get(device, -1)
             found[device] = done[device] = max(at.step, done.get(device, -1))
         return found
 

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 Fault = LostDevice | Stalled
 
 
+class Returned(LostDevice):
+    """A device that was lost is there again, and ready: the others are put together anew with it."""
+
+
 class Recovery:
     """What a run does about a lost device."""
 
@@ -30,6 +34,11 @@ class Recovery:
         Raises the fault where there is no way on. LostDevice for another device: that one went meanwhile.
         """
         raise fault
+
+    def took(self, run: Run, step: int, why: str) -> None:
+        """The others have a plan without the lost device: who watches the run hears of it."""
+        run.on_plan(step, run.plan, why)
+        run.adviser.follow(run)
 
     def hear(self, run: Run, event: object, waiting: set[str]) -> None:
         """Every report, before the run takes it."""
