@@ -90,6 +90,7 @@ SETTINGS = [
     Setting("vgg-small", (1, 28, 28), 64, "train", 5.0, STEEP, TRAIN),
     Setting("resnet18", (3, 64, 64), 8, "train", 100.0, STEEP, TRAIN),
     Setting("resnet18", (3, 64, 64), 8, "infer", 20.0, STEEP, INFER),
+    Setting("vgg-small", (1, 28, 28), 64, "infer", 1000.0, EVEN, INFER),
 ]
 QUICK = 3
 

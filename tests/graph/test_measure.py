@@ -113,3 +113,27 @@ def test_a_rest_lends_a_measurement_under_a_quota_nothing(
     seconds = 8 * sum(times.forward_s) + sum(times.forward_call_s)
     assert seconds == pytest.approx(2 * pass_s, rel=0.03)
     assert times.share == pytest.approx(0.5, rel=0.03)
+
+
+def test_a_short_update_gets_its_part_of_a_quotas_pauses(
+    network: tuple[Graph, dict[str, Tensor]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pause falls into few of the updates, and a median over rounds said that none does."""
+    clock = Quota()
+    fake = SimpleNamespace(
+        monotonic=lambda: clock.wall, thread_time=lambda: clock.cpu,
+        process_time=lambda: clock.cpu, sleep=clock.sleep,
+    )  # fmt: skip
+    monkeypatch.setattr(measuring, "time", fake)
+    step = torch.optim.SGD.step
+
+    def slow_step(self: torch.optim.SGD, closure: None = None) -> None:
+        clock.work(0.0001)
+        step(self, closure)
+
+    monkeypatch.setattr(torch.optim.SGD, "step", slow_step)
+    times = measure(*network, batch=8, repeats=40, wall=True,
+                    compute=Watching(passed=lambda outputs: clock.work(0.01233)))  # fmt: skip
+    layers_with_weights = 2
+    assert sum(times.update_s) == pytest.approx(2 * 0.0001, rel=0.3)
+    assert sum(t > 0 for t in times.update_s) == layers_with_weights

@@ -112,7 +112,7 @@ def measure(
     medians = {n: _median(rounds) for n, rounds in samples.items()}
     if whole is None:
         return _fit(medians)
-    factors = _factors(_median(together[1:]), medians[chosen[-1]])
+    factors = _factors(_typical(together[1:]), medians[chosen[-1]])
     stretched = {n: _stretched(medians[n], factors) for n in medians}
     return msgspec.structs.replace(_fit(stretched), share=watch.share(compute.threads))
 
@@ -312,6 +312,16 @@ def _median(rounds: list[_Round]) -> _Round:
         return [statistics.median(times) for times in zip(*(r[kind] for r in rounds), strict=True)]
 
     return by_layer(0), by_layer(1), by_layer(2)
+
+
+def _typical(rounds: list[_Round]) -> _Round:
+    """The median of the rounds' seconds, divided among forward, backward and update as in all of them. A
+    short kind of work holds a pause in few rounds, and a median of its own would leave these out."""
+    means = [statistics.fmean(sum(kind) for kind in kinds) for kinds in zip(*rounds, strict=True)]
+    whole = statistics.median(sum(sum(kind) for kind in round_) for round_ in rounds)
+    scale = whole / sum(means) if sum(means) > 0 else 1.0
+    forward, backward, update = ([mean * scale] for mean in means)
+    return forward, backward, update
 
 
 def _fit(medians: dict[int, _Round]) -> LayerTimes:
