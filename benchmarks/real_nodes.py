@@ -67,8 +67,11 @@ def limited(quotas: Mapping[str, float]) -> Iterator[Callable[[str, int], None]]
     except OSError as error:
         sys.exit(f"no cgroup with a CPU quota: {error}")
     finally:
-        (CPU / "cgroup.procs").write_text(str(os.getpid()))
         time.sleep(0.5)  # until the nodes are gone
+        for group in made[1:2]:  # this process and helpers that it started
+            for pid in (group / "cgroup.procs").read_text().split():
+                with contextlib.suppress(OSError):  # it has just ended
+                    (CPU / "cgroup.procs").write_text(pid)
         for folder in reversed(made):
             with contextlib.suppress(OSError):
                 folder.rmdir()

@@ -8,7 +8,8 @@ time is limited by a cgroup (quota of a core, period 4 ms). The prediction comes
 --join` measures on these nodes, and from nothing else. A case is run until the medians of two runs in a row
 agree to 3%; their mean counts. After eight runs it is given up, and the table says so. For each network and
 fleet the plan that `auto` takes is run too, and the best one place. A plan that several strategies have in
-common is one case. `--add` appends each case to a file, so that the table can be collected in parts.
+common is one case. `--add` appends the cases of a setting to a file once the setting is done, and leaves out
+settings that the file has already. So the table can be collected in parts: repeat the same command.
 
 It needs root, iproute2 and cgroup v1 (cpu). On a machine that does other work, figures are not to be trusted:
 the cgroup asks for a large weight, but caches and memory are shared.
@@ -35,7 +36,7 @@ from weft.adapt.serve import serve
 from weft.adapt.train import train
 from weft.errors import WeftError
 from weft.fleet.fleet import Device, Fleet, Link
-from weft.graph.capture.module import capture
+from weft.graph.capture.module import capture, capture_loss
 from weft.graph.network import Graph
 from weft.planning.decide import decide
 from weft.planning.exactness import differs
@@ -89,6 +90,7 @@ SETTINGS = [
     Setting("vgg-small", (1, 28, 28), 64, "train", 5.0, STEEP, TRAIN),
     Setting("resnet18", (3, 64, 64), 8, "train", 100.0, STEEP, TRAIN),
     Setting("resnet18", (3, 64, 64), 8, "infer", 20.0, STEEP, INFER),
+    Setting("vgg-small", (1, 28, 28), 64, "infer", 1000.0, EVEN, INFER),
 ]
 QUICK = 3
 
@@ -131,28 +133,31 @@ def main() -> None:
     parser.add_argument("--case", default="", help="only settings whose label contains this text")
     parser.add_argument("--from", dest="first", type=int, default=0, help="number of a setting")
     parser.add_argument("--to", type=int, help="number of the setting after the last one")
-    parser.add_argument("--add", type=Path, help="append each case to this file, as JSON")
+    parser.add_argument("--add", type=Path, help="append the cases to this file, as JSON lines")
     parser.add_argument("--table", type=Path, help="print the cases of this file; measure nothing")
     options = parser.parse_args()
     if options.table:
-        table([load_outcome(text) for text in options.table.read_text().splitlines()])
+        table(load_outcomes(options.table))
         return
     torch.set_num_threads(1)
     chosen = SETTINGS[options.first : QUICK if options.quick else options.to]
-    outcomes: list[Outcome] = []
-    for setting in (s for s in chosen if options.case in s.label):
+    outcomes = load_outcomes(options.add) if options.add and options.add.exists() else []
+    done = {outcome.setting for outcome in outcomes}
+    for setting in (s for s in chosen if options.case in s.label and s.label not in done):
         print(f"\n{setting.label}", flush=True)
+        cases = []
         for outcome in run_setting(setting):
-            outcomes.append(outcome)
+            cases.append(outcome)
             print(f"  {line(outcome)}", flush=True)
-            if options.add:
-                with options.add.open("a") as file:
-                    file.write(json.dumps(asdict(outcome)) + "\n")
+        outcomes += cases
+        if options.add:  # a setting that was stopped half-way is done again as a whole
+            with options.add.open("a") as file:
+                file.writelines(json.dumps(asdict(outcome)) + "\n" for outcome in cases)
     summary(outcomes)
 
 
-def load_outcome(text: str) -> Outcome:
-    return msgspec.json.decode(text, type=Outcome)
+def load_outcomes(path: Path) -> list[Outcome]:
+    return [msgspec.json.decode(text, type=Outcome) for text in path.read_text().splitlines()]
 
 
 def table(outcomes: list[Outcome]) -> None:
@@ -206,6 +211,8 @@ def run_setting(setting: Setting) -> Iterator[Outcome]:
     torch.manual_seed(0)
     module, example = load(setting.model, setting.shape, 10)
     graph = capture(module, example, name=setting.model)
+    if setting.mode == "train":  # as `weft train` measures: with the loss
+        graph = capture_loss(graph, nn.CrossEntropyLoss(), torch.zeros(2, dtype=torch.long))
     rates = tuple(
         Link((a, b), setting.mbps, setting.mbps)
         for n, a in enumerate(NAMES)

@@ -71,6 +71,18 @@ def test_times_come_from_flops() -> None:
     check_profile(profile, fleet)
 
 
+def test_a_call_costs_what_the_fleet_file_says_so_that_a_minibatch_is_not_cut_into_too_many_pieces() -> (
+    None
+):
+    """Without it 16 pieces of four samples were predicted at 60 ms and took 385."""
+    fleet = Fleet((Device("pi", gflops=1.0, call_ms=0.5), Device("nuc", gflops=1.0)))
+    profile = derive_profile(make_graph(), fleet)
+    pi, nuc = profile.devices["pi"], profile.devices["nuc"]
+    assert pi.forward(0, 2, 10) == pytest.approx(nuc.forward(0, 2, 10) + 3 * 0.5e-3)
+    assert pi.backward(1, 2, 10) == pytest.approx(nuc.backward(1, 2, 10) + 2 * 0.5e-3)
+    assert nuc.forward_call_s == nuc.backward_call_s == (), "as the papers count"
+
+
 def test_a_device_of_unknown_speed_is_named() -> None:
     fleet = Fleet((Device("pi", gflops=1.0), Device("nuc")))
     with pytest.raises(InputError, match=r"nuc: gflops is missing.*--profile"):

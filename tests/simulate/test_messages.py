@@ -60,6 +60,28 @@ def test_bytes_cost_more_where_there_are_more() -> None:
     assert per_byte == pytest.approx(2 * 1e-8 * 32 * 2 * (1600 + 480), rel=0.05)
 
 
+@given(st.floats(1e-10, 1e-5), st.sampled_from([1.0, 10.0, 1e3, 1e5]))
+def test_a_link_hides_the_work_for_its_bytes_and_the_device_has_it_all_the_same(
+    byte_s: float, mbps: float
+) -> None:
+    """On links of 20 Mbps a node of a quarter core was charged 12% more for each transfer, twice: the work
+    for the bytes was taken to begin when the last one had come."""
+    links = tuple(Link(pair, mbps, mbps) for pair in (("a", "b"), ("a", "c"), ("b", "c")))
+    fleet = Fleet(FLEET.devices, links)
+    free, costly = (
+        price(msgspec.structs.replace(row(profile(byte_s=s)), fleet=fleet)) for s in (0.0, byte_s)
+    )
+    bytes_ = sum(32 * 2 * size for size in (1600, 480))
+    labels = LENET.labels_bytes(32)
+    seen = 2 * max(0.0, byte_s - 8e-6 / mbps)
+    busiest = max(costly.compute_s[n] + costly.messages_s[n] for n in NAMES)
+    expected = max(free.seconds + seen * bytes_, busiest)
+    assert costly.seconds == pytest.approx(expected, rel=0.05, abs=seen * labels)
+    assert sum(costly.messages_s.values()) == pytest.approx(
+        2 * byte_s * bytes_, rel=1e-6, abs=4 * byte_s * labels
+    )
+
+
 def test_nodes_of_one_host_share_its_cores() -> None:
     apart = price(row(profile(), pieces=4)).seconds
     alone = price(row(profile(host="h", cores=1.0), pieces=4)).seconds

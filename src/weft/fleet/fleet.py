@@ -32,6 +32,8 @@ class Device(Struct, frozen=True, omit_defaults=True):
     samples: int | None = None  # how many it has: its share of the batch, where several have data
     watts: float | None = None  # while it computes
     price_per_hour: float = 0.0
+    # What a pass through a layer takes besides its mathematics, in times that follow from gflops.
+    call_ms: float = 0.0
 
 
 class Link(Struct, frozen=True, omit_defaults=True):

@@ -29,7 +29,7 @@ MAX_DEVICES = 2000
 TIERS: tuple[Tier, ...] = get_args(Tier)
 KINDS = ("device", "link", "medium")
 DEVICE_KEYS = (
-    "name", "tier", "gflops", "memory_mb", "data", "samples", "watts", "price_per_hour",
+    "name", "tier", "gflops", "memory_mb", "data", "samples", "watts", "price_per_hour", "call_ms",
 )  # fmt: skip
 LINK_KEYS = (
     "between", "mbps", "up_mbps", "down_mbps", "latency_ms", "loss", "up_loss", "down_loss",
@@ -100,7 +100,8 @@ def _devices(tables: list[Table]) -> tuple[Device, ...]:
         memory_mb = table.optional_number("memory_mb", above=0)
         watts = table.optional_number("watts")
         price = table.number("price_per_hour", default=0.0)
-        devices.append(Device(name, tier, gflops, memory_mb, data, samples, watts, price))
+        call_ms = table.number("call_ms", default=0.0)
+        devices.append(Device(name, tier, gflops, memory_mb, data, samples, watts, price, call_ms))
     return tuple(devices)
 
 

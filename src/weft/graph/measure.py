@@ -6,6 +6,9 @@ more batch sizes. This separates the cost of a call from the cost of a sample.
 A node that measures for a real run also times the whole network by the wall clock, and stretches the layers'
 times to it. Under a CPU quota a second of CPU time takes longer, but a single layer's wall time is a matter
 of chance: it is short, or holds a pause. And a network in one piece is not as fast as its layers one by one.
+
+Each round begins with the same weights. A network that trains on noise without end soon computes with numbers
+that are not finite, and relu and max pooling are nearly twice as fast on those.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ from weft.graph.network import Graph, Value
 from weft.graph.optimizers.optimizer import Optimizer
 
 Progress = Callable[[int, int], None]  # (rounds done, rounds in all)
+CREDIT_S = 0.1  # of work after which a quota has nothing left over from a rest: one usual period
+STEADY_S = 0.1  # of work that is counted: many pauses of a short period, or one of the usual one
 
 
 class LayerTimes(Struct, frozen=True):
@@ -81,7 +86,6 @@ def measure(
             [(i, i) for i in range(count)],
             compute,
         )
-        # Without a rest: under a quota it would lend the network CPU time that a long run does not have.
         whole = (
             _Bench(graph, state, training, rule, 0.0, watch, [(0, count - 1)], compute)
             if wall
@@ -98,7 +102,7 @@ def measure(
                 if i:
                     samples[n].append(round_)
             if whole is not None:
-                together.append(whole.round(chosen[-1]))
+                together.append((whole.steady if i else whole.round)(chosen[-1]))
             if not i:
                 watch.forget()  # the warm-up
             if progress:
@@ -108,7 +112,7 @@ def measure(
     medians = {n: _median(rounds) for n, rounds in samples.items()}
     if whole is None:
         return _fit(medians)
-    factors = _factors(_median(together[1:]), medians[chosen[-1]])
+    factors = _factors(_typical(together[1:]), medians[chosen[-1]])
     stretched = {n: _stretched(medians[n], factors) for n in medians}
     return msgspec.structs.replace(_fit(stretched), share=watch.share(compute.threads))
 
@@ -138,6 +142,7 @@ class Stopwatch:
         self._clock = 0 if wall else 1
         self._begin = self._now()
         self._total = [0.0, 0.0, 0.0]
+        self.counts = True  # whether the work of the moment is a part of `share`
 
     @staticmethod
     def _now() -> tuple[float, float, float]:
@@ -150,7 +155,8 @@ class Stopwatch:
     def stop(self) -> float:
         """Its seconds."""
         spent = [end - begin for begin, end in zip(self._begin, self._now(), strict=True)]
-        self._total = [a + b for a, b in zip(self._total, spent, strict=True)]
+        if self.counts:
+            self._total = [a + b for a, b in zip(self._total, spent, strict=True)]
         return spent[self._clock]
 
     def forget(self) -> None:
@@ -193,6 +199,7 @@ class _Bench:
     ) -> None:
         self.graph, self.training, self.rest_s, self.watch = graph, training, rest_s, watch
         last = len(graph.layers) - 1
+        self.state = state
         copied = {name: tensor.detach().clone() for name, tensor in state.items()}
         self.runners = [
             compute.runner(
@@ -226,6 +233,30 @@ class _Bench:
             nothing = [0.0] * len(forward)
             return forward, nothing, nothing
         return forward, self.backward(outputs, samples), self.update()
+
+    def steady(self, samples: int) -> _Round:
+        """The mean of the rounds of a stretch of work without a rest.
+
+        Under a quota a rest lends the work after it CPU time that a long run does not have. So the beginning
+        of the stretch does not count.
+        """
+        self.watch.counts = False
+        self.rounds(samples, CREDIT_S)
+        self.watch.counts = True
+        rounds = self.rounds(samples, STEADY_S)
+        forward, backward, update = (
+            [statistics.fmean(times) for times in zip(*kind, strict=True)]
+            for kind in zip(*rounds, strict=True)
+        )
+        return forward, backward, update
+
+    def rounds(self, samples: int, least_s: float) -> list[_Round]:
+        """One round after the other for so long."""
+        begin = time.monotonic()
+        rounds = [self.round(samples)]
+        while time.monotonic() - begin < least_s:
+            rounds.append(self.round(samples))
+        return rounds
 
     def rest(self) -> None:
         if self.rest_s:
@@ -265,7 +296,15 @@ class _Bench:
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
             seconds.append(self.watch.stop())
+        self.restore()
         return seconds
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Gives the weights and buffers their first values again."""
+        for runner in self.runners:
+            for name, tensor in runner.state.items():
+                tensor.copy_(self.state[name])
 
 
 def _median(rounds: list[_Round]) -> _Round:
@@ -273,6 +312,16 @@ def _median(rounds: list[_Round]) -> _Round:
         return [statistics.median(times) for times in zip(*(r[kind] for r in rounds), strict=True)]
 
     return by_layer(0), by_layer(1), by_layer(2)
+
+
+def _typical(rounds: list[_Round]) -> _Round:
+    """The median of the rounds' seconds, divided among forward, backward and update as in all of them. A
+    short kind of work holds a pause in few rounds, and a median of its own would leave these out."""
+    means = [statistics.fmean(sum(kind) for kind in kinds) for kinds in zip(*rounds, strict=True)]
+    whole = statistics.median(sum(sum(kind) for kind in round_) for round_ in rounds)
+    scale = whole / sum(means) if sum(means) > 0 else 1.0
+    forward, backward, update = ([mean * scale] for mean in means)
+    return forward, backward, update
 
 
 def _fit(medians: dict[int, _Round]) -> LayerTimes:

@@ -66,7 +66,7 @@ def derive_profile(graph: Graph, fleet: Fleet) -> Profile:
                 f"[[device]] {device.name}: gflops is missing, so its speed is unknown; "
                 "give it gflops, or a measured profile with --profile"
             )
-        devices[device.name] = derive_times(layers, device.gflops)
+        devices[device.name] = derive_times(layers, device.gflops, device.call_ms / 1e3)
     return graph_profile(graph, devices)
 
 
@@ -81,11 +81,14 @@ def measured_times(times: LayerTimes) -> DeviceTimes:
     )
 
 
-def derive_times(layers: tuple[LayerCost, ...], gflops: float) -> DeviceTimes:
+def derive_times(
+    layers: tuple[LayerCost, ...], gflops: float, call_s: float = 0.0
+) -> DeviceTimes:
     """One device's seconds. A backward pass takes twice as long as the forward pass (gradients of weights and
     of inputs). In the first layer it takes as long as the forward pass, because the input needs no gradient.
-    An update takes two operations per parameter."""
+    An update takes two operations per parameter. `call_s` is what each pass through a layer takes besides."""
     per_s = gflops * 1e9
+    calls = (call_s,) * len(layers) if call_s else ()
     return DeviceTimes(
         forward_s=tuple(layer.forward_flops / per_s for layer in layers),
         backward_s=tuple(
@@ -93,6 +96,8 @@ def derive_times(layers: tuple[LayerCost, ...], gflops: float) -> DeviceTimes:
             for index, layer in enumerate(layers)
         ),
         update_s=tuple(layer.param_bytes / 4 * 2 / per_s for layer in layers),
+        forward_call_s=calls,
+        backward_call_s=calls,
     )
 
 

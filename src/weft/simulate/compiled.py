@@ -7,6 +7,9 @@
 Every duration and route is computed once for all simulated minibatches. Where the profile knows what a
 message costs the runtime of a device, the device is busy for that time before it sends and after it has
 received. The same holds for what a codec costs. A sum of gradients is coded once, for all who get it.
+
+The work for the bytes of a message is done while the link carries them. Only what takes longer than the link
+comes before or after it, but all of it counts as work of the device.
 """
 
 from __future__ import annotations
@@ -168,7 +171,8 @@ class _Compiler:
             return None  # a slot is over when the clock says so
         ends = (device, i.dest) if isinstance(i, Send) else (i.source, device)
         size, codec = self.sizes.get((*ends, i.tensor), (0, "none"))
-        seconds = self.busy_with(device, size, i.every)
+        hidden = self.carried_s(device, i, size)
+        seconds = max(0.0, self.busy_with(device, size, i.every) - hidden)
         seconds += self.coding(device, i, size, codec)
         if isinstance(i, Send) and i.radio is not None and i.radio.relayed:
             for _ in range(2):  # the relay takes the message and sends it on
@@ -184,6 +188,18 @@ class _Compiler:
             ("message", i.tensor.micro, str(i.tensor), 0),
             i.every,
         )
+
+    def carried_s(self, device: str, i: Send | Recv, size: int) -> float:
+        """For how much of its work for a message's bytes a device need not stop: they come, or go, meanwhile.
+        A radio message leaves in packets, and is taken as a whole."""
+        times = self.plan.profile.devices.get(device)
+        if times is None or not times.byte_s or self.swarm:
+            return 0.0
+        hops = self.hops(device, i.dest) if isinstance(i, Send) else self.hops(i.source, device)
+        if not hops:
+            return 0.0
+        own_end = hops[0] if isinstance(i, Send) else hops[-1]
+        return size * min(times.byte_s, 1 / own_end.bytes_per_s)
 
     def busy_with(self, device: str, size: float, every: int) -> float:
         """Counts a message that a device sends or takes; returns its seconds."""
@@ -227,15 +243,18 @@ class _Compiler:
     def way(self, device: str, send: Send) -> Way:
         if send.radio is not None:
             return self.radio_way(device, send, send.radio)
-        ends = device, send.dest
-        if ends not in self.routes:
-            self.routes[ends] = self.plan.fleet.route(*ends)
         way = []
-        for hop in self.routes[ends]:
+        for hop in self.hops(device, send.dest):
             seconds = send.bytes / hop.bytes_per_s
             channel = self.crossed(hop.channel, send.bytes / send.every, seconds / send.every)
             way.append((channel, seconds, hop.latency_s))
         return tuple(way)
+
+    def hops(self, source: str, dest: str) -> tuple[Hop, ...]:
+        """The route from one device to another."""
+        if (source, dest) not in self.routes:
+            self.routes[source, dest] = self.plan.fleet.route(source, dest)
+        return self.routes[source, dest]
 
     def radio_way(self, device: str, send: Send, radio: Radio) -> Way:
         """The route of a best-effort message. Nothing is sent again, so the whole rate is useful, but every

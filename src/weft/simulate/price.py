@@ -71,7 +71,8 @@ def _seconds(program: Program, compiled: Compiled) -> float:
         return max(alone, crowded_s(plan.profile.devices, compiled.busy_s))
     crowded = crowded_s(plan.profile.devices, compiled.busy_s)
     if plan.mode == "infer":
-        return max(run(compiled, plan.route == "min", 1, spans=False).step_ends[0], crowded)
+        answer = run(compiled, plan.route == "min", 1, spans=False).step_ends[0]
+        return max(answer, *compiled.busy_s.values(), crowded)
     beat = program.beat
     steps = STEPS + max(compiled.lags, default=0)
     if plan.stale:  # the pattern of minibatches in flight takes a few rounds to settle

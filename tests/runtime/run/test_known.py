@@ -177,16 +177,15 @@ def test_a_node_takes_no_network_that_is_larger_than_its_memory(
         nodes.crew.ask("pi", msg.MeasureLayers(large, (4,)), 10.0)
 
 
-def test_a_link_is_told_without_the_runtimes_own_time() -> None:
+def test_a_link_is_told_at_the_rate_that_was_measured_and_without_the_time_of_a_message() -> None:
     cost = MessageTimes(100e-6, 1e-9)
     slow = link_of(Pair(MeasuredLink(("a", "b"), 1e6, 2e6, 3e-3), (cost, cost)))
     assert slow.rtt_s == pytest.approx(3e-3 - 4 * 100e-6)
     assert slow.up_bytes_per_s == 1e6  # the ends work while the link carries
-    middle = link_of(Pair(MeasuredLink(("a", "b"), 0.3e9, 0.3e9, 3e-3), (cost, cost)))
-    assert middle.up_bytes_per_s == pytest.approx(1 / (1 / 0.3e9 - 2e-9))
-    fast = link_of(Pair(MeasuredLink(("a", "b"), 0.5e9, 0.6e9, 1e-4), (cost, cost)))
+    fast = link_of(Pair(MeasuredLink(("a", "b"), 0.5e9, 1e12, 1e-4), (cost, cost)))
     assert fast.rtt_s == 0.0
-    assert fast.up_bytes_per_s == pytest.approx(20 * 0.5e9)  # all of its time was the runtime's
+    assert fast.up_bytes_per_s == 0.5e9
+    assert fast.down_bytes_per_s < 1e12  # nothing is that fast: a clock was too coarse
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(3, "3 s"), (61, "1 minute"), (90000, "1 day")])

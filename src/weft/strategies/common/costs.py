@@ -123,7 +123,9 @@ class Costs:
             return 0.0
         rate, latency = self._path(source, dest)
         ends = self.task.profile.devices[source], self.task.profile.devices[dest]
-        seconds = count / rate + latency + sum(end.message(count) for end in ends)
+        seconds = count / rate + latency
+        # The work for the bytes is done while the link carries them, unless it takes longer.
+        seconds += sum(end.message_s + count * max(0.0, end.byte_s - 1 / rate) for end in ends)
         if codec != "none":
             seconds += ends[0].encode(count, codec) + ends[1].decode(count, codec)
         return seconds
@@ -159,9 +161,8 @@ class Costs:
         rate, latency = self._path(source, dest)
         ends = self.task.profile.devices[source], self.task.profile.devices[dest]
         sizes = np.array(counts, dtype=np.float64)
-        own = (ends[0].message_s + ends[0].byte_s * sizes) + (
-            ends[1].message_s + ends[1].byte_s * sizes
-        )
+        per_byte = sum(max(0.0, end.byte_s - 1 / rate) for end in ends)
+        own = ends[0].message_s + ends[1].message_s + per_byte * sizes
         if self.codec != "none":
             coding = [ends[0].encode(n, self.codec) + ends[1].decode(n, self.codec) for n in counts]
             own = own + np.array([0.0, *coding[1:]])  # samples are not coded here

@@ -4,7 +4,8 @@
     load    chunk chunk chunk chunk ... ─►    ◄─ seconds and bytes of the second half, by the receiver's clock
 
 The receiver's clock is used under load, because the answer may wait behind data on its way back. The first
-half is not counted: a link may let a first burst through faster than it can go on.
+half is not counted: a link may let a first burst through faster than it can go on. But if the receiver pauses
+in the middle, the chunks wait for it in the kernel, and the second half seems to come at once. Then all counts.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -68,27 +70,40 @@ def link_rate(fill: Callable[[int], tuple[float, float]], fill_s: float) -> floa
         size *= 2
 
 
+class _Count(NamedTuple):
+    """Bytes that came since a moment."""
+
+    since: float
+    bytes: int = 0
+
+    def more(self, size: int) -> _Count:
+        return self._replace(bytes=self.bytes + size)
+
+
 class Fillings:
     """The receiver's book: when the chunks of each sender arrived."""
 
     def __init__(self) -> None:
-        self._half: dict[tuple[str, int], tuple[float, int]] = {}
+        # By sender and filling: when the first chunk came and the bytes since then; the same for the half.
+        self._since: dict[tuple[str, int], tuple[_Count, _Count]] = {}
 
     def chunk(self, header: Header) -> tuple[float, float] | None:
         """A chunk came at `header.due`; `header.micro` are still to come. After the last one the result is
-        (bytes, seconds) of the second half."""
+        (bytes, seconds) of the second half, or of all after the first chunk where that is slower."""
         now, left, size = header.due, header.micro, header.bytes
         key = (header.source, header.step)
-        if left == CHUNKS // 2 and len(self._half) < MOST_FILLINGS:
-            self._half[key] = now, 0
-        elif key in self._half:
-            since, count = self._half[key]
-            self._half[key] = since, count + size
+        if left == CHUNKS - 1 and len(self._since) < MOST_FILLINGS:
+            self._since[key] = _Count(now), _Count(now)
+        elif key in self._since:
+            whole, half = self._since[key]
+            half = _Count(now) if left == CHUNKS // 2 else half.more(size)
+            self._since[key] = whole.more(size), half
         if left > 0:
             return None
-        since, count = self._half.pop(key, (now, 0))
-        return float(count), now - since
+        counts = self._since.pop(key, (_Count(now),))
+        slower = max(counts, key=lambda c: (now - c.since) / max(1, c.bytes))
+        return float(slower.bytes), now - slower.since
 
     def forget(self) -> None:
         """The run is over."""
-        self._half = {}
+        self._since = {}

@@ -36,13 +36,7 @@ FILL_S = 0.3
 EXCHANGE_S = 30.0  # for one exchange: a slow link takes its time
 REACH_S = 3.0  # for an answer from a node that should be in reach
 MEASURE_S = 600.0  # for one node's layers; the node itself stops sooner
-# Where the runtime is slower than a link, the link is taken to be at most so many times faster, and no faster
-# than so many bytes per second.
-MOST_RATE, FASTEST = 20.0, 12.5e9
-LINK_DECIDES = (
-    4.0  # a link that takes so many times longer for a byte than an end's processor sets the rate
-)
-
+FASTEST = 12.5e9  # bytes per second: no link is taken to be faster
 LEAST_SHARE = 0.01  # of a core; below it the quotient says nothing
 
 Say = Callable[[str], None]
@@ -237,20 +231,10 @@ def known_share(share: float) -> float:
 
 
 def link_of(pair: Pair) -> MeasuredLink:
-    """The link without the runtime's own time, which the profile counts at each end. Under load the ends work
-    while the link carries, so a link that is much slower than both ends has the rate that was measured."""
+    """The link as the simulator counts it: bytes at the rate that was measured, because the ends work while
+    the link carries; and the round trip without the runtime's own time, which the profile counts at each
+    end."""
     (a, b), link = pair.costs, pair.link
     trip = max(0.0, link.rtt_s - 2 * (a.message_s + b.message_s))
-    per_byte = a.byte_s + b.byte_s
-
-    slower_end = max(a.byte_s, b.byte_s)
-
-    def carried(rate: float) -> float:
-        if 1 / rate > LINK_DECIDES * slower_end:
-            return min(FASTEST, rate)
-        rest = 1 / rate - per_byte
-        return min(FASTEST, 1 / rest if rest * rate > 1 / MOST_RATE else rate * MOST_RATE)
-
-    return MeasuredLink(
-        link.between, carried(link.up_bytes_per_s), carried(link.down_bytes_per_s), trip
-    )
+    up, down = min(FASTEST, link.up_bytes_per_s), min(FASTEST, link.down_bytes_per_s)
+    return MeasuredLink(link.between, up, down, trip)
