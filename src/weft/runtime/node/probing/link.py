@@ -5,7 +5,7 @@
 
 The receiver's clock is used under load, because the answer may wait behind data on its way back. The first
 half is not counted: a link may let a first burst through faster than it can go on. But if the receiver pauses
-in the middle, the chunks wait for it in the kernel, and the second half seems to come at once. Then all counts.
+in the middle, chunks wait for it in the kernel, and the second half seems to come at once. Then all counts.
 """
 
 from __future__ import annotations
