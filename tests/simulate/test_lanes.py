@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weft.fleet.fleet import Device, Fleet, Link, Route
 from weft.plans.plan import Plan
 from weft.plans.profile import DeviceTimes, LayerCost
 from weft.program.instructions import Send
@@ -56,6 +57,31 @@ def test_a_planner_s_program_without_words_ends_at_the_same_moments(
         full.occupied_s,
     )
     ends = run(bare, program.plan.route == "min", 5, spans=False).step_ends
+    assert ends == simulate(program, steps=5).step_ends
+
+
+@given(data=st.data())
+def test_a_planner_s_program_ends_at_the_same_moments_where_messages_meet_at_relays(
+    any_lanes: AnyLanes, data: st.DataObject
+) -> None:
+    """A planner's simulation sends some messages before their turn. On equal links many messages meet at the
+    same moment, and then the order decides."""
+    plan = data.draw(any_lanes())
+    names = [device.name for device in plan.fleet.devices]
+    hubs = data.draw(
+        st.lists(st.sampled_from(["h", "k"]), min_size=len(names), max_size=len(names))
+    )
+    links = [
+        Link((name, hub), mbps, mbps, latency)
+        for name, hub in zip([*names, "k"], [*hubs, "h"], strict=True)
+        for mbps in [data.draw(st.sampled_from([8.0, 80.0]))]
+        for latency in [data.draw(st.sampled_from([0.0, 1.0, 2.0]))]
+    ]
+    fleet = Fleet((*plan.fleet.devices, Device("h"), Device("k")), tuple(links))
+    route: Route = data.draw(st.sampled_from(["min", "store_and_forward"]))
+    program = lower(msgspec.structs.replace(plan, fleet=fleet, route=route))
+    bare = compile_program(program, words=False)
+    ends = run(bare, route == "min", 5, spans=False).step_ends
     assert ends == simulate(program, steps=5).step_ends
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from weft.codecs.registry import CodecName, coded_bytes
 from weft.fleet.fleet import Hop
 from weft.plans.profile import messages_cost
-from weft.program.cost import compute_seconds
+from weft.program.cost import TIMED, compute_seconds
 from weft.program.instructions import (
     Backward,
     Clip,
@@ -38,6 +38,7 @@ from weft.program.instructions import (
     every,
 )
 from weft.program.program import Program
+from weft.simulate.turns import Turns
 
 COMPUTE, RECV, SEND, MARK, SLOT, PASS = range(6)  # PASS: takes no time and does not wait
 
@@ -47,12 +48,13 @@ Way = tuple[tuple[int, float, float], ...]
 # How a span describes an instruction: (what, micro-batch, label, bytes)
 Words = tuple[str, int, str, int]
 
-# (word, lag, seconds of a COMPUTE, number of a RECV's or SEND's message, route of a SEND, description, k if
-# executed at each k-th minibatch). MARK follows a device's last instruction of a minibatch. SLOT waits until
-# so many seconds of its minibatch are over: a message that may be late has arrived by then, or the device
-# goes on without it.
-Line = tuple[int, int, float, int, Way, Words, int]
-_NO_WORDS: Words = ("", 0, "", 0)
+# (word, lag, seconds of a COMPUTE or a SLOT, number of a RECV's or SEND's message, route of a SEND,
+# description, k if executed at each k-th minibatch). MARK follows a device's last instruction of a minibatch.
+# SLOT waits until so many seconds of its minibatch are over: a message that may be late has arrived by then,
+# or the device goes on without it. Without words, computations that follow each other are one line, with the
+# seconds of each.
+Line = tuple[int, int, list[float], int, Way, Words, int]
+NO_WORDS: Words = ("", 0, "", 0)
 _PASSES = (Forward, Backward)
 
 
@@ -70,6 +72,7 @@ class Compiled:
     occupied_s: dict[str, float]  # the seconds that these take, by channel
     messages_s: dict[str, float]  # the runtime's own time for messages per minibatch, by device
     slotted_s: float = 0.0  # of a minibatch whose slots follow the clock
+    own: frozenset[int] = frozenset()  # channels whose messages need not wait for their turn
 
     @property
     def busy_s(self) -> dict[str, float]:
@@ -98,6 +101,7 @@ def compile_program(program: Program, words: bool = True) -> Compiled:
         occupied_s=compiler.occupied,
         messages_s=compiler.messages,
         slotted_s=compiler.swarm.step_s if compiler.swarm else 0.0,
+        own=compiler.turns.own(),
     )
 
 
@@ -106,7 +110,10 @@ class _Compiler:
         self.plan = program.plan
         self.words = words
         self.known: dict[tuple[str, type[Instruction], tuple[int, int], int], float] = {}
-        self.routes: dict[tuple[str, str], tuple[Hop, ...]] = {}
+        # (channel, its number, bytes per second, latency) for every hop between two devices
+        self.routes: dict[tuple[str, str], list[tuple[str, int, float, float]]] = {}
+        self.paths: dict[tuple[str, str], tuple[Hop, ...]] = {}
+        self.turns = Turns()
         self.swarm = program.plan.swarm
         self.channels: dict[str, int] = {}
         self.numbers: dict[tuple[str, str, Tensor], int] = {}
@@ -117,39 +124,53 @@ class _Compiler:
         self.sizes = _sizes(program) if _costly(program) else {}
 
     def device(self, device: str, body: tuple[Instruction, ...], lag: int) -> list[Line]:
-        final = max((n for n, i in enumerate(body) if i.lag == lag), default=-1)
-        lines = []
-        for n, instruction in enumerate(body):
-            line = self.line(device, instruction)
-            cost = self.message_line(device, instruction) if self.sizes else None
-            if cost is None:
-                if self.words or line[0] != COMPUTE or line[2]:  # else nothing would be seen of it
-                    lines.append(line)
-            elif isinstance(instruction, Send):
-                lines += [cost, line]
-            else:
-                lines += [line, cost]
+        final = next((n for n in reversed(range(len(body))) if body[n].lag == lag), -1)
+        lines: list[Line] = []
+        for n, i in enumerate(body):
+            if isinstance(i, Send):
+                self.add(lines, self.message_line(device, i) if self.sizes else None)
+                lines.append(self.sending(device, i))
+            elif isinstance(i, Recv):
+                lines.append(self.receiving(device, i))
+                self.add(lines, self.message_line(device, i) if self.sizes else None)
+            elif self.words or isinstance(i, TIMED):
+                self.add(lines, self.computing(device, i))
+            if self.sizes and isinstance(i, Reduce) and i.codec != "none":
+                self.add(lines, self.rounding_line(device, i))
             if n == final:
-                lines.append((MARK, lag, 0.0, 0, (), ("", 0, "", 0), 1))
+                lines.append((MARK, lag, [], 0, (), NO_WORDS, 1))
         return lines
 
-    def line(self, device: str, i: Instruction) -> Line:
-        if isinstance(i, Recv) and i.late != "wait" and self.swarm and self.swarm.slot_ms:
+    def add(self, lines: list[Line], line: Line | None) -> None:
+        """Adds a computation. Without words it is joined to the one before it, and one that takes no time is
+        left out: nothing would be seen of it."""
+        if line is None or not (self.words or line[2][0]):
+            return
+        before = None if self.words or not lines else lines[-1]
+        if before and before[0] == COMPUTE and before[1] == line[1] and before[6] == line[6]:
+            before[2].append(line[2][0])
+        else:
+            lines.append(line)
+
+    def receiving(self, device: str, i: Recv) -> Line:
+        words = ("wait", i.tensor.micro, str(i.tensor), 0) if self.words else NO_WORDS
+        if i.late != "wait" and self.swarm and self.swarm.slot_ms:
             end = (i.slot + 1) * self.swarm.slot_ms / 1e3
-            return SLOT, i.lag, end, 0, (), ("wait", i.tensor.micro, str(i.tensor), 0), i.every
-        if isinstance(i, Recv):
-            number = self.number(i.source, device, i.tensor)
-            words = ("wait", i.tensor.micro, str(i.tensor), 0) if self.words else _NO_WORDS
-            return PASS if i.late == "newest" else RECV, i.lag, 0.0, number, (), words, i.every
-        if isinstance(i, Send):
-            number = self.number(device, i.dest, i.tensor)
-            words = _NO_WORDS
-            if self.words:
-                words = ("transfer", i.tensor.micro, str(i.tensor), i.bytes)
-            return SEND, i.lag, 0.0, number, self.way(device, i), words, i.every
+            return SLOT, i.lag, [end], 0, (), words, i.every
+        number = self.number(i.source, device, i.tensor)
+        return PASS if i.late == "newest" else RECV, i.lag, [], number, (), words, i.every
+
+    def sending(self, device: str, i: Send) -> Line:
+        number = self.number(device, i.dest, i.tensor)
+        words = NO_WORDS
+        if self.words:
+            words = ("transfer", i.tensor.micro, str(i.tensor), i.bytes)
+        return SEND, i.lag, [], number, self.way(device, i), words, i.every
+
+    def computing(self, device: str, i: Instruction) -> Line:
         seconds, beat = self.compute(device, i), every(i)
         self.seconds[device] += seconds / beat
-        return COMPUTE, i.lag, seconds, 0, (), _words(i) if self.words else _NO_WORDS, beat
+        return COMPUTE, i.lag, [seconds], 0, (), _words(i) if self.words else NO_WORDS, beat
 
     def compute(self, device: str, i: Instruction) -> float:
         """Seconds of an instruction. The pieces of a minibatch mostly have the same size, and then the same
@@ -161,11 +182,9 @@ class _Compiler:
             self.known[key] = compute_seconds(self.plan.profile, device, i)
         return self.known[key]
 
-    def message_line(self, device: str, i: Instruction) -> Line | None:
+    def message_line(self, device: str, i: Send | Recv) -> Line | None:
         """What a message, and its codec, cost the device that sends or takes it."""
-        if isinstance(i, Reduce) and i.codec != "none":
-            return self.rounding_line(device, i)
-        if not isinstance(i, Send | Recv) or i.late == "newest":
+        if i.late == "newest":
             return None
         if isinstance(i, Recv) and i.late != "wait" and self.swarm and self.swarm.slot_ms:
             return None  # a slot is over when the clock says so
@@ -182,7 +201,7 @@ class _Compiler:
         return (
             COMPUTE,
             i.lag,
-            seconds,
+            [seconds],
             0,
             (),
             ("message", i.tensor.micro, str(i.tensor), 0),
@@ -229,7 +248,15 @@ class _Compiler:
         seconds = times.encode(size, i.codec) + times.decode(size, i.codec)
         if not self.count(device, seconds, 1):
             return None
-        return COMPUTE, i.lag, seconds, 0, (), ("message", 0, f"{i.layers[0]}-{i.layers[1]}", 0), 1
+        return (
+            COMPUTE,
+            i.lag,
+            [seconds],
+            0,
+            (),
+            ("message", 0, f"{i.layers[0]}-{i.layers[1]}", 0),
+            1,
+        )
 
     def count(self, device: str, seconds: float, every: int) -> float:
         """Adds a device's own seconds for messages; returns them."""
@@ -243,18 +270,31 @@ class _Compiler:
     def way(self, device: str, send: Send) -> Way:
         if send.radio is not None:
             return self.radio_way(device, send, send.radio)
+        ends = device, send.dest
+        if ends not in self.routes:
+            self.routes[ends] = self.route(*ends)
         way = []
-        for hop in self.hops(device, send.dest):
-            seconds = send.bytes / hop.bytes_per_s
-            channel = self.crossed(hop.channel, send.bytes / send.every, seconds / send.every)
-            way.append((channel, seconds, hop.latency_s))
+        for name, channel, rate, latency in self.routes[ends]:
+            seconds = send.bytes / rate
+            self.crossed(name, send.bytes / send.every, seconds / send.every)
+            way.append((channel, seconds, latency))
+        if way and way[0][1] + way[0][2] <= 0:
+            self.turns.instant.add(way[0][0])
         return tuple(way)
+
+    def route(self, source: str, dest: str) -> list[tuple[str, int, float, float]]:
+        route = []
+        for hop in self.hops(source, dest):
+            number = self.channels.setdefault(hop.channel, len(self.channels))
+            route.append((hop.channel, number, hop.bytes_per_s, hop.latency_s))
+        self.turns.add(source, [(number, latency) for _, number, _, latency in route])
+        return route
 
     def hops(self, source: str, dest: str) -> tuple[Hop, ...]:
         """The route from one device to another."""
-        if (source, dest) not in self.routes:
-            self.routes[source, dest] = self.plan.fleet.route(source, dest)
-        return self.routes[source, dest]
+        if (source, dest) not in self.paths:
+            self.paths[source, dest] = self.plan.fleet.route(source, dest)
+        return self.paths[source, dest]
 
     def radio_way(self, device: str, send: Send, radio: Radio) -> Way:
         """The route of a best-effort message. Nothing is sent again, so the whole rate is useful, but every
@@ -262,6 +302,7 @@ class _Compiler:
 
         If a message is sent both directly and by a relay, its time is that of the direct packet.
         """
+        self.turns.kept = True
         ways = {(device, send.dest): radio.direct}
         if radio.relayed:
             ways |= {(device, radio.via): radio.relayed, (radio.via, send.dest): radio.relayed}

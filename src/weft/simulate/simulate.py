@@ -40,13 +40,13 @@ from weft.simulate.compiled import (
 )
 from weft.simulate.windows import Windows
 
-# (message's number, minibatch, next hop, when its last byte arrives, route, description)
-_Message = tuple[int, int, int, float, Way, Words]
+# (message * steps + minibatch, next hop, when its last byte arrives, route, description)
+_Message = tuple[int, int, float, Way, Words]
 
-# (when, who, message). `who` is a device's number; for a message at a relay it is a negative number that
-# grows with the order of sending. No two events have the same `when` and `who`.
-_Event = tuple[float, int, _Message | None]
-_FIRST_SENT = -(1 << 62)
+# (when, kind, when it was sent, device, number, message). Messages at a relay come before devices, in the
+# order in which they were sent: by moment, device, and their number at that device. No two events are equal.
+_Event = tuple[float, int, float, int, int, _Message | None]
+_RELAYED, _DEVICE = range(2)
 
 
 def simulate(program: Program, steps: int = 1, spans: bool = True) -> Timeline:
@@ -73,6 +73,8 @@ def run(
 class _Simulation:
     """Always handles the event that comes first in time. Between two sends a device uses nothing that others
     use, so it is run up to its next send at once. Only sends and relays wait in the heap.
+
+    A send over a channel that only this device uses need not wait for its turn either (`turns`).
     """
 
     def __init__(
@@ -95,67 +97,88 @@ class _Simulation:
         self.free = [0.0] * len(compiled.channels)  # the time when each channel's queue is empty
         self.arrived: dict[int, float] = {}  # by message * steps + minibatch
         self.waiting: dict[int, int] = {}  # the device that waits for it
-        self.heap: list[_Event] = [(0.0, device, None) for device in range(count)]
-        self.sent = _FIRST_SENT
+        self.heap: list[_Event] = [(0.0, _DEVICE, 0.0, n, 0, None) for n in range(count)]
+        self.each = record or windows is not None  # every instruction is looked at on its own
+        self.own = frozenset[int]() if self.each else compiled.own
         self.due = [_Due(code, steps) for code in compiled.code]
 
     def to_the_end(self) -> None:
         heap = self.heap
         running = [self.device(number) for number in range(len(self.compiled.devices))]
         while heap:
-            time, who, message = heappop(heap)
+            time, _, since, device, sent, message = heappop(heap)
             if message is None:
-                next(running[who], None)
+                next(running[device], None)
             else:
-                self.cross(time, who, message)
+                self.cross(time, since, device, sent, message)
         if self.waiting:
             raise WeftError(self.standstill())
 
     def device(self, device: int) -> Iterator[None]:
         """Runs a device. It yields where it has to wait: for a message, or for its turn to send."""
         steps, heap, arrived, ends = self.steps, self.heap, self.arrived, self.ends
-        windows, record, due = self.windows, self.record, self.due[device]
-        clock = 0.0
+        waiting, free, own, due = self.waiting, self.free, self.own, self.due[device]
+        clock, sent = 0.0, 0
         for tick in range(steps + self.compiled.lags[device]):
-            for word, lag, seconds, number, way, words, _ in due.lines(tick):
-                step = tick - lag
+            for word, lag, run, number, way, words, _ in due.lines(tick):
                 if word == COMPUTE:
-                    if windows is not None:
-                        seconds = windows.compute_s(device, clock, seconds)
-                    if record:
-                        self.note(device, words, clock, clock + seconds, step)
-                    clock += seconds
+                    if self.each:
+                        run = self.computed(device, words, clock, run, tick - lag)
+                    for seconds in run:
+                        clock += seconds
                 elif word == RECV:
-                    key = number * steps + step
+                    key = number * steps + tick - lag
                     if key not in arrived:
-                        self.waiting[key] = device
+                        waiting[key] = device
                         self.clocks[device] = clock
                         yield
                     arrival = arrived.pop(key)
                     if arrival > clock:
-                        if record:
-                            self.note(device, words, clock, arrival, step)
+                        if self.record:
+                            self.note(device, words, clock, arrival, tick - lag)
                         clock = arrival
                 elif word == SEND:
-                    if heap:
-                        time, who, _ = heap[0]
-                        if time < clock or (time == clock and who < device):
-                            heappush(heap, (clock, device, None))
+                    key = number * steps + tick - lag
+                    if way and way[0][0] in own:
+                        if len(way) == 1:  # `cross`, without its calls
+                            channel, seconds, latency = way[0]
+                            left = free[channel]
+                            left = free[channel] = (left if left > clock else clock) + seconds
+                            arrived[key] = left + latency
+                            if key in waiting:
+                                self.wake(waiting.pop(key), left + latency)
+                            continue
+                    elif heap:
+                        time, kind, _, who, _, _ = heap[0]
+                        if time < clock or (time == clock and (kind == _RELAYED or who < device)):
+                            heappush(heap, (clock, _DEVICE, 0.0, device, 0, None))
                             yield
-                    self.sent += 1
-                    self.cross(clock, self.sent, (number, step, 0, clock, way, words))
+                    sent += 1
+                    self.cross(clock, clock, device, sent, (key, 0, clock, way, words))
                 elif word == SLOT:
-                    end = step * self.compiled.slotted_s + seconds
+                    end = (tick - lag) * self.compiled.slotted_s + run[0]
                     if end > clock:
-                        if record:
-                            self.note(device, words, clock, end, step)
+                        if self.record:
+                            self.note(device, words, clock, end, tick - lag)
                         clock = end
-                elif clock > ends[step]:
-                    ends[step] = clock
+                elif clock > ends[tick - lag]:
+                    ends[tick - lag] = clock
 
-    def cross(self, now: float, who: int, message: _Message) -> None:
-        """A message reaches the queue of its next channel, or its destination when none is left."""
-        number, step, hop, complete, way, words = message
+    def computed(
+        self, device: int, words: Words, clock: float, run: list[float], step: int
+    ) -> list[float]:
+        """The seconds of computations of which the first begins at `clock`."""
+        if self.windows is not None:
+            (seconds,) = run
+            run = [self.windows.compute_s(device, clock, seconds)]
+        if self.record:
+            self.note(device, words, clock, clock + run[0], step)
+        return run
+
+    def cross(self, now: float, since: float, source: int, sent: int, message: _Message) -> None:
+        """A message reaches the queue of its next channel, or its destination when none is left. `since`,
+        `source` and `sent` say when it was sent, by whom, and how many that device had sent by then."""
+        key, hop, complete, way, words = message
         if hop < len(way):
             channel, seconds, latency = way[hop]
             free = self.free[channel]
@@ -167,19 +190,25 @@ class _Simulation:
             if self.record:
                 where = self.compiled.channels[channel]
                 what, micro, label, size = words
+                step = key % self.steps
                 self.spans.append(Span(where, what, start, end, step, micro, label, size))
             complete = (complete if complete > end else end) + latency
             hop += 1
             if hop < len(way):
                 reached = start + latency if self.cut_through else complete
-                heappush(self.heap, (reached, who, (number, step, hop, complete, way, words)))
+                onward = key, hop, complete, way, words
+                heappush(self.heap, (reached, _RELAYED, since, source, sent, onward))
                 return
-        key = number * self.steps + step
         self.arrived[key] = complete
         device = self.waiting.pop(key, None)
         if device is not None:
-            clock = self.clocks[device]
-            heappush(self.heap, (complete if complete > clock else clock, device, None))
+            self.wake(device, complete)
+
+    def wake(self, device: int, arrival: float) -> None:
+        """A device goes on when the message that it waits for has arrived."""
+        clock = self.clocks[device]
+        when = arrival if arrival > clock else clock
+        heappush(self.heap, (when, _DEVICE, 0.0, device, 0, None))
 
     def note(self, device: int, words: Words, start: float, end: float, step: int) -> None:
         what, micro, label, _ = words

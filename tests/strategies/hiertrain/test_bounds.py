@@ -23,7 +23,7 @@ from weft.plans.task import Task
 from weft.simulate.price import price
 from weft.strategies.hiertrain.bounds import SplitBounds
 from weft.strategies.hiertrain.coding import Codecs, chosen_codecs
-from weft.strategies.hiertrain.plus import _Search, all_workers
+from weft.strategies.hiertrain.plus import FIRST, _Search, all_workers
 from weft.strategies.hiertrain.splits import Split, neighbours, simple_splits
 from weft.strategies.hiertrain.strategy import lane_shards
 
@@ -96,6 +96,35 @@ def test_a_device_with_all_layers_and_more_samples_adds_up_the_gradients() -> No
     plan = plan_of(task, split, coded)
     bounds = SplitBounds(task, coded, lambda _: plan)
     assert bounds.at_least(split) <= price(plan).seconds
+
+
+def test_a_source_without_work_has_a_bound_by_the_order_of_the_passes() -> None:
+    """It sends its samples ahead, so the order says nothing about when they come; but the passes keep it."""
+    fleet = Fleet.load(EXAMPLES / "city.toml")
+    task = make_task(derive_profile(named_graph("vgg16"), fleet), fleet)
+    search = _Search(task, all_workers(task), Codecs("none", "none", "none"))
+    others = ("phone", "cloud", "east", "south", "west")
+    better = 0
+    for cut in range(1, search.layers):
+        split = Split("north", others, (1, *[cut] * 4), ((8, 0, 4, 6, 8, 6),))
+        least, seconds = search.bounds.at_least(split), task.price(search.plan(split))
+        assert least <= seconds * (1 + 1e-4)
+        better += least > search.bounds.quick(split) * 1.01
+    assert better >= 3
+
+
+def test_a_climb_far_behind_another_plan_ends_early() -> None:
+    fleet = Fleet.load(EXAMPLES / "city.toml")
+    task = make_task(derive_profile(named_graph("vgg16"), fleet), fleet)
+    codecs = chosen_codecs(task)
+    alone, behind, ahead = (_Search(task, all_workers(task), codecs) for _ in range(3))
+    alone.climb()
+    behind.climb(alone.seconds / 100)
+    ahead.climb(alone.seconds)
+    begun = len(behind.best_seeds())
+    assert len(behind.asked) < len(alone.asked)
+    assert len(behind.asked) <= begun + 4 * FIRST + 10  # a few more seeds were priced
+    assert ahead.seconds == alone.seconds
 
 
 def test_several_devices_with_data_and_slow_links_keep_the_bounds_below_the_price() -> None:

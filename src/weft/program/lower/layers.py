@@ -41,6 +41,7 @@ from weft.program.instructions import (
     Emit,
     Forward,
     Instruction,
+    Kind,
     Load,
     Loss,
     Recv,
@@ -92,31 +93,34 @@ class LayerWriter:
         }
         # Nothing else comes back to a source without layers: it must be told when to go on.
         self.told = [s for s in self.plan.sources if self.train and not layout.held_by(s)]
+        self._weights: dict[tuple[str, int, int], Tensor] = {}
+        self._gradients: dict[int, int] = {}  # by segment: bytes of its gradient as one message
 
     def code(self, device: str) -> Iterator[Instruction]:
         if device in self.told:
             yield Recv(DONE, self.layout.root(0), lag=self.plan.ahead)
         for n, action in enumerate(self.orders[device]):
             yield from self.spell(device, action)
-            if self.last_backward.get((device, action.segment)) == n:
-                yield from self.give(device, action.segment)
+            what, _, g = action
+            if what == "backward" and self.last_backward[device, g] == n:
+                yield from self.give(device, g)
         if device == self.layout.root(0):
             yield from (Send(DONE, source, bytes=0) for source in self.told)
 
     def spell(self, device: str, action: Action) -> Iterator[Instruction]:
-        piece, g = self.layout.pieces[action.piece], action.segment
-        match action.what:
-            case "feed":
-                yield self.load(piece)
-                yield from self.leave(piece, 0, piece.devices[0])
-            case "forward":
-                yield from self.forward(device, piece, g)
-            case "backward":
-                yield from self.backward(device, piece, g)
-            case "update":
-                yield from self.update(device, g)
-            case "answer":
-                yield from self.answer(piece)
+        what, number, g = action
+        piece = self.layout.pieces[number]
+        if what == "forward":
+            return self.forward(device, piece, g)
+        if what == "backward":
+            return self.backward(device, piece, g)
+        if what == "update":
+            return self.update(device, g)
+        return self.answer(piece) if what == "answer" else self.feed(piece)
+
+    def feed(self, piece: Piece) -> Iterator[Instruction]:
+        yield self.load(piece)
+        yield from self.leave(piece, 0, piece.devices[0])
 
     def load(self, piece: Piece) -> Load:
         return Load(micro=piece.micro, samples=(piece.first, piece.first + piece.samples))
@@ -229,11 +233,18 @@ class LayerWriter:
         yield Update(layers=layers)
 
     def weights(self, kind: str, g: int, rank: int) -> Tensor:
-        first, last = self.layout.segments[g]
-        return Tensor("wgrad" if kind == "wgrad" else "wsum", first, rank, last)
+        key = kind, g, rank
+        if key not in self._weights:
+            first, last = self.layout.segments[g]
+            name: Kind = "wgrad" if kind == "wgrad" else "wsum"
+            self._weights[key] = Tensor(name, first, rank, last)
+        return self._weights[key]
 
     def send_weights(self, kind: str, g: int, rank: int, dest: str) -> Send:
-        first, last = self.layout.segments[g]
-        raw = sum(layer.param_bytes for layer in self.plan.profile.layers[first : last + 1])
         codec = self.plan.gradient_codec
-        return Send(self.weights(kind, g, rank), dest, coded_bytes(raw, codec), codec)
+        if g not in self._gradients:
+            first, last = self.layout.segments[g]
+            layers = self.plan.profile.layers[first : last + 1]
+            raw = sum([layer.param_bytes for layer in layers])
+            self._gradients[g] = coded_bytes(raw, codec)
+        return Send(self.weights(kind, g, rank), dest, self._gradients[g], codec)

@@ -30,7 +30,7 @@ class Piece(NamedTuple):
     source: str  # the device that has these samples
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Layout:
     """A plan as segments and pieces."""
 
@@ -78,8 +78,17 @@ def splits_samples(plan: Plan) -> bool:
     return any(shard.part.samples is not None for shard in plan.shards)
 
 
+_latest: list[Layout] = []  # of the last plan: a search asks several times for the same one
+
+
 def layout_of(plan: Plan) -> Layout:
     """The layout of a plan. Raises InputError if its shards do not tile the batch and the layers."""
+    if not _latest or _latest[0].plan is not plan:
+        _latest[:] = [_layout_of(plan)]
+    return _latest[0]
+
+
+def _layout_of(plan: Plan) -> Layout:
     split = splits_samples(plan)
     lanes = _lanes(plan) if split else {(0, plan.batch): _whole_lane(plan)}
     _check_counts(plan, split)

@@ -110,14 +110,14 @@ class Cycle:
     def scheduled(self, split: Split, plan: Plan) -> float:
         """The same by the eager order of the passes, with links free of everything else; 0 where nothing is
         known. It takes a fifth of the time of a price."""
-        r = self._round(split)
-        # A device without work sends its samples ahead, so the order says nothing about when they come.
-        if not (self.known and split.eager) or not r.lanes.keys() >= set(self.owners):
+        if not (self.known and split.eager):
             return 0.0
-        layout = layout_of(plan)
-        begin = min(self._begin(r, device) for device in r.lanes)
+        r = self._round(split)
+        begins = {device: self._begin(r, device) for device in r.lanes}
+        # A device with work sends its samples when its minibatch begins; one without sends them ahead.
+        fed = {owner: begins[owner] for owner in self.owners if owner in begins}
         ends: dict[str, dict[int, float]] = {}  # of the last backward, by device and segment
-        for (device, segment), end in last_backwards(layout).items():
+        for (device, segment), end in last_backwards(layout_of(plan), begins, fed).items():
             ends.setdefault(device, {})[segment] = end
         longest = 0.0
         for device, by_segment in ends.items():
@@ -129,7 +129,7 @@ class Cycle:
             else:
                 by_order = [by_segment[g] for g in sorted(by_segment)]
                 longest = max(longest, self._given(r, device, by_order))
-        return begin + longest
+        return longest
 
     def _round(self, split: Split) -> _Round:
         size = -(-self.task.batch // min(split.pieces, self.task.batch))

@@ -52,6 +52,8 @@ WORTH_IT = 0.95  # a split must be this much faster than a simpler plan: real ru
 MOST_WORKERS = 6
 CLIMBS = 4  # the search starts at so many of the best seeds
 BUDGET = 160  # prices per start with three workers; each further worker adds as many
+FIRST = 80  # after so many prices a climb ends if its step is still
+HOPELESS = 2.0  # more than so many times that of the best other strategy
 
 
 @strategy(
@@ -70,16 +72,16 @@ def hiertrain_plus(task: Task) -> Plan:
     """The best plan of the search; WeftError if none fits into the devices' memory."""
     workers, codecs = all_workers(task), chosen_codecs(task)
     search = _Search(task, workers, codecs)
-    search.climb()
-    split, seconds = search.best, search.seconds
-    search.best, search.seconds = None, seconds / WORTH_IT
-    for other in search.others():
-        search.offer(other)
+    rivals = list(search.others())
     plain = without_own(task, codecs)
     if plain != codecs:  # a codec makes very small messages larger
-        for other in _Search(task, workers, plain).others():
-            search.offer(other)
-    plan = search.best or split
+        rivals += _Search(task, workers, plain).others()
+    prices = [search.task.price(rival) for rival in rivals]
+    search.climb(min(prices, default=math.inf))
+    plan, seconds = search.best, search.seconds / WORTH_IT
+    for rival, price in zip(rivals, prices, strict=True):
+        if price < seconds:
+            plan, seconds = rival, price
     if plan is None:
         raise WeftError("hiertrain+: no split of this network fits into the memory of this fleet")
     return plan
@@ -118,6 +120,7 @@ class _Search:
         self.best: Plan | None = None
         self.seconds = math.inf
         self.asked: dict[Split, float] = {}
+        self.latest: tuple[Split, Plan] | None = None
 
     def offer(self, plan: Plan) -> float:
         """The price of a plan in seconds. The plan is kept if it is the best so far."""
@@ -134,12 +137,16 @@ class _Search:
             self.asked[split] = self.offer(self.plan(split))
         return self.asked[split]
 
-    def climb(self) -> None:
+    def climb(self, rival: float = math.inf) -> None:
         """Search from the best seeds, as long as a neighbour is better. A split whose bound is not below the
-        price to beat cannot be better, so it is not priced."""
+        price to beat cannot be better, so it is not priced. `rival` is the price of the best other plan: a
+        climb that stays far above it ends early."""
+        hopeless = HOPELESS * rival if self.bounds.counted else math.inf
         for seed in self.best_seeds():
             split, value, moved = seed, self.try_split(seed), True
-            last = len(self.asked) + BUDGET * max(1, len(self.workers) - 2)
+            begun = len(self.asked)
+            most = begun + BUDGET * max(1, len(self.workers) - 2)
+            last = begun + FIRST if value > hopeless else most
             while moved and len(self.asked) < last:
                 moved = False
                 for neighbour in neighbours(split, self.places, self.task.batch):
@@ -151,6 +158,7 @@ class _Search:
                     price = self.try_split(neighbour)
                     if price < better:
                         split, value, moved = neighbour, price, True
+                        last = begun + FIRST if value > hopeless else most
                         break
 
     def best_seeds(self) -> list[Split]:
@@ -194,7 +202,12 @@ class _Search:
         return msgspec.structs.replace(profile, layers=layers, input_bytes=inputs)
 
     def plan(self, split: Split) -> Plan:
-        """The plan of a split."""
+        """The plan of a split. A bound and a price that follow each other get the same one."""
+        if not self.latest or self.latest[0] != split:
+            self.latest = split, self._plan(split)
+        return self.latest[1]
+
+    def _plan(self, split: Split) -> Plan:
         lanes = split.lanes(self.layers, tuple(self.batches))
         return Plan(
             strategy="hiertrain+",
