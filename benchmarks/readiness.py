@@ -6,10 +6,12 @@
 
 `cost` counts the CPU time of all processes of a run, between two minibatches of it: start-up is not
 counted. The devices are not slowed down, so they compute all the time. Two networks: a small one with SGD,
-and one of 1.6 million weights with Adam, whose copies are 19 MB. Pairs are interleaved. Median of their
-ratios, and its interval at 95% (order statistics). `goodput` runs a chain on four emulated devices; a killed
-device is back after 2 s. The rate is compared with that of the whole fleet, and with that of the devices that
-were there (each measured in a run without faults).
+and one of 1.6 million weights with Adam, whose copies are 19 MB. The two runs of a pair run at the same time,
+each on a core of its own, and then once more on each other's core: what else the machine does, and a faster
+core, hit both. Median of the pairs' ratios, and its interval at 95% (order statistics).
+
+`goodput` runs a chain on four emulated devices; a killed device is back after 2 s. The rate is compared with
+that of the whole fleet, and with that of the devices that were there (each measured in a run without faults).
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -33,10 +37,12 @@ from weft.fleet.faults import Faults, Kind
 from weft.fleet.fleet import Device, Fleet
 from weft.runtime.run.results import Step
 
-TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+CPU_CLOCK = 2  # of a process by its number: what clock_getcpuclockid of the C library returns
 FREE = meshed(Device("pi", data=True), Device("nuc", "edge"), Device("cloud", "cloud"))
 APART_S, BACK_S = 15.0, 2.0
 SKIP = 40  # minibatches at the beginning that are not measured
+OnLoss = Literal["recover", "stop"]
+Make = Callable[[], tuple[nn.Module, Any, dict[str, Any]]]
 
 
 def processes() -> list[int]:
@@ -56,8 +62,11 @@ def processes() -> list[int]:
 
 
 def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) * TICK_S
+    """CPU seconds of a process: the kernel's own clock of it, which is finer than the ticks of /proc."""
+    try:
+        return time.clock_gettime((~pid << 3) | CPU_CLOCK)
+    except OSError:  # it has ended
+        return 0.0
 
 
 @dataclass
@@ -94,42 +103,61 @@ def large() -> tuple[nn.Module, Any, dict[str, Any]]:
     return net, data, {"batch": 64, "optimizer": "adam", "lr": 1e-4}
 
 
-def spent(
-    make: Callable[[], tuple[nn.Module, Any, dict[str, Any]]],
-    on_loss: Literal["recover", "stop"],
-    steps: int,
-) -> float:
+MAKES: dict[str, Make] = {"small": small, "large": large}
+STEPS = {"small": 1000, "large": 400}
+
+
+def spent(make: Make, on_loss: OnLoss, steps: int) -> float:
     """CPU seconds of all processes, from one minibatch to another."""
     seen: list[float] = []
     torch.manual_seed(0)
     module, data, more = make()
     meter = Meter([SKIP, steps - 5], lambda _: seen.append(sum(map(cpu_s, processes()))))
     weft.train(module, data, nn.CrossEntropyLoss(), fleet=FREE, strategy="chain", steps=steps, local=True,
-               options={"devices": "pi,nuc,cloud"}, on_loss=on_loss, on_progress=meter, **more)  # fmt: skip
+               options={"devices": "pi,nuc,cloud"}, on_loss=on_loss, on_progress=meter, deadline=120.0,
+               patience=10.0, **more)  # fmt: skip
     return seen[1] - seen[0]
 
 
-def cost(pairs: int, seconds: float, only: str) -> None:
-    for make in (small, large):
-        if only not in ("", make.__name__):
+def started(name: str, on_loss: OnLoss, steps: int, core: int) -> subprocess.Popen[str]:
+    """The same in a process of its own, with all that it starts on one core."""
+    command = [sys.executable, __file__, "one", "--only", name, "--on-loss", on_loss]
+    return subprocess.Popen(
+        [*command, "--steps", str(steps)], stdout=subprocess.PIPE, text=True,
+        preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+    )  # fmt: skip
+
+
+def together(name: str, steps: int, cores: tuple[int, int]) -> tuple[float, float]:
+    """CPU seconds with `recover` and with `stop`, of two runs at the same time."""
+    kinds: tuple[OnLoss, OnLoss] = ("recover", "stop")
+    runs = [started(name, kind, steps, core) for kind, core in zip(kinds, cores, strict=True)]
+    said = [run.communicate()[0].split() for run in runs]
+    if any(run.returncode for run in runs):
+        raise SystemExit(f"a run of {name} failed")
+    return float(said[0][-1]), float(said[1][-1])
+
+
+def cost(pairs: int, seconds: float, only: str, steps: int | None) -> None:
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    if len(cores) < 2:
+        raise SystemExit("the two runs of a pair need a core each, and there is one")
+    for name in MAKES:
+        if only not in ("", name):
             continue
-        spent(make, "recover", 80)
-        steps = 160 if make is large else 400
         ratios = []
         begin = time.monotonic()
         for number in range(pairs):
-            order: tuple[Literal["recover", "stop"], ...] = ("recover", "stop")
-            order = order if number % 2 else order[::-1]
-            took = {on_loss: spent(make, on_loss, steps) for on_loss in order}
-            ratios.append(took["recover"] / took["stop"])
-            recover, stop = took["recover"], took["stop"]
-            print(f"{make.__name__} {number}: recover {recover:.2f} s, stop {stop:.2f} s of CPU time, "
+            length = steps or STEPS[name]
+            rounds = [together(name, length, (cores[k], cores[1 - k])) for k in (0, 1)]
+            recover, stop = (sum(values) for values in zip(*rounds, strict=True))
+            ratios.append(recover / stop)
+            print(f"{name} {number}: recover {recover:.2f} s, stop {stop:.2f} s of CPU time, "
                   f"ratio {ratios[-1]:.3f}, load {os.getloadavg()[0]:.1f}", flush=True)  # fmt: skip
             if time.monotonic() - begin > seconds:
                 break
         print(
-            f"{make.__name__}: median ratio {statistics.median(ratios):.3f}, {interval(ratios)}",
-            flush=True,
+            f"{name}: median ratio {statistics.median(ratios):.3f}, {interval(ratios)}", flush=True
         )
 
 
@@ -250,20 +278,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", nargs="?", default="cost", choices=("cost", "flat", "goodput"))
+    parser.add_argument(
+        "what", nargs="?", default="cost", choices=("cost", "one", "flat", "goodput")
+    )
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument(
-        "--seconds", type=float, default=420.0, help="cost: no new pair after so long"
+        "--seconds", type=float, default=1200.0, help="cost: no new pair after so long"
     )
     parser.add_argument("--only", default="", choices=("", "small", "large"), help="cost")
-    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--steps", type=int, default=None, help="minibatches of a run")
+    parser.add_argument("--on-loss", default="recover", choices=("recover", "stop"), help="one")
     parser.add_argument("--kills", type=int, default=4)
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.what == "cost":
-        cost(given.pairs, given.seconds, given.only)
+        cost(given.pairs, given.seconds, given.only, given.steps)
+    elif given.what == "one":  # of a pair
+        print(spent(MAKES[given.only or "small"], given.on_loss, given.steps or 400))
     elif given.what == "flat":
-        flat(given.steps)
+        flat(given.steps or 3000)
     else:
         goodput(given.kills)
 
