@@ -81,9 +81,7 @@ def measured_times(times: LayerTimes) -> DeviceTimes:
     )
 
 
-def derive_times(
-    layers: tuple[LayerCost, ...], gflops: float, call_s: float = 0.0
-) -> DeviceTimes:
+def derive_times(layers: tuple[LayerCost, ...], gflops: float, call_s: float = 0.0) -> DeviceTimes:
     """One device's seconds. A backward pass takes twice as long as the forward pass (gradients of weights and
     of inputs). In the first layer it takes as long as the forward pass, because the input needs no gradient.
     An update takes two operations per parameter. `call_s` is what each pass through a layer takes besides."""
