@@ -110,7 +110,11 @@ def _blocks(text: str) -> Iterator[tuple[int, str]]:
 
 def absent(found: list[Place], output: str, within: float) -> tuple[int, list[str]]:
     """How many figures these places have, and those that the output does not have."""
-    lines = [(line, figures(line), set(WORD.findall(line.lower()))) for line in output.splitlines()]
+    lines = [
+        (line, own, set(WORD.findall(line.lower())))
+        for line in output.splitlines()
+        if (own := figures(line))  # a head without figures is no place to look in
+    ]
     often = Counter(word for _, _, words in lines for word in words)
     total, news = 0, []
     for place in found:
@@ -135,9 +139,13 @@ def absent(found: list[Place], output: str, within: float) -> tuple[int, list[st
 
 def _same(one: Figure, other: Figure, within: float) -> bool:
     """Equal within a share; where a side has no unit, the numbers as they are written."""
-    a, b = one[0], other[0]
-    if not (one[1] and other[1]):
-        a, b = (float(figure[2].split()[0].replace(",", "")) for figure in (one, other))
-    elif one[1] != other[1]:
+    if one[1] != other[1] and one[1] and other[1]:
         return False
-    return abs(a - b) <= within * max(abs(a), abs(b))
+    pairs = [(one[0], other[0])] if one[1] == other[1] else []
+    if not (one[1] and other[1]):
+        pairs.append((_written(one), _written(other)))
+    return any(abs(a - b) <= within * max(abs(a), abs(b)) for a, b in pairs)
+
+
+def _written(figure: Figure) -> float:
+    return float(figure[2].split()[0].replace(",", ""))

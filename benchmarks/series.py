@@ -18,7 +18,7 @@ PARTS = {"regenerate", "series", "figures", "two_stages", "torch_rank", "real_no
 # How the figures of the pages were made, where that is not the script without arguments; each is one run.
 RUNS: dict[str, tuple[str, ...]] = {
     "chaos": ("--table {results}/chaos_many.jsonl", "--faults 8 --jobs 2"),
-    "codec_accuracy": ("3 400",),
+    "codec_accuracy": ("3 400", "2 150"),
     "decoupled": ("64 5",),
     "fleet_scale": ("--search 5",),
     "fuzz": ("1000000 17",),

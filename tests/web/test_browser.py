@@ -63,6 +63,9 @@ OVERLAPS = """(() => {
   const boxes = [...document.querySelectorAll("[data-card=fleet] g[data-device] rect")].map((n) => n.getBoundingClientRect());
   return boxes.flatMap((a, i) => boxes.slice(i + 1).filter((b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom)).length;
 })()"""  # noqa: E501
+# Large pictures and tables that an update must not make anew.
+KEPT = """[...document.querySelectorAll(
+  "[data-card=fleet] svg g, [data-card=plan] svg, [data-card=devices] td")]"""
 WIDER = "document.documentElement.scrollWidth > innerWidth"
 
 
@@ -232,8 +235,10 @@ def test_a_hundred_devices_and_ten_thousand_minibatches(tmp_path: Path) -> None:
     metrics = path / "metrics.jsonl"
     metrics.write_text("".join(f'{{"step":{n},"loss":{1 + n % 7}}}\n' for n in range(10_000)))
 
-    def report(at_s: float) -> None:
-        devices = {n: DeviceNow("works", int(at_s), at_s, 0.5) for n in names}
+    def report(at_s: float, lost: str = "") -> None:
+        devices = {
+            n: DeviceNow("lost" if n == lost else "works", int(at_s), at_s, 0.5) for n in names
+        }
         live = LiveFile("runs", 20_000, fleet, devices, at_s, "chain")
         (path / "live.json").write_bytes(msgspec.json.encode(live))
 
@@ -256,6 +261,8 @@ def test_a_hundred_devices_and_ten_thousand_minibatches(tmp_path: Path) -> None:
                 f"document.querySelector('progress')?.value === {10_001 + n}", "the new minibatch"
             )
             delays.append(time.monotonic() - begin)
+            if n == 4:  # the width has settled
+                page.run(f"{KEPT}.forEach((node) => {{ node.kept = true; }})")
             if n % 10 == 9:
                 page.call("HeapProfiler.collectGarbage")
                 heaps.append(page.call("Runtime.getHeapUsage")["usedSize"] / 1e6)
@@ -264,4 +271,15 @@ def test_a_hundred_devices_and_ten_thousand_minibatches(tmp_path: Path) -> None:
             f" heap {heaps[0]:.1f} MB at first, {heaps[-1]:.1f} MB at last, {max(heaps):.1f} MB at most"
         )
         assert heaps[-1] < heaps[0] + 5.0
+        # What did not change was not drawn again, and what changed is there.
+        assert page.run(f"{KEPT}.every((node) => node.kept)")
+        shown = (
+            "document.querySelector('[data-card=devices] [data-device=d7]').children[4].textContent"
+        )
+        assert page.run(shown) == str(len(delays) + 1)
+        report(float(len(delays)), lost="d7")
+        page.until(
+            "document.querySelector('[data-card=fleet] [data-device=d7]').dataset.state === 'lost'",
+            "the loss",
+        )
         assert page.errors == []

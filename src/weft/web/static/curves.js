@@ -1,6 +1,6 @@
 // Curves with axes, a readout under the pointer or by the arrow keys.
 
-import { digits, fill, h, known, picture, s, ticks } from "./draw.js";
+import { digits, fill, h, known, picture, s, ticks, widthIn } from "./draw.js";
 
 /** One chart. Series: {name, x: [], y: [], low?, high?, dots?}. */
 export function chart(title, series, width, options = {}) {
@@ -62,7 +62,7 @@ function nearest(values, wanted) {
 }
 
 export function drawCurves(card, { curves }) {
-  const width = Math.max(300, card.clientWidth - 34);
+  const width = widthIn(card);
   const tests = Object.entries(curves.tests), line = (name, rows) => ({ name, x: rows.map((row) => row[0]), y: rows.map((row) => row[1]), dots: rows.length < 60 });
   const losses = [{ name: "training loss", x: curves.step, y: curves.loss, low: curves.low, high: curves.high }, ...tests.filter(([name]) => name === "loss").map(([, rows]) => line("test loss", rows))];
   const others = tests.filter(([name]) => name !== "loss").map(([name, rows]) => line(`test ${name}`, rows));
@@ -74,7 +74,7 @@ export function drawCurves(card, { curves }) {
 
 /** The losses of several runs in one picture. */
 export function drawTogether(card, runs) {
-  const width = Math.max(300, card.clientWidth - 34);
+  const width = widthIn(card);
   const series = runs.filter(({ parts }) => parts.curves).map(({ name, parts }) => ({ name, x: parts.curves.step, y: parts.curves.loss }));
   const picture = chart("Training loss of all shown runs", series, width, { zero: true });
   fill(card, h("h2", {}, "Side by side"), picture || h("p", { class: "quiet" }, "No minibatch has been reported yet."));

@@ -19,7 +19,30 @@ export const h = (tag, attributes, ...children) => make(document.createElement(t
 export const s = (tag, attributes, ...children) => make(document.createElementNS(SVG, tag), attributes, children);
 
 /** Replaces what an element holds; lists are flattened, and nothing is left out. */
-export const fill = (node, ...children) => node.replaceChildren(...children.flat(3).filter((child) => child !== null && child !== undefined && child !== false));
+export const fill = (node, ...children) => node.replaceChildren(...there(children));
+
+const there = (children) => children.flat(3).filter((child) => child !== null && child !== undefined && child !== false);
+
+/** As `fill`, but writes only what differs, so that the browser lays out no more than that. Not for elements with listeners. */
+export const renew = (node, ...children) => sync(node, there(children));
+
+function sync(node, children) {
+  const before = [...node.childNodes];
+  children.forEach((child, index) => {
+    const now = before[index], wanted = child instanceof Node ? child : document.createTextNode(child);
+    if (!now) node.append(wanted);
+    else if (now.nodeName !== wanted.nodeName) now.replaceWith(wanted);
+    else if (now.nodeType === Node.TEXT_NODE) { if (now.data !== wanted.data) now.data = wanted.data; } else {
+      for (const { name, value } of wanted.attributes) if (now.getAttribute(name) !== value) now.setAttribute(name, value);
+      for (const { name } of [...now.attributes]) if (name !== "open" && !wanted.hasAttribute(name)) now.removeAttribute(name);
+      sync(now, [...wanted.childNodes]);
+    }
+  });
+  before.slice(children.length).forEach((child) => child.remove());
+}
+
+/** The width of what a card holds. `room` was measured before any card was drawn: to ask between two drawings makes the browser lay out the page. */
+export const widthIn = (card) => Math.max(300, (card.room || card.clientWidth) - 34);
 
 export const picture = (width, height, label, ...children) =>
   s("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, ...children);

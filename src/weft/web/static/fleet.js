@@ -1,6 +1,6 @@
 // The fleet as a graph: devices by tier, links with their rates and losses.
 
-import { digits, fill, h, known, mbps, percent, picture, s, seconds } from "./draw.js";
+import { digits, h, known, mbps, percent, picture, renew, s, seconds, widthIn } from "./draw.js";
 
 const TIERS = ["device", "edge", "cloud"];
 const SIGNS = { works: "●", idle: "○", silent: "◐", lost: "✕" };
@@ -126,7 +126,7 @@ function dot(device, plan, [x, y]) {
 }
 
 export function drawFleet(card, { fleet, plan }) {
-  const width = Math.max(300, card.clientWidth - 34), many = fleet.devices.length > MANY || (width < 520 && fleet.devices.length > 4);
+  const width = widthIn(card), many = fleet.devices.length > MANY || (width < 520 && fleet.devices.length > 4);
   const [places, height] = layout(fleet.devices, fleet.links, fleet.media, width, many);
   const label = fleet.links.length <= 24 && (!many || width >= 520);
   const drawn = fleet.links.map((link) => line(places, link, fleet.links, label));
@@ -144,7 +144,7 @@ export function drawFleet(card, { fleet, plan }) {
   const states = {};
   for (const device of fleet.devices) states[device.state] = (states[device.state] || 0) + 1;
   const summary = Object.entries(states).map(([state, count]) => `${count} ${SIGNS[state]} ${state}`).join(", ");
-  fill(card, 
+  renew(card,
     h("h2", {}, "Fleet", h("small", {}, `${summary}; ▤ has the data`)),
     picture(width, height, `${fleet.devices.length} devices: ${summary}. ${fleet.links.length} links, ${fleet.media.length} shared media. The table of devices has the details.`, lines.flat(), hubs.flat(2), words.flat(), nodes),
     details(fleet));

@@ -1,6 +1,6 @@
 // Who does what when: predicted above measured, on one axis.
 
-import { bytes, digits, fill, h, key, picture, s, seconds, ticks } from "./draw.js";
+import { bytes, digits, fill, h, key, picture, s, seconds, ticks, widthIn } from "./draw.js";
 
 const KINDS = ["load", "forward", "loss", "backward", "update", "emit", "transfer", "wait"];
 const MANY_ROWS = 30;
@@ -41,7 +41,7 @@ export function ganttPicture(sides, width) {
 }
 
 export function drawGantt(card, { predicted, measured }) {
-  const width = Math.max(300, card.clientWidth - 34);
+  const width = widthIn(card);
   const sides = [{ kind: "predicted", value: predicted }, { kind: "measured", value: measured }];
   const svg = ganttPicture(sides, width);
   const used = new Set(sides.flatMap((side) => (side.value.bars || []).map((bar) => bar[1])));

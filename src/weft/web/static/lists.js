@@ -1,6 +1,6 @@
 // What is best read: where the run stands, its events, its devices.
 
-import { bytes, clock, digits, fill, h, known, mbps, percent, seconds } from "./draw.js";
+import { bytes, clock, digits, fill, h, known, mbps, percent, renew, seconds } from "./draw.js";
 import { holding } from "./fleet.js";
 
 const SIGNS = { runs: "▶ runs", ended: "■ ended", failed: "✕ failed", silent: "◐ no word", unknown: "? unknown" };
@@ -10,7 +10,7 @@ const EVENTS = { device_lost: "✕ device lost", recovered: "✓ recovered", dev
 export function drawRun(card, { run }) {
   const figure = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
   const planned = run.planned_by && run.planned_by !== run.strategy ? ` (now ${run.planned_by})` : "";
-  fill(card, 
+  renew(card,
     h("h2", {}, run.name, h("small", {}, run.model ? `${run.model}, ${run.strategy}${planned}, batch ${run.batch}` : "")),
     h("dl", { class: "figures" },
       h("div", {}, h("dt", {}, "state"), h("dd", { class: `state ${run.state}` }, SIGNS[run.state] || run.state)),
@@ -61,7 +61,7 @@ export function drawDevices(card, { fleet, plan }) {
       number(bytes(device.memory_bytes) + (device.memory_mb ? ` of ${bytes(device.memory_mb * 1e6)}` : "")), number(mbps(sent)), number(mbps(got)),
       slow ? number(known(device.slowdown) ? `${digits(device.slowdown)}×` : "–") : null, lossy ? number(percent(lost)) : null);
   });
-  fill(card, h("h2", {}, "Devices", h("small", {}, "CPU: share of one core, measured; computes: predicted for a minibatch; memory: predicted; sends, receives: measured")),
+  renew(card, h("h2", {}, "Devices", h("small", {}, "CPU: share of one core, measured; computes: predicted for a minibatch; memory: predicted; sends, receives: measured")),
     h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "devices" }, h("table", {},
       h("thead", {}, h("tr", {}, heads.map((text, index) => h("th", { scope: "col", class: index > 3 ? "number" : null }, text)))), h("tbody", {}, rows))));
 }

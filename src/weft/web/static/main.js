@@ -9,12 +9,16 @@ import { drawMap } from "./map.js";
 import { drawPlan } from "./plan.js";
 import { WhatIf } from "./whatif.js";
 
-// Every card: its name, the parts that it needs, how it is drawn, and whether it takes the whole width.
+const tiers = (fleet) => fleet.devices.map((device) => [device.name, device.tier]);
+const drawn = ({ devices, ...others }) => [others, devices.map((device) => [device.name, device.tier, device.state, device.slowdown, device.in_reach])];
+
+// Every card: its name, the parts that it needs, how it is drawn, whether it takes the whole width, and what of its
+// parts is drawn where that is less: of the fleet nearly every message changes a counter that only the table shows.
 const CARDS = [
   ["run", ["run"], drawRun, true],
-  ["fleet", ["fleet", "plan"], drawFleet],
-  ["plan", ["plan", "fleet"], drawPlan],
-  ["map", ["map", "fleet"], drawMap],
+  ["fleet", ["fleet", "plan"], drawFleet, false, ({ fleet, plan }) => [drawn(fleet), plan]],
+  ["plan", ["plan", "fleet"], drawPlan, false, ({ fleet, plan }) => [tiers(fleet), plan]],
+  ["map", ["map", "fleet"], drawMap, false, ({ map, fleet }) => [map, drawn(fleet)]],
   ["time", ["predicted", "measured"], drawGantt, true],
   ["curves", ["curves"], drawCurves],
   ["events", ["events"], drawEvents],
@@ -33,19 +37,23 @@ class View {
   constructor(name) {
     this.name = name;
     this.element = h("section", { class: "run", "aria-label": `run ${name}`, "data-run": name });
-    this.cards = CARDS.map(([id, needs, draw, wide]) => {
+    this.cards = CARDS.map(([id, needs, draw, wide, seen]) => {
       const card = h("section", { class: `card card-${id}${wide ? " wide" : ""}`, "data-card": id, "aria-label": id });
       const whatIf = draw ? null : new WhatIf(card, name);
       this.element.append(card);
-      return { card, needs, draw: draw ? (values) => draw(card, values) : (values) => whatIf.draw(values) };
+      return { card, needs, seen, before: "", draw: draw ? (values) => draw(card, values) : (values) => whatIf.draw(values) };
     });
   }
 
   draw(changed) {
     const values = parts[this.name] || {};
     this.element.dataset.state = values.run?.state || "unknown";
-    for (const { card, needs, draw } of this.cards) {
-      if (!needs.some((part) => changed.has(part)) || !needs.every((part) => values[part])) continue;
+    const due = this.cards.filter(({ needs }) => needs.some((part) => changed.has(part)) && needs.every((part) => values[part]));
+    for (const { card } of due) card.room = card.clientWidth;
+    for (const one of due) {
+      const { card, draw, seen } = one, now = seen ? JSON.stringify([card.room, seen(values)]) : null;
+      if (now && now === one.before) continue;
+      one.before = now;
       const focus = card.contains(document.activeElement) && document.activeElement.getAttribute("aria-label");
       const open = [...card.querySelectorAll("details")].map((element) => element.open);
       draw(values);

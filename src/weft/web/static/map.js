@@ -1,12 +1,12 @@
 // Where a moving client is, and which servers it can reach.
 
-import { digits, fill, h, picture, s } from "./draw.js";
+import { digits, fill, h, picture, s, widthIn } from "./draw.js";
 
 export function drawMap(card, { map, fleet }) {
   const places = Object.entries(map.places || {});
   card.hidden = !places.length;
   if (card.hidden) return;
-  const width = Math.max(300, card.clientWidth - 34), points = [...places.map(([, place]) => place), ...map.trail];
+  const width = widthIn(card), points = [...places.map(([, place]) => place), ...map.trail];
   const low = [0, 1].map((axis) => Math.min(...points.map((p) => p[axis]))), high = [0, 1].map((axis) => Math.max(...points.map((p) => p[axis])));
   const scale = Math.min((width - 80) / (high[0] - low[0] || 1), 240 / (high[1] - low[1] || 1)), height = (high[1] - low[1]) * scale + 70;
   const shift = (width - (high[0] - low[0]) * scale) / 2;

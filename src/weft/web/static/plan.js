@@ -1,6 +1,6 @@
 // Which device holds what: devices as rows, layers as columns.
 
-import { fill, h, picture, s, seconds } from "./draw.js";
+import { fill, h, picture, s, seconds, widthIn } from "./draw.js";
 
 const MANY_LAYERS = 24, MANY_ROWS = 40;
 
@@ -44,7 +44,7 @@ function shardTable(plan) {
 }
 
 export function drawPlan(card, { plan, fleet }) {
-  const width = Math.max(300, card.clientWidth - 34);
+  const width = widthIn(card);
   const facts = [`${plan.strategy}: ${seconds(plan.seconds)} for a ${plan.per} predicted`, plan.micro_batches > 1 ? `${plan.micro_batches} pieces` : null,
     plan.in_flight > 1 ? `${plan.in_flight} in flight` : null, plan.codec !== "none" ? `codec ${plan.codec}` : null, plan.version ? `plan number ${plan.version + 1} of this run` : null];
   fill(card, h("h2", {}, "Who holds what", h("small", {}, facts.filter(Boolean).join(", "))), planPicture(plan, tiersOf(fleet), width), shardTable(plan));

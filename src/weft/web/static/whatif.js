@@ -1,6 +1,6 @@
 // "What if": sliders for links and devices; the server plans again and says the price.
 
-import { digits, fill, h, known, s, seconds } from "./draw.js";
+import { digits, fill, h, known, s, seconds, widthIn } from "./draw.js";
 import { ganttPicture } from "./gantt.js";
 import { planPicture, tiersOf } from "./plan.js";
 
@@ -73,7 +73,7 @@ export class WhatIf {
   show(answer) {
     if (answer.error) { fill(this.answer, h("p", { class: "problem" }, answer.error)); return; }
     const rows = [["the plan as it is, today", answer.before_s, true], ["the same plan then", answer.kept_s, true, answer.kept_why_not], [`the plan that ${answer.plan.strategy} would make`, answer.plan.seconds, false]];
-    const most = Math.max(...rows.map((row) => row[1] || 0)) || 1, width = Math.max(300, this.card.clientWidth - 34);
+    const most = Math.max(...rows.map((row) => row[1] || 0)) || 1, width = widthIn(this.card);
     const bars = rows.map(([name, value, muted, why]) => [h("span", {}, name), s("svg", { viewBox: "0 0 100 14", preserveAspectRatio: "none", "aria-hidden": "true" },
       known(value) ? s("rect", { class: muted ? "bar muted" : "bar", width: (100 * value) / most, height: 14, rx: 2 }) : null), h("strong", {}, known(value) ? seconds(value) : `not possible: ${why}`)]);
     fill(this.answer, h("div", { class: "bars" }, bars.flat()), answer.note ? h("p", {}, answer.note) : null,
